@@ -20,24 +20,33 @@ SIMULATION = "RIDGEWAY_SIMULATION"
 
 
 def holder_app(answer: Callable[[Holder, Packet], Packet] = answer) -> ClientApp:
-    """The app that answers for a holder. answer: something around the holder's own answers, where they are measured."""
+    """The app that answers for a holder. answer: something around the holder's own answers, where
+    they are measured.
+    """
     made = ClientApp()
 
     @made.query("ridgeway")
     def ridgeway(message: Message, context: Context) -> Message:
-        """Answer one packet. Flower would send an exception's text to the coordinator, so none may leave here."""
+        """Answer one packet. Flower would send an exception's text to the coordinator, so none may
+        leave here.
+        """
         try:
             reply = answer(Holder(holder_folder(context)), from_record(message.content))
             return Message(to_record(reply), reply_to=message)
         except Exception:
             traceback.print_exc()  # into the holder's own log
-            return Message(Error(code=CANNOT_ANSWER, reason="this holder could not answer"), reply_to=message)
+            return Message(
+                Error(code=CANNOT_ANSWER, reason="this holder could not answer"),
+                reply_to=message,
+            )
 
     return made
 
 
 def holder_folder(context: Context) -> Path:
-    """The holder that this node was started for: the holder's own settings say so, never what was received."""
+    """The holder that this node was started for: the holder's own settings say so, never what was
+    received.
+    """
     named = context.node_config.get("holder")
     if named is not None:
         return Path(str(named))

@@ -1,8 +1,10 @@
-"""What left a holder's machine, and whether its own records agree: read out of its folder, or a copy of it.
+"""What left a holder's machine, and whether its own records agree: read out of its folder, or a
+copy of it.
 
-Needs no secret of the holder's and writes nothing, so that a copy without keys, in an archive that may
-not be written, will do: client.toml, holder.pub, invite.json, roster.json, journal.db and releases/.
-Knows files and the journal's entries. Knows nothing of how they are shown.
+Needs no secret of the holder's and writes nothing, so that a copy without keys, in an archive that
+may
+not be written, will do: client.toml, holder.pub, invite.json, roster.json, journal.db and
+                         releases/.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from ridgeway.client.round.known_keys import known_handovers
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.spending import SPENT, Account
 from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotals
-from ridgeway.common.base.errors import FormatError, InputError, JournalError, RidgewayError
+from ridgeway.common.base.errors import (
+    FormatError,
+    InputError,
+    JournalError,
+    RidgewayError,
+)
 from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.base.settings_file import read_settings
@@ -41,16 +48,19 @@ OpenedState = Literal["", "clear", "noisy", "no", "perhaps", "yes"]
 class SentItem:
     """Something that left, or was refused.
 
-    number:  the operator's number of the round; 0 outside of rounds. round: the nonce that is signed.
+    number:  the operator's number of the round; 0 outside of rounds. round: the nonce that is
+             signed.
     mode:    of the round, where the request said it.
     lot:     of a sum under masks, what was summed: statistics or counts.
     epoch:   the data that it was made of, where it was made of data and this is known.
-    sha256:  of the signed header that left, which holds the SHA-256 of everything that left with it.
-    members: the keys of those whose sum it is a part of, itself among them; of the cohort, if no sum
-             was signed.
-    opened:  `clear`: the coordinator sees it as it is. `noisy`: so too, under all of the noise. Of sums
-             under masks: `no`, `yes`, or `perhaps` for one that this holder has signed, and does not
-             know to be opened. Else empty: nothing of the corpus is in it.
+    sha256:  of the signed header that left, which holds the SHA-256 of everything that left with
+    it.
+    members: the keys of those whose sum it is a part of, itself among them; of the cohort, if no
+             sum was signed.
+    opened:  `clear`: the coordinator sees it as it is. `noisy`: so too, under all of the noise. Of
+             sums
+             under masks: `no`, `yes`, or `perhaps` for one that this holder has signed, and does
+                          not know to be opened. Else empty: nothing of the corpus is in it.
     """
 
     time: str
@@ -85,7 +95,10 @@ class HolderRecord:
 
     def __init__(self, folder: Path) -> None:
         if not (folder / SETTINGS).is_file():
-            raise InputError(f"{folder} is not a holder's folder, nor a copy of one: it has no {SETTINGS}")
+            raise InputError(
+                f"{folder} is not a holder's folder, nor a copy of one: it has no"
+                f" {SETTINGS}"
+            )
         self.folder = folder
         self.settings = read_settings(folder / SETTINGS, HolderSettings)
         self.card = read_paper(folder / CARD, Card)
@@ -105,11 +118,17 @@ class HolderRecord:
         called = {place.key: place.name for place in load_roster(self.folder)} | {
             self.key: f"{self.card.domain} (self)"
         }
-        return {key: name for first, name in called.items() for key in self.handovers.keys(first)}
+        return {
+            key: name
+            for first, name in called.items()
+            for key in self.handovers.keys(first)
+        }
 
     @cached_property
     def account(self) -> Account:
-        """What the corpus has cost its documents, as far as this folder and the shared file know."""
+        """What the corpus has cost its documents, as far as this folder and the shared file
+        know.
+        """
         return account_of(self.settings, self.journal)
 
     @property
@@ -127,7 +146,9 @@ class HolderRecord:
         return SignedTotals(self.journal)
 
     def sent(self) -> list[SentItem]:
-        """Everything that left, and every refusal, refused bundles among them, in the order of time."""
+        """Everything that left, and every refusal, refused bundles among them, in the order of
+        time.
+        """
         entries = self.journal.entries("sent", "cohort", SIGNED, OPENED, REFUSED_BUNDLE)
         cohorts = {
             each.facts["session"] or each.facts["cohort"]: each.facts["members"]
@@ -143,7 +164,9 @@ class HolderRecord:
                 facts = entry.facts
                 of_sum = facts.get("session", ""), facts.get("lot", "")
                 last = signed.get(of_sum, {})
-                cohort = cohorts.get(facts.get("session") or facts.get("cohort", ""), ())
+                cohort = cohorts.get(
+                    facts.get("session") or facts.get("cohort", ""), ()
+                )
                 members = tuple(last.get("members", cohort))
                 epoch = str(facts.get("epoch") or last.get("epoch", ""))
                 state = _opened(facts, of_sum in signed, of_sum in opened)
@@ -151,13 +174,18 @@ class HolderRecord:
         return items
 
     def check(self) -> Iterator[CheckResult]:
-        """Look at all that can be checked without the coordinator; damage is a result, and stops nothing."""
+        """Look at all that can be checked without the coordinator; damage is a result, and stops
+        nothing.
+        """
         yield _checked("journal", self._check_journal)
         yield _checked("keys", self._check_keys)
         yield _checked("sums", self._check_sums)
         yield _checked("spending", self._check_spending)
         for entry in self.journal.entries("received"):
-            yield _checked(f"release {entry.facts['number']:04}", partial(self._check_release, entry))
+            yield _checked(
+                f"release {entry.facts['number']:04}",
+                partial(self._check_release, entry),
+            )
 
     def _check_journal(self) -> str:
         number = self.journal.verify()
@@ -166,16 +194,20 @@ class HolderRecord:
         return f"{number:,} entries, each with the hash of the one before, up to {head}"
 
     def _check_keys(self) -> str:
-        """Every hand-over must be signed with the key before it, and none may have been taken twice."""
+        """Every hand-over must be signed with the key before it, and none may have been taken
+        twice.
+        """
         known, pinned = self.handovers, self.settings.policy.coordinator
         if not all(link.holds for link in (*known.links, *known.forks)):
             raise JournalError(
-                "the journal has a hand-over of a key that is not signed with it; restore it from a copy"
+                "the journal has a hand-over of a key that is not signed with it;"
+                " restore it from a copy"
             )
         if known.forks:
             raise JournalError(
-                f"the key {known.forks[0].before[:12]}… was handed over twice; the first one holds here, and "
-                "both are in the journal: show them to its owner, and to the other members"
+                f"the key {known.forks[0].before[:12]}… was handed over twice; the"
+                " first one holds here, and both are in the journal: show them to its"
+                " owner, and to the other members"
             )
         now = known.newest(pinned)
         words = f"the coordinator signs with {now}"
@@ -183,10 +215,15 @@ class HolderRecord:
             words += f", to which the pinned key {pinned[:12]}… was handed over"
         else:
             words += ", as it is pinned"
-        return f"{words}; {len(known.links)} hand-overs are known, each signed with both keys"
+        return (
+            f"{words}; {len(known.links)} hand-overs are known, each signed with both"
+            " keys"
+        )
 
     def _check_sums(self) -> str:
-        """What was opened must have been signed before, and be the one total of its epoch and lot."""
+        """What was opened must have been signed before, and be the one total of its epoch and
+        lot.
+        """
         signed = set[tuple[str, str, str]]()
         opened = dict[tuple[str, str], str]()
         for entry in self.journal.entries(SIGNED, OPENED):
@@ -197,22 +234,34 @@ class HolderRecord:
                 continue
             if name not in signed:
                 raise JournalError(
-                    f"a sum of {facts['lot']} of round {facts['round'][:8]} was opened, and the journal has "
-                    "no signature for it before that; restore the journal from a copy"
+                    f"a sum of {facts['lot']} of round {facts['round'][:8]} was opened,"
+                    " and the journal has no signature for it before that; restore the"
+                    " journal from a copy"
                 )
-            if opened.setdefault((facts["epoch"], facts["lot"]), facts["total"]) != facts["total"]:
+            if (
+                opened.setdefault((facts["epoch"], facts["lot"]), facts["total"])
+                != facts["total"]
+            ):
                 raise JournalError(
-                    f"two totals of {facts['lot']} with the data of epoch {facts['epoch'][:12]} were opened, "
-                    "and only one may be; keep this journal, and report it"
+                    f"two totals of {facts['lot']} with the data of epoch"
+                    f" {facts['epoch'][:12]} were opened, and only one may be; keep"
+                    " this journal, and report it"
                 )
         return (
-            f"{len(opened)} totals with this holder in them were opened, one for each epoch and lot, each signed before"
+            f"{len(opened)} totals with this holder in them were opened, one for each"
+            " epoch and lot, each signed before"
         )
 
     def _check_spending(self) -> str:
         """Whatever holds numbers of the corpus and was seen must have been paid for."""
-        paid = {(each.facts["epoch"], each.facts["output"]) for each in self.journal.entries(SPENT)}
-        left = {(each.facts["epoch"], each.facts["lot"]) for each in self.journal.entries(OPENED)}
+        paid = {
+            (each.facts["epoch"], each.facts["output"])
+            for each in self.journal.entries(SPENT)
+        }
+        left = {
+            (each.facts["epoch"], each.facts["lot"])
+            for each in self.journal.entries(OPENED)
+        }
         left |= {
             (each.facts["epoch"], "statistics")
             for each in self.journal.entries("sent")
@@ -221,8 +270,8 @@ class HolderRecord:
         if missing := sorted(left - paid):
             epoch, output = missing[0]
             raise JournalError(
-                f"the {output} of epoch {epoch[:12]} have left, and the journal does not say that they were "
-                "paid for; restore it from a copy"
+                f"the {output} of epoch {epoch[:12]} have left, and the journal does"
+                " not say that they were paid for; restore it from a copy"
             )
         return f"{len(paid)} outputs were paid for, those that left among them"
 
@@ -232,9 +281,14 @@ class HolderRecord:
             return "not in this folder any more"
         found = load_release(folder)
         if found.id != entry.facts["release"]:
-            raise FormatError(f"{folder} is not the release that was received; restore it from a copy")
+            raise FormatError(
+                f"{folder} is not the release that was received; restore it from a copy"
+            )
         if found.signer not in self.handovers.keys(self.settings.policy.coordinator):
-            raise FormatError(f"{folder} is signed by {found.signer[:12]}…, which is no key of the coordinator")
+            raise FormatError(
+                f"{folder} is signed by {found.signer[:12]}…, which is no key of the"
+                " coordinator"
+            )
         return f"{entry.facts['release']}, whole, and signed by the coordinator"
 
 
@@ -245,9 +299,15 @@ def _checked(name: str, look: Callable[[], str]) -> CheckResult:
         return CheckResult(name, str(error), good=False)
 
 
-def _by_sum(entries: list[JournalEntry], kind: str) -> dict[tuple[str, str], Mapping[str, Any]]:
+def _by_sum(
+    entries: list[JournalEntry], kind: str
+) -> dict[tuple[str, str], Mapping[str, Any]]:
     """The last entry of a kind for each session and lot."""
-    return {(each.facts["session"], each.facts["lot"]): each.facts for each in entries if each.kind == kind}
+    return {
+        (each.facts["session"], each.facts["lot"]): each.facts
+        for each in entries
+        if each.kind == kind
+    }
 
 
 def _opened(facts: Mapping[str, Any], signed: bool, opened: bool) -> OpenedState:
@@ -265,7 +325,9 @@ def _opened(facts: Mapping[str, Any], signed: bool, opened: bool) -> OpenedState
     return "perhaps" if signed else "no"
 
 
-def _sent_item(entry: JournalEntry, members: tuple[str, ...], epoch: str, opened: OpenedState) -> SentItem:
+def _sent_item(
+    entry: JournalEntry, members: tuple[str, ...], epoch: str, opened: OpenedState
+) -> SentItem:
     facts = entry.facts
     return SentItem(
         time=entry.time,

@@ -1,10 +1,14 @@
-"""What sums of documents under noise give away: attacks on one half of a corpus, held against both halves.
+"""What sums of documents under noise give away: attacks on one half of a corpus, held against both
+halves.
 
-    documents ──▶ one half, summed and noised as in a round ──▶ attacks ──▶ what is true of this half
-    documents ──▶ the other half, a control                             ──▶ what is true of any text of the domain
+    documents ──▶ one half, summed and noised as in a round ──▶ attacks ──▶ what is true of this
+    half
+    documents ──▶ the other half, a control                             ──▶ what is true of any text
+    of the domain
 
-A column must tell the words of its domain, or it could not route. What it tells of a holder's own documents is what it
-tells of them beyond the control. Runs on the holder's machine and sends nothing. Knows corpora, encoder and attacks.
+A column must tell the words of its domain, or it could not route. What it tells of a holder's own
+documents is what it tells of them beyond the control. Runs on the holder's machine and sends
+nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ MIN_AUDITED_DOCUMENTS = 20
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Half:
-    """Documents of one half of a corpus: a row for each, and how often each token stands in them."""
+    """Documents of one half of a corpus: a row for each, and how often each token stands in
+    them.
+    """
 
     rows: Integers
     counts: Integers
@@ -53,7 +59,9 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class PrivateFinding:
-    """One attack on noisy sums, held against the documents that were summed and against the control."""
+    """One attack on noisy sums, held against the documents that were summed and against the
+    control.
+    """
 
     view: str
     own: Measures
@@ -65,7 +73,8 @@ class PrivateAudit:
     """What attacks brought at these terms.
 
     membership: how often a summed document scores higher than a control document (AUC).
-    of_noise:   the AUC of the best attack that knows all else, by the noise; allowed: the most that ε allows.
+    of_noise:   the AUC of the best attack that knows all else, by the noise; allowed: the most that
+                ε allows.
     """
 
     privacy: Privacy
@@ -77,30 +86,58 @@ class PrivateAudit:
 
     def to_json(self) -> dict[str, Any]:
         findings = [
-            {"view": each.view, "own": each.own.to_json(), "control": each.control.to_json()} for each in self.findings
+            {
+                "view": each.view,
+                "own": each.own.to_json(),
+                "control": each.control.to_json(),
+            }
+            for each in self.findings
         ]
-        auc = {"own_against_control": self.membership, "worst_case": self.of_noise, "allowed": self.allowed}
-        terms = {"privacy": self.privacy.mode, "epsilon": self.privacy.epsilon, "delta": self.privacy.delta}
-        return {**terms, "documents": self.documents, "findings": findings, "membership_auc": auc}
+        auc = {
+            "own_against_control": self.membership,
+            "worst_case": self.of_noise,
+            "allowed": self.allowed,
+        }
+        terms = {
+            "privacy": self.privacy.mode,
+            "epsilon": self.privacy.epsilon,
+            "delta": self.privacy.delta,
+        }
+        return {
+            **terms,
+            "documents": self.documents,
+            "findings": findings,
+            "membership_auc": auc,
+        }
 
 
-def halves(texts: Iterable[str], encoder: TableEncoder, prior: PublicPrior) -> tuple[Half, Half]:
-    """Documents divided in two by their hash, the same way each time; copies of one document stay together."""
+def halves(
+    texts: Iterable[str], encoder: TableEncoder, prior: PublicPrior
+) -> tuple[Half, Half]:
+    """Documents divided in two by their hash, the same way each time; copies of one document stay
+    together.
+    """
     found: tuple[list[Half], list[Half]] = ([], [])
     for batch in text_batches(texts):
         sides: tuple[list[str], list[str]] = ([], [])
         for text in batch:
-            sides[hashlib.sha256(text.encode(errors="replace")).digest()[0] & 1].append(text)
+            sides[hashlib.sha256(text.encode(errors="replace")).digest()[0] & 1].append(
+                text
+            )
         for side, half in zip(sides, found, strict=True):
             half.append(half_of(side, encoder, prior))
     own, control = (
-        Half(np.concatenate([each.rows for each in half]), reduce(add, (each.counts for each in half)))
+        Half(
+            np.concatenate([each.rows for each in half]),
+            reduce(add, (each.counts for each in half)),
+        )
         for half in (found if found[0] else ([half_of([], encoder, prior)],) * 2)
     )
     if min(len(own.rows), len(control.rows)) < MIN_AUDITED_DOCUMENTS:
         raise CorpusError(
-            f"the halves of the corpus have {len(own.rows)} and {len(control.rows)} documents, and an audit under "
-            f"noise needs {MIN_AUDITED_DOCUMENTS} in each; name more text"
+            f"the halves of the corpus have {len(own.rows)} and {len(control.rows)}"
+            f" documents, and an audit under noise needs {MIN_AUDITED_DOCUMENTS} in"
+            " each; name more text"
         )
     return own, control
 
@@ -127,21 +164,35 @@ def audit_halves(
     if privacy.mode == "full":
         named["products"] = tokens_by_products(directions, noisy.products)
     findings = (
-        PrivateFinding(view, measure(each, own.counts), measure(each, control.counts)) for view, each in named.items()
+        PrivateFinding(view, measure(each, own.counts), measure(each, control.counts))
+        for view, each in named.items()
     )
     scores = [membership_scores(half.rows, noisy) for half in (own, control)]
     promised = privacy.epsilon, privacy.delta
     return PrivateAudit(
-        privacy, len(own.rows), tuple(findings), auc(*scores), auc_of_noise(*promised), auc_allowed(*promised)
+        privacy,
+        len(own.rows),
+        tuple(findings),
+        auc(*scores),
+        auc_of_noise(*promised),
+        auc_allowed(*promised),
     )
 
 
-def under_noise(sums: DocumentSums, privacy: Privacy, draw: Randomness = secrets.token_bytes) -> DocumentSums:
+def under_noise(
+    sums: DocumentSums, privacy: Privacy, draw: Randomness = secrets.token_bytes
+) -> DocumentSums:
     """The sums with all of a round's noise on them."""
     upper = np.triu_indices(len(sums.products), 1)
-    products = sums.products + np.diag(discrete_gaussian(privacy.sigma, len(sums.products), draw))
+    products = sums.products + np.diag(
+        discrete_gaussian(privacy.sigma, len(sums.products), draw)
+    )
     if len(upper[0]):
         drawn = discrete_gaussian(privacy.product_sigma, len(upper[0]), draw)
         products[upper] += drawn
         products.T[upper] += drawn
-    return DocumentSums(sums.mode, products, sums.column + discrete_gaussian(privacy.sigma, len(sums.column), draw))
+    return DocumentSums(
+        sums.mode,
+        products,
+        sums.column + discrete_gaussian(privacy.sigma, len(sums.column), draw),
+    )

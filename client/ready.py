@@ -1,7 +1,9 @@
 """Opening an epoch: a holder's owner lets the present corpus stand ready for rounds.
 
-Everything that depends on the corpus happens here, on the owner's word, and is told to the owner alone.
-In `masked` rounds an epoch whose total was opened is followed by another only if many documents have
+Everything that depends on the corpus happens here, on the owner's word, and is told to the owner
+alone.
+In `masked` rounds an epoch whose total was opened is followed by another only if many documents
+have
 changed, or the owner says so: the difference of the two totals is the sum of what changed.
 """
 
@@ -57,8 +59,10 @@ WHOLE_HOLDOUT = math.nextafter(1.0, 0.0)
 class ReadyReport:
     """What was opened, for the owner's eyes.
 
-    samples: windows, or in private rounds documents. changed: documents that came, went or changed since
-    the epoch before, where that is known. cost: the ε that a document has cost once a round used this.
+    samples: windows, or in private rounds documents. changed: documents that came, went or changed
+             since
+    the epoch before, where that is known. cost: the ε that a document has cost once a round used
+    this.
     """
 
     epoch: Epoch
@@ -69,8 +73,11 @@ class ReadyReport:
     cost: float
 
 
-def open_epoch(holder: Holder, terms: Terms, watch: Watch | None = None, *, new_epoch: bool = False) -> ReadyReport:
-    """Sum the corpus as it is now, and open an epoch with it. Raises InputError if the owner must say more.
+def open_epoch(
+    holder: Holder, terms: Terms, watch: Watch | None = None, *, new_epoch: bool = False
+) -> ReadyReport:
+    """Sum the corpus as it is now, and open an epoch with it. Raises InputError if the owner must
+    say more.
 
     new_epoch: the owner's explicit word that another epoch is wanted, whatever has changed.
     """
@@ -95,7 +102,11 @@ def open_epoch(holder: Holder, terms: Terms, watch: Watch | None = None, *, new_
         documents=len(digests) if digests is not None else 0,
     )
 
-    scores = own_scores(Path(holder.settings.scores), holder.domain) if holder.settings.scores else None
+    scores = (
+        own_scores(Path(holder.settings.scores), holder.domain)
+        if holder.settings.scores
+        else None
+    )
 
     def fill(draft: Path) -> None:
         if isinstance(made, Prepared):
@@ -111,14 +122,18 @@ def open_epoch(holder: Holder, terms: Terms, watch: Watch | None = None, *, new_
     holder.epochs.open(epoch, fill, holder.totals.epochs())
     holder.account.carry()
     samples = made.statistics.mass if isinstance(made, Prepared) else made.documents
-    return ReadyReport(epoch, samples, len(sample.lengths), changed, holder.account.epsilon(), cost)
+    return ReadyReport(
+        epoch, samples, len(sample.lengths), changed, holder.account.epsilon(), cost
+    )
 
 
 # What must hold
 
 
 def _check_budget(holder: Holder, terms: Terms) -> float:
-    """What a document will have cost after a round; raises InputError if that is more than is allowed."""
+    """What a document will have cost after a round; raises InputError if that is more than is
+    allowed.
+    """
     if not terms.privacy:
         return math.inf
     account, settings = holder.account, holder.settings
@@ -130,8 +145,9 @@ def _check_budget(holder: Holder, terms: Terms) -> float:
     if cost > account.max_epsilon:
         seen = "∞" if cost == math.inf else f"{cost:.3g}"
         raise InputError(
-            f"a round with another epoch would bring the ε of this corpus to {seen}, and `max_epsilon` in "
-            f"client.toml allows {account.max_epsilon:g}; the present epoch stays as it is"
+            f"a round with another epoch would bring the ε of this corpus to {seen},"
+            f" and `max_epsilon` in client.toml allows {account.max_epsilon:g}; the"
+            " present epoch stays as it is"
         )
     return cost
 
@@ -139,13 +155,17 @@ def _check_budget(holder: Holder, terms: Terms) -> float:
 def _check_size(documents: int) -> None:
     if documents < SMALLEST_CORPUS:
         raise InputError(
-            f"the corpus has {documents} documents, and sums over fewer than {SMALLEST_CORPUS} would be about "
-            "single ones; add documents"
+            f"the corpus has {documents} documents, and sums over fewer than"
+            f" {SMALLEST_CORPUS} would be about single ones; add documents"
         )
 
 
-def _changed(holder: Holder, before: Epoch | None, digests: Digests | None) -> int | None:
-    return _differing(holder.epochs.digests_of(before.name) if before else None, digests)
+def _changed(
+    holder: Holder, before: Epoch | None, digests: Digests | None
+) -> int | None:
+    return _differing(
+        holder.epochs.digests_of(before.name) if before else None, digests
+    )
 
 
 def _differing(known: Digests | None, digests: Digests | None) -> int | None:
@@ -160,33 +180,48 @@ def _check_changes(holder: Holder, digests: Digests | None) -> None:
     for name in holder.totals.epochs():
         known = holder.epochs.digests_of(name)
         changed = _differing(known, digests)
-        documents = max(len(each) if each is not None else 0 for each in (known, digests))
+        documents = max(
+            len(each) if each is not None else 0 for each in (known, digests)
+        )
         needed = max(MIN_CHANGED_DOCUMENTS, math.ceil(MIN_CHANGED_SHARE * documents))
         if changed is None or changed < needed:
-            seen = "an unknown number of documents" if changed is None else f"{changed:,} documents"
+            seen = (
+                "an unknown number of documents"
+                if changed is None
+                else f"{changed:,} documents"
+            )
             raise InputError(
-                f"{seen} changed since an epoch that is in an opened total, and {needed:,} are needed: comparing that "
-                "total with the next one would tell the sum of what changed. Wait, take part in private rounds, or say "
-                "that this is wanted with --new-epoch"
+                f"{seen} changed since an epoch that is in an opened total, and"
+                f" {needed:,} are needed: comparing that total with the next one would"
+                " tell the sum of what changed. Wait, take part in private rounds, or"
+                " say that this is wanted with --new-epoch"
             )
 
 
 # What is summed
 
 
-def _summed(holder: Holder, terms: Terms, job: PrepareJob, watch: Watch | None) -> Prepared | DocumentSums:
+def _summed(
+    holder: Holder, terms: Terms, job: PrepareJob, watch: Watch | None
+) -> Prepared | DocumentSums:
     encoder = holder.encoder(terms)
     if not terms.privacy:
-        outcome = prepare(job, encoder, holder.folder / "cache", watch, broken_list=holder.broken_list)
+        outcome = prepare(
+            job, encoder, holder.folder / "cache", watch, broken_list=holder.broken_list
+        )
         _check_sums(holder, terms, outcome.prepared, own=True)
         return outcome.prepared
     if not isinstance(encoder, TableEncoder) or encoder.more:
-        raise InputError("documents are bounded one by one, for which a table of tokens alone is needed")
+        raise InputError(
+            "documents are bounded one by one, for which a table of tokens alone is"
+            " needed"
+        )
     prior = holder.prior(terms.privacy)
     if prior is None:
         raise InputError(
-            f"this folder has not got the public prior {terms.privacy.prior[:12]} of these terms; ask the "
-            "operator for an invitation, and take it with `ridgeway client accept`"
+            f"this folder has not got the public prior {terms.privacy.prior[:12]} of"
+            " these terms; ask the operator for an invitation, and take it with"
+            " `ridgeway client accept`"
         )
     made = sum_documents(DocumentJob(job, encoder, terms.privacy.mode), prior, watch)
     check_documents(made.mode, made.documents, len(holder.pinned_keys))
@@ -195,19 +230,24 @@ def _summed(holder: Holder, terms: Terms, job: PrepareJob, watch: Watch | None) 
 
 def _made_ahead(holder: Holder, terms: Terms) -> Prepared:
     if terms.privacy:
-        raise InputError("private rounds bound documents one by one, for which a corpus is needed, not sums made ahead")
+        raise InputError(
+            "private rounds bound documents one by one, for which a corpus is needed,"
+            " not sums made ahead"
+        )
     given = load_prepared(Path(str(holder.settings.statistics)))
     seen = (given.domain, given.fingerprint, given.sampling, given.statistics.shape[0])
     if seen != (holder.domain, terms.encoder, terms.sampling.sampling, terms.features):
         raise InputError(
-            f"{holder.settings.statistics} holds sums of another domain, encoder or sampling; prepare it again"
+            f"{holder.settings.statistics} holds sums of another domain, encoder or"
+            " sampling; prepare it again"
         )
     _check_sums(holder, terms, given, own=False)
     return given
 
 
 def _check_sums(holder: Holder, terms: Terms, made: Prepared, *, own: bool) -> None:
-    """Raise StatisticsError, here and not in a round, if no text gives these sums, or they are too large.
+    """Raise StatisticsError, here and not in a round, if no text gives these sums, or they are too
+    large.
 
     Too large by any weighting that the owner allows: a round may ask for each of them.
     """
@@ -223,7 +263,9 @@ def _held_out(holder: Holder, terms: Terms) -> HeldOut:
     """Token ids of documents that are in no sum; none where sums were made ahead without them."""
     settings = holder.settings
     if settings.corpus:
-        return HeldOut(*held_out_sample(prepare_job(holder, terms), holder.encoder(terms)))
+        return HeldOut(
+            *held_out_sample(prepare_job(holder, terms), holder.encoder(terms))
+        )
     if settings.held_out:
         job = prepare_job(holder, terms, [settings.held_out], WHOLE_HOLDOUT)
         return HeldOut(*held_out_sample(job, holder.encoder(terms)))
@@ -231,7 +273,10 @@ def _held_out(holder: Holder, terms: Terms) -> HeldOut:
 
 
 def prepare_job(
-    holder: Holder, terms: Terms, roots: Sequence[str] | None = None, holdout: float | None = None
+    holder: Holder,
+    terms: Terms,
+    roots: Sequence[str] | None = None,
+    holdout: float | None = None,
 ) -> PrepareJob:
     settings = holder.settings
     return PrepareJob(
@@ -254,6 +299,8 @@ def document_digests(job: PrepareJob) -> Digests:
     found = [
         hashlib.sha256(text.encode()).digest()[:8]
         for source in find_sources(job.roots)[0]
-        for text in documents(source, job.text_fields, counters, Position(), skipped, whole=job.whole)
+        for text in documents(
+            source, job.text_fields, counters, Position(), skipped, whole=job.whole
+        )
     ]
     return np.sort(np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64))

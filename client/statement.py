@@ -1,7 +1,8 @@
-"""The statement for whoever answers for privacy: what one document has cost, what left, and whom one must trust.
+"""The statement for whoever answers for privacy: what one document has cost, what left, and whom
+one must trust.
 
-Pure: from a holder's record to sections of plain words, and from sections to text or a page to print.
-Needs no key and writes nothing.
+Pure: from a holder's record to sections of plain words, and from sections to text or a page to
+print. Needs no key and writes nothing.
 """
 
 from __future__ import annotations
@@ -30,36 +31,62 @@ OUTPUTS: dict[Output, str] = {
     "counts": "counts of held-out documents",
 }
 LEARNT: dict[Mode, str] = {
-    "private": "Sums over documents of bounded length, and counts of held-out documents for the released router, leave "
-    "under noise. Whoever sees all of them learns of any one document at most what the ε and δ above allow, and who "
-    "took part, and when.",
-    "masked": "Exact sums leave under masks, once an epoch. The coordinator learns the exact total of each epoch. "
-    "Where this holder is the only one of its domain, that domain's column of the total is this holder's own. Two "
-    "epochs' totals tell the sum of what changed, came and went between them. No ε bounds this.",
-    "clear": "Exact sums leave as they are. The coordinator learns everything in them. No ε bounds this.",
+    "private": (
+        "Sums over documents of bounded length, and counts of held-out documents for"
+        " the released router, leave under noise. Whoever sees all of them learns of"
+        " any one document at most what the ε and δ above allow, and who took part, and"
+        " when."
+    ),
+    "masked": (
+        "Exact sums leave under masks, once an epoch. The coordinator learns the exact"
+        " total of each epoch. Where this holder is the only one of its domain, that"
+        " domain's column of the total is this holder's own. Two epochs' totals tell"
+        " the sum of what changed, came and went between them. No ε bounds this."
+    ),
+    "clear": (
+        "Exact sums leave as they are. The coordinator learns everything in them. No ε"
+        " bounds this."
+    ),
 }
 TRUST: dict[Mode, str] = {
-    "private": "Nobody, but this machine and the approved code on it: the noise is drawn here.",
-    "masked": "The coordinator, with the totals. And two thirds of the pinned members: that no more than a third of "
-    "them works together with the coordinator, which could then see this holder's own sums.",
+    "private": (
+        "Nobody, but this machine and the approved code on it: the noise is drawn here."
+    ),
+    "masked": (
+        "The coordinator, with the totals. And two thirds of the pinned members: that"
+        " no more than a third of them works together with the coordinator, which could"
+        " then see this holder's own sums."
+    ),
     "clear": "The coordinator, with this holder's own sums.",
 }
 TRUST_IN_SHARES = (
-    "The noise on sums of products is drawn in shares by all members: there one trusts two thirds of them to draw "
-    "theirs and to keep them to themselves. For all else nobody, but this machine and the approved code on it."
+    "The noise on sums of products is drawn in shares by all members: there one trusts"
+    " two thirds of them to draw theirs and to keep them to themselves. For all else"
+    " nobody, but this machine and the approved code on it."
 )
 ASSUMPTIONS = (
     "The random numbers of this machine's operating system cannot be foretold.",
-    "Signatures (Ed25519), key agreement (X25519) and the cipher of the masks are not broken.",
-    "Whoever can write to this folder, to the shared file of expenses or to the corpus is trusted.",
+    (
+        "Signatures (Ed25519), key agreement (X25519) and the cipher of the masks are"
+        " not broken."
+    ),
+    (
+        "Whoever can write to this folder, to the shared file of expenses or to the"
+        " corpus is trusted."
+    ),
 )
 NOT_PROTECTED = (
     "That this holder takes part, when, and with which domain.",
-    "Copies of one document, and several documents about one person: each costs by itself, so that what is known of "
-    "the person may be as many times as much.",
+    (
+        "Copies of one document, and several documents about one person: each costs by"
+        " itself, so that what is known of the person may be as many times as much."
+    ),
     "What is true of the domain as a whole: a router must tell its domains apart.",
     "The public prior, and whatever else was published otherwise.",
-    "What left this corpus by other ways than Ridgeway, or by another user of this machine.",
+    (
+        "What left this corpus by other ways than Ridgeway, or by another user of this"
+        " machine."
+    ),
 )
 
 
@@ -83,7 +110,10 @@ class Statement:
     figures: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.figures, "sections": [asdict(section) for section in self.sections]}
+        return {
+            **self.figures,
+            "sections": [asdict(section) for section in self.sections],
+        }
 
 
 def statement(record: HolderRecord, made_at: str) -> Statement:
@@ -113,10 +143,20 @@ def _about(record: HolderRecord, made_at: str) -> Section:
     rows = [
         ("Domain", record.settings.domain),
         ("Holder's key", record.key),
-        ("Coordinator's key", record.handovers.newest(record.settings.policy.coordinator)),
+        (
+            "Coordinator's key",
+            record.handovers.newest(record.settings.policy.coordinator),
+        ),
         ("Stated at (UTC)", _time(made_at)),
         ("Current epoch", f"{current}, of {len(epochs)} opened so far"),
-        ("Read from", "this folder's journal, and " + _shared_words(record) if shared else "this folder's journal"),
+        (
+            "Read from",
+            (
+                "this folder's journal, and " + _shared_words(record)
+                if shared
+                else "this folder's journal"
+            ),
+        ),
     ]
     return Section("Whose statement this is", rows=tuple(rows), headings=("", ""))
 
@@ -124,18 +164,26 @@ def _about(record: HolderRecord, made_at: str) -> Section:
 def _shared_words(record: HolderRecord) -> str:
     if record.account.is_shared():
         return "the file of expenses that all folders of this user share"
-    return "no shared file of expenses, which is not here: what left through other folders is missing"
+    return (
+        "no shared file of expenses, which is not here: what left through other folders"
+        " is missing"
+    )
 
 
 def _meaning() -> Section:
     return Section(
         "What is counted",
         paragraphs=(
-            "The unit is one document. Two corpora are neighbours if one of them is the other with one document "
-            "added or removed.",
-            "ε and δ say how much more likely anything that left can be with a document than without it: at most e^ε "
-            "times, but for a chance of δ. An ε of 0 tells nothing; an exact output has no such bound, and is "
-            "written as ∞.",
+            (
+                "The unit is one document. Two corpora are neighbours if one of them is"
+                " the other with one document added or removed."
+            ),
+            (
+                "ε and δ say how much more likely anything that left can be with a"
+                " document than without it: at most e^ε times, but for a chance of δ."
+                " An ε of 0 tells nothing; an exact output has no such bound, and is"
+                " written as ∞."
+            ),
         ),
     )
 
@@ -150,18 +198,35 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
         ("ε that is left", _left(account)),
     ]
     if privacy:
-        rows.append((f"further rounds of ε {privacy.epsilon:g} that fit", _rounds_words(record, privacy)))
-    notes = ["A document is either summed or held out, so it pays for one of the two outputs of a round."]
+        rows.append(
+            (
+                f"further rounds of ε {privacy.epsilon:g} that fit",
+                _rounds_words(record, privacy),
+            )
+        )
+    notes = [
+        "A document is either summed or held out, so it pays for one of the two outputs"
+        " of a round."
+    ]
     if exact := len(_exact(account)):
         notes.append(
-            f"{exact} exact outputs have left. No ε bounds what is known of the documents that were in them; "
-            "private rounds are refused from then on, unless the owner allows anything."
+            f"{exact} exact outputs have left. No ε bounds what is known of the"
+            " documents that were in them; private rounds are refused from then on,"
+            " unless the owner allows anything."
         )
-    return Section("What a document has cost, and may cost", tuple(notes), headings=("", ""), rows=tuple(rows))
+    return Section(
+        "What a document has cost, and may cost",
+        tuple(notes),
+        headings=("", ""),
+        rows=tuple(rows),
+    )
 
 
 def _outputs(record: HolderRecord) -> Section:
-    account, own = record.account, set(record.handovers.keys(record.settings.policy.coordinator))
+    account, own = (
+        record.account,
+        set(record.handovers.keys(record.settings.policy.coordinator)),
+    )
     rows = [
         (
             _time(each.time),
@@ -169,40 +234,72 @@ def _outputs(record: HolderRecord) -> Section:
             each.mode,
             each.epoch[:SHOWN_DIGITS],
             _cost(each, account),
-            "this one" if each.federation in own else f"another, {each.federation[:SHOWN_DIGITS]}",
+            (
+                "this one"
+                if each.federation in own
+                else f"another, {each.federation[:SHOWN_DIGITS]}"
+            ),
         )
         for each in account.expenses()
     ]
     paragraphs = () if rows else ("Nothing that was made of this corpus has left.",)
     if rows:
-        paragraphs = ("Each is written down before it leaves, so one of them may have got lost on the way.",)
+        paragraphs = (
+            (
+                "Each is written down before it leaves, so one of them may have got"
+                " lost on the way."
+            ),
+        )
     headings = ("Time (UTC)", "What left", "Mode", "Epoch", "ε", "Federation")
-    return Section("Every output that left", paragraphs, headings=headings if rows else (), rows=tuple(rows))
+    return Section(
+        "Every output that left",
+        paragraphs,
+        headings=headings if rows else (),
+        rows=tuple(rows),
+    )
 
 
 def _trust(record: HolderRecord, privacy: Privacy | None) -> Section:
-    """For every mode that is accepted, or was used: what everybody may learn for ever, and whom one trusts."""
+    """For every mode that is accepted, or was used: what everybody may learn for ever, and whom one
+    trusts.
+    """
     accepted = record.settings.policy.modes
     used = {each.mode for each in record.account.expenses()}
     in_shares = (privacy.mode if privacy else record.settings.policy.privacy) == "full"
     rows = tuple(
         (
-            f"{mode}: {'accepted' if mode in accepted else 'not accepted'}, {'used' if mode in used else 'not used'}",
+            (
+                f"{mode}: {'accepted' if mode in accepted else 'not accepted'},"
+                f" {'used' if mode in used else 'not used'}"
+            ),
             LEARNT[mode],
             TRUST_IN_SHARES if mode == "private" and in_shares else TRUST[mode],
         )
         for mode in MODE_SENTENCES
         if mode in accepted or mode in used
     )
-    headings = ("Mode of rounds", "What others may learn, for ever", "Whom one must trust")
-    paragraphs = ("Rounds of modes that are not accepted are refused. In all of them it is assumed:",)
-    return Section("Whom one must trust, and with what", paragraphs, ASSUMPTIONS, headings, rows)
+    headings = (
+        "Mode of rounds",
+        "What others may learn, for ever",
+        "Whom one must trust",
+    )
+    paragraphs = (
+        (
+            "Rounds of modes that are not accepted are refused. In all of them it is"
+            " assumed:"
+        ),
+    )
+    return Section(
+        "Whom one must trust, and with what", paragraphs, ASSUMPTIONS, headings, rows
+    )
 
 
 # Figures
 
 
-def _figures(record: HolderRecord, made_at: str, privacy: Privacy | None) -> dict[str, Any]:
+def _figures(
+    record: HolderRecord, made_at: str, privacy: Privacy | None
+) -> dict[str, Any]:
     account, policy = record.account, record.settings.policy
     so_far = account.epsilon()
     return {
@@ -216,7 +313,11 @@ def _figures(record: HolderRecord, made_at: str, privacy: Privacy | None) -> dic
         "delta": account.delta,
         "max_round_epsilon": _finite(policy.max_round_epsilon),
         "max_epsilon": _finite(policy.max_epsilon),
-        "left": _finite(max(0.0, policy.max_epsilon - so_far)) if so_far < math.inf else None,
+        "left": (
+            _finite(max(0.0, policy.max_epsilon - so_far))
+            if so_far < math.inf
+            else None
+        ),
         "further_rounds": further_rounds(record, privacy) if privacy else None,
         "exact_outputs": len(_exact(account)),
         "outputs": [{"time": each.time, **each.facts()} for each in account.expenses()],
@@ -228,7 +329,11 @@ def _exact(account: Account) -> list[Expense]:
 
 
 def _cost(expense: Expense, account: Account) -> str:
-    return "exact (∞)" if expense.rho == math.inf else _epsilon(_of_rho(expense.rho, account))
+    return (
+        "exact (∞)"
+        if expense.rho == math.inf
+        else _epsilon(_of_rho(expense.rho, account))
+    )
 
 
 def _left(account: Account) -> str:
@@ -249,7 +354,11 @@ def further_rounds(record: HolderRecord, privacy: Privacy) -> int | None:
 
     def fits(rounds: int) -> bool:
         cost = spent([*paid, *(a_round * rounds)])
-        return cost <= account.max_epsilon if cost == math.inf else _of_rho(cost, account) <= account.max_epsilon
+        return (
+            cost <= account.max_epsilon
+            if cost == math.inf
+            else _of_rho(cost, account) <= account.max_epsilon
+        )
 
     if fits(MAX_ROUNDS_FORESEEN):
         return None
@@ -295,7 +404,9 @@ def as_text(stated: Statement) -> str:
 
 
 def _wrapped(words: str, mark: str = "") -> list[str]:
-    return textwrap.wrap(words, WRAPPED, initial_indent=mark, subsequent_indent=" " * len(mark))
+    return textwrap.wrap(
+        words, WRAPPED, initial_indent=mark, subsequent_indent=" " * len(mark)
+    )
 
 
 def _text_table(section: Section) -> Iterable[str]:
@@ -305,15 +416,26 @@ def _text_table(section: Section) -> Iterable[str]:
         return []
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     if sum(widths) + 2 * len(widths) <= WRAPPED + 40 and max(widths) <= WRAPPED:
-        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [line for row in section.rows for line in _under_each_other(section.headings, row)]
+        return [
+            "  ".join(
+                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+            ).rstrip()
+            for row in rows
+        ]
+    return [
+        line
+        for row in section.rows
+        for line in _under_each_other(section.headings, row)
+    ]
 
 
 def _under_each_other(headings: Sequence[str], row: Sequence[str]) -> list[str]:
     """A row whose cells are long: the first one, and below it all others under their headings."""
     lines = [row[0]]
     for heading, cell in zip(headings[1:], row[1:], strict=True):
-        lines += textwrap.wrap(f"{heading}: {cell}", WRAPPED, initial_indent="  ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            f"{heading}: {cell}", WRAPPED, initial_indent="  ", subsequent_indent="    "
+        )
     return lines
 
 
@@ -324,12 +446,21 @@ STYLE = """
 * { box-sizing: border-box; }
 body { font: 9pt/1.35 system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; color: #1b1f24;
   background: #fff; max-width: 180mm; margin: 0 auto; padding: 8mm 4mm; }
-h1 { font-size: 15pt; line-height: 1.2; margin: 0 0 3mm; padding-bottom: 2mm; border-bottom: 2px solid #1b1f24; }
+h1 {
+  font-size: 15pt; line-height: 1.2; margin: 0 0 3mm;
+  padding-bottom: 2mm; border-bottom: 2px solid #1b1f24;
+}
 h2 { font-size: 10pt; margin: 3.5mm 0 1mm; break-after: avoid; }
 p { margin: 0 0 1.2mm; }
 ul { margin: 0 0 1.2mm; padding-left: 5mm; }
-table { border-collapse: collapse; width: 100%; margin: 0.5mm 0 1mm; font-size: 8.5pt; line-height: 1.35; }
-th, td { text-align: left; vertical-align: top; padding: 0.6mm 3mm 0.6mm 0; border-bottom: 1px solid #d0d5db; }
+table {
+  border-collapse: collapse; width: 100%; margin: 0.5mm 0 1mm;
+  font-size: 8.5pt; line-height: 1.35;
+}
+th, td {
+  text-align: left; vertical-align: top;
+  padding: 0.6mm 3mm 0.6mm 0; border-bottom: 1px solid #d0d5db;
+}
 thead { display: table-header-group; }
 thead th { border-bottom: 1.5px solid #6b7480; font-weight: 600; }
 tbody th { width: 34%; font-weight: 500; color: #4a525c; }
@@ -344,9 +475,9 @@ def as_html(stated: Statement) -> str:
     body = "\n".join(_html_section(section) for section in stated.sections)
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(stated.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         f"<h1>{escape(stated.title)}</h1>\n{body}\n</body>\n</html>\n"
     )
@@ -356,7 +487,11 @@ def _html_section(section: Section) -> str:
     parts = [f"<h2>{escape(section.title)}</h2>"]
     parts += [f"<p>{escape(words)}</p>" for words in section.paragraphs]
     if section.points:
-        parts.append("<ul>" + "".join(f"<li>{escape(words)}</li>" for words in section.points) + "</ul>")
+        parts.append(
+            "<ul>"
+            + "".join(f"<li>{escape(words)}</li>" for words in section.points)
+            + "</ul>"
+        )
     if section.rows:
         parts.append(_html_table(section.headings, section.rows))
     return "<section>\n" + "\n".join(parts) + "\n</section>"
@@ -365,8 +500,17 @@ def _html_section(section: Section) -> str:
 def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Under headings; or, where these are empty, names and what they are."""
     if not any(headings):
-        pairs = (f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
+        pairs = (
+            f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
+            for name, value in rows
+        )
         return f"<table><tbody>{''.join(pairs)}</tbody></table>"
     head = "".join(f'<th scope="col">{escape(each)}</th>' for each in headings)
-    lines = ("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<table class="wide"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    lines = (
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return (
+        "<table"
+        f' class="wide"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    )

@@ -1,13 +1,18 @@
-"""What can be computed from sums about the tokens behind them: the attacks that are known, and how well they did.
+"""What can be computed from sums about the tokens behind them: the attacks that are known, and how
+well they did.
 
-    a holder's gram, in the clear or as a difference of two totals  → its histogram of tokens        (`histogram`)
-    a domain's column of cross                                      → its histogram, far less surely (`column`)
-    a total                                                         → the union's histogram, and whose a token looks
+    a holder's gram, in the clear or as a difference of two totals  → its histogram of tokens
+    (`histogram`)
+    a domain's column of cross                                      → its histogram, far less surely
+    (`column`)
+    a total                                                         → the union's histogram, and
+    whose a token looks
                                                                       to be (`attribution`)
-    weighted statistics                                             → the raw ones                   (`unweighted`)
+    weighted statistics                                             → the raw ones
+    (`unweighted`)
 
-Everything that an attack is given is public or is seen by a coordinator: the encoder's table, the window, the sums.
-Knows numpy and scipy. Knows nothing of files, corpora or text.
+Everything that an attack is given is public or is seen by a coordinator: the encoder's table, the
+window, the sums.
 """
 
 from __future__ import annotations
@@ -30,14 +35,18 @@ Tick = Callable[[], None]
 MAX_ROUNDS = 16
 FIRST_ROUND_STEPS = 8
 MAX_STEPS = MAX_ROUNDS * (FIRST_ROUND_STEPS + MAX_ROUNDS - 1)
-"""In each round the unknowns that are free are chosen anew, and it takes two more steps than the one before."""
+"""In each round the unknowns that are free are chosen anew, and it takes two more steps than the
+one before.
+"""
 
 EXACT_RESIDUAL = 1e-9
 STALLED_RATIO = 0.97
 MAX_IDLE_ROUNDS = 2
 WARM_UP_ROUNDS = 4
-"""Counts that leave at most this share of the sums unexplained explain them. A round is idle if it does not bring the
-residual below this ratio of the least so far; after the rounds to warm up, this number of idle ones ends the search."""
+"""Counts that leave at most this share of the sums unexplained explain them. A round is idle if it
+does not bring the residual below this ratio of the least so far; after the rounds to warm up, this
+number of idle ones ends the search.
+"""
 
 RELATIVE_RIDGE = 1e-9
 """What is added to a diagonal before it is inverted, relative to its mean."""
@@ -50,12 +59,15 @@ MAX_RARE_COUNT = 2
 
 CHECKED_ENTRIES = 200
 MAX_SAMPLES = 1 << 24
-"""A weighting is undone by looking at this number of sums, for corpora of at most this number of samples."""
+"""A weighting is undone by looking at this number of sums, for corpora of at most this number of
+samples.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """How much of a true histogram came back. Shares are between 0 and 1, or None where there is nothing to divide by.
+    """How much of a true histogram came back. Shares are between 0 and 1, or None where there is
+    nothing to divide by.
 
     tokens:    distinct tokens in truth; rare: those of them that occur once or twice.
     found:     tokens that the attack believes to be there: its estimate rounds to at least 1.
@@ -81,7 +93,9 @@ class Measures:
 def measure(estimate: Integers, truth: Integers) -> Measures:
     """Hold an estimated histogram against the true one, token by token."""
     if estimate.shape != truth.shape:
-        raise ShapeMismatch(f"an estimate of {estimate.size} tokens cannot be held against {truth.size}")
+        raise ShapeMismatch(
+            f"an estimate of {estimate.size} tokens cannot be held against {truth.size}"
+        )
     there, found = truth > 0, estimate > 0
     rare = there & (truth <= MAX_RARE_COUNT)
     return Measures(
@@ -103,26 +117,37 @@ def _share(hits: NDArray[np.bool_]) -> float | None:
 # Histograms from second moments
 
 
-def histogram(table: NDArray[np.int16], gram: Integers, window: int, tick: Tick = lambda: None) -> Integers:
+def histogram(
+    table: NDArray[np.int16], gram: Integers, window: int, tick: Tick = lambda: None
+) -> Integers:
     """The counts n ≥ 0 whose Eᵀ diag(n) E comes nearest to what gram says, rounded.
 
-    At w = 1 gram *is* Eᵀ diag(n) E, F(F+1)/2 equations that determine the counts whenever the encoder is wide enough;
-    nearness is measured after the table has been made white, which lets conjugate gradients converge in tens of steps.
-    Windows add the products of different tokens to gram: `_as_single_tokens` takes away what chance would add, and
-    nearness is measured where the sums themselves vary least, as that noise demands.
+    At w = 1 gram *is* Eᵀ diag(n) E, F(F+1)/2 equations that determine the counts whenever the
+    encoder is wide enough; nearness is measured after the table has been made white, which lets
+    conjugate gradients converge in tens of steps. Windows add the products of different tokens to
+    gram: `_as_single_tokens` takes away what chance would add, and nearness is measured where the
+    sums themselves vary least, as that noise demands.
     """
     features = _features(table)
     if gram.shape != (features.shape[1], features.shape[1]):
-        raise ShapeMismatch(f"a gram of shape {gram.shape} was not made with a table of width {table.shape[1]}")
+        raise ShapeMismatch(
+            f"a gram of shape {gram.shape} was not made with a table of width"
+            f" {table.shape[1]}"
+        )
     sums: Floats = gram.astype(np.float64)
     public = features.T @ features
     if window == 1:
         change, target = _whitening(*_scatter(public)), sums
     else:
-        change, target = _whitening(*_noise(sums, public, window)), _as_single_tokens(sums, window)
+        change, target = (
+            _whitening(*_noise(sums, public, window)),
+            _as_single_tokens(sums, window),
+        )
     features = features @ change
     scale = np.einsum("ij,ij->i", features, features)
-    features /= np.sqrt(scale)[:, None]  # the unknowns are then n · scale, each of unit weight
+    features /= np.sqrt(scale)[
+        :, None
+    ]  # the unknowns are then n · scale, each of unit weight
     return _non_negative(features, change.T @ target @ change, scale, tick)
 
 
@@ -133,7 +158,9 @@ def _features(table: NDArray[np.int16]) -> Floats:
 
 
 def _as_single_tokens(gram: Floats, window: int) -> Floats:
-    """What single tokens would have summed to, if windows were w tokens drawn alike: w²·scatter + w·mass·mean·meanᵀ."""
+    """What single tokens would have summed to, if windows were w tokens drawn alike: w²·scatter +
+    w·mass·mean·meanᵀ.
+    """
     column, mass = gram[:, -1], gram[-1, -1]
     mean = np.outer(column, column) / mass
     expected: Floats = window**2 * (gram - mean) + window * mean
@@ -147,18 +174,23 @@ def _scatter(second: Floats) -> tuple[Floats, Floats]:
 
 
 def _noise(gram: Floats, public: Floats, window: int) -> tuple[Floats, Floats]:
-    """How windows vary: their own covariance, drawn towards that of w random tokens the fewer windows there are.
+    """How windows vary: their own covariance, drawn towards that of w random tokens the fewer
+    windows there are.
 
-    Fewer windows than features vary in some directions only; taken as they are, they would rule every token out.
+    Fewer windows than features vary in some directions only; taken as they are, they would rule
+    every token out.
     """
     mean, own = _scatter(gram)
     mass, features = gram[-1, -1], len(gram)
-    return mean, (mass * own + features * _scatter(public)[1] / window) / (mass + features)
+    return mean, (mass * own + features * _scatter(public)[1] / window) / (
+        mass + features
+    )
 
 
 def _whitening(mean: Floats, covariance: Floats) -> Floats:
     """The change of features that takes the mean away and makes a covariance the identity."""
-    level = max(float(np.trace(covariance)) / len(covariance), 1.0)  # no less than a unit of the table
+    # no less than a unit of the table
+    level = max(float(np.trace(covariance)) / len(covariance), 1.0)
     values, vectors = np.linalg.eigh(covariance)
     inner = vectors / np.sqrt(np.maximum(values, 0) + RELATIVE_RIDGE * level)
     change = np.zeros((len(mean) + 1, len(mean) + 1))
@@ -168,22 +200,34 @@ def _whitening(mean: Floats, covariance: Floats) -> Floats:
     return change
 
 
-def _non_negative(features: Floats, target: Floats, scale: Floats, tick: Tick) -> Integers:
-    """Non-negative least squares by conjugate gradients on the unknowns that are free, which are few before long.
+def _non_negative(
+    features: Floats, target: Floats, scale: Floats, tick: Tick
+) -> Integers:
+    """Non-negative least squares by conjugate gradients on the unknowns that are free, which are
+    few before long.
 
-    An unknown that turns negative is held at zero, and is free again when the residual asks for more of it. Steps are
-    taken in 32 bits, twice as fast, and the residual between rounds in 64, which takes their errors back. Ends when the
-    rounded counts explain the target, or when rounds no longer improve what was found.
+    An unknown that turns negative is held at zero, and is free again when the residual asks for
+    more of it. Steps are taken in 32 bits, twice as fast, and the residual between rounds in 64,
+    which takes their errors back. Ends when the rounded counts explain the target, or when rounds
+    no longer improve what was found.
     """
-    unknowns, counts, best = np.zeros(len(features)), np.zeros(len(features)), np.zeros(len(features))
+    unknowns, counts, best = (
+        np.zeros(len(features)),
+        np.zeros(len(features)),
+        np.zeros(len(features)),
+    )
     short = features.astype(np.float32)
     size, least, idle = float(np.linalg.norm(target)), np.inf, 0
     for turn in range(MAX_ROUNDS):
-        if np.linalg.norm(target - _moment(features, counts * scale)) <= EXACT_RESIDUAL * size:
+        if (
+            np.linalg.norm(target - _moment(features, counts * scale))
+            <= EXACT_RESIDUAL * size
+        ):
             return counts.astype(np.int64)
         residual = target - _moment(features, unknowns)
         left = float(np.linalg.norm(residual))
-        early = turn <= WARM_UP_ROUNDS  # while unknowns are being let go, the residual may rise before it falls
+        # while unknowns are being let go, the residual may rise before it falls
+        early = turn <= WARM_UP_ROUNDS
         idle = 0 if early or left < STALLED_RATIO * least else idle + 1
         if early or left < least:
             least, best = left, counts
@@ -191,15 +235,20 @@ def _non_negative(features: Floats, target: Floats, scale: Floats, tick: Tick) -
             break
         slope = _squares(features, residual)
         free = np.flatnonzero((unknowns > 0) | (slope > 0) | (turn == 0))
-        steps = FIRST_ROUND_STEPS + 2 * turn  # more and more, since the unknowns that are free change less and less
-        moved = unknowns[free] + _conjugate_gradients(short[free], slope[free].astype(np.float32), steps, tick)
+        # more and more, since the unknowns that are free change less and less
+        steps = FIRST_ROUND_STEPS + 2 * turn
+        moved = unknowns[free] + _conjugate_gradients(
+            short[free], slope[free].astype(np.float32), steps, tick
+        )
         unknowns[:] = 0
         unknowns[free] = np.maximum(moved, 0)
         counts = np.rint(unknowns / scale)
     return best.astype(np.int64)
 
 
-def _conjugate_gradients(features: Floats, slope: Floats, steps: int, tick: Tick) -> Floats:
+def _conjugate_gradients(
+    features: Floats, slope: Floats, steps: int, tick: Tick
+) -> Floats:
     """Some steps towards the least squares solution, from the slope at zero."""
     found = np.zeros_like(slope)
     residual, direction, norm = slope.copy(), slope.copy(), float(slope @ slope)
@@ -217,7 +266,9 @@ def _conjugate_gradients(features: Floats, slope: Floats, steps: int, tick: Tick
 
 
 def _moment(features: Floats, weights: Floats) -> Floats:
-    """Σ w φφᵀ, over rows whose weight is not zero; only the blocks that touch the upper triangle are multiplied."""
+    """Σ w φφᵀ, over rows whose weight is not zero; only the blocks that touch the upper triangle
+    are multiplied.
+    """
     width = features.shape[1]
     moment = np.zeros((width, width), dtype=features.dtype)
     used = np.flatnonzero(weights)
@@ -238,7 +289,9 @@ def _squares(features: Floats, form: Floats) -> Floats:
         rows = features[start : start + ROW_BLOCK]
         for left, right in _column_blocks(len(form)):
             product = rows[:, :right] @ upper[:right, left:right]
-            squares[start : start + ROW_BLOCK] += np.einsum("ij,ij->i", product, rows[:, left:right])
+            squares[start : start + ROW_BLOCK] += np.einsum(
+                "ij,ij->i", product, rows[:, left:right]
+            )
     return squares
 
 
@@ -253,9 +306,9 @@ def _column_blocks(width: int) -> list[tuple[int, int]]:
 def column(table: NDArray[np.int16], cross: Integers, window: int) -> Integers:
     """The sparsest-looking counts n ≥ 0 with Eᵀn = w · cross, rounded.
 
-    F equations for V unknowns: right where a corpus has few distinct tokens (about F/10), a guess beyond. Lawson and
-    Hanson's active sets (scipy's nnls) end at a vertex, which has at most F tokens; gradient methods would spread the
-    counts over all tokens that are alike.
+    F equations for V unknowns: right where a corpus has few distinct tokens (about F/10), a guess
+    beyond. Lawson and Hanson's active sets (scipy's nnls) end at a vertex, which has at most F
+    tokens; gradient methods would spread the counts over all tokens that are alike.
     """
     from scipy.optimize import nnls
 
@@ -266,7 +319,9 @@ def column(table: NDArray[np.int16], cross: Integers, window: int) -> Integers:
     features /= scale[:, None]
     wanted = window * cross.astype(np.float64) @ change
     size = float(np.linalg.norm(wanted)) or 1.0
-    solution, _ = nnls(np.ascontiguousarray(features.T), wanted / size, maxiter=10 * len(table))
+    solution, _ = nnls(
+        np.ascontiguousarray(features.T), wanted / size, maxiter=10 * len(table)
+    )
     counts: Integers = np.rint(solution * size / scale).astype(np.int64)
     return counts
 
@@ -274,7 +329,8 @@ def column(table: NDArray[np.int16], cross: Integers, window: int) -> Integers:
 def attribution(table: NDArray[np.int16], total: Statistics) -> Integers:
     """For every token the domain that it most likely comes from, by a total alone.
 
-    The expected share of domain d in a token's occurrences, given the columns, is φᵀ A⁻¹ b_d: what a router computes.
+    The expected share of domain d in a token's occurrences, given the columns, is φᵀ A⁻¹ b_d: what
+    a router computes.
     """
     gram = total.gram.astype(np.float64)
     smooth = RELATIVE_RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
@@ -286,8 +342,9 @@ def attribution(table: NDArray[np.int16], total: Statistics) -> Integers:
 def unweighted(weighted: Statistics) -> Statistics | None:
     """The raw statistics behind one holder's weighted ones, or None if rounding has hidden them.
 
-    If N samples were normalised to a mass M > 2N, every sum times N/M lies within N/2M of an integer. No other N so
-    small passes that test on a few hundred sums, so the size of the corpus follows too.
+    If N samples were normalised to a mass M > 2N, every sum times N/M lies within N/2M of an
+    integer. No other N so small passes that test on a few hundred sums, so the size of the corpus
+    follows too.
     """
     mass = weighted.mass
     candidates = np.arange(1, min(mass // 2, MAX_SAMPLES) + 1)

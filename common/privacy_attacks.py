@@ -1,11 +1,15 @@
-"""What can be computed from sums of documents under noise: their tokens, and whether a known document is among them.
+"""What can be computed from sums of documents under noise: their tokens, and whether a known
+document is among them.
 
-    a column of documents' vectors    → the tokens that point its way            (`tokens_by_column`)
-    the sum of documents' products    → the tokens that point where it is large  (`tokens_by_products`)
-    either, and a known document      → a score of its being among them          (`membership_scores`)
+    a column of documents' vectors    → the tokens that point its way
+    (`tokens_by_column`)
+    the sum of documents' products    → the tokens that point where it is large
+    (`tokens_by_products`)
+    either, and a known document      → a score of its being among them
+    (`membership_scores`)
 
-An attack is given what a coordinator sees: the encoder's table, the prior, the noisy sums. What differential privacy
-allows any attack stands beside (`auc_allowed`). Knows numpy. Knows nothing of files, corpora, text or noise.
+An attack is given what a coordinator sees: the encoder's table, the prior, the noisy sums. What
+differential privacy allows any attack stands beside (`auc_allowed`).
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ ROW_BLOCK = 8192
 
 def token_directions(prior: PublicPrior, table: NDArray[np.int16]) -> Floats:
     """Each token as the prior sees it: the direction of a document of this token alone."""
-    rows = (table.astype(np.float64) - np.ldexp(prior.mean, -MEAN_BITS)) @ prior.whitening.T.astype(np.float64)
+    rows = (
+        table.astype(np.float64) - np.ldexp(prior.mean, -MEAN_BITS)
+    ) @ prior.whitening.T.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(lengths, lengths, 1))
 
@@ -47,26 +53,36 @@ def tokens_by_products(directions: Floats, products: Integers) -> Integers:
 
 
 def membership_scores(rows: Integers, sums: DocumentSums) -> Floats:
-    """How much sums under noise look as if they held each of these documents: its own contribution against them.
+    """How much sums under noise look as if they held each of these documents: its own contribution
+    against them.
 
-    If all else in the sums is known and taken away, no score tells more (Neyman and Pearson): noise on a product of two
-    features has half the variance, and the product stands in the matrix twice.
+    If all else in the sums is known and taken away, no score tells more (Neyman and Pearson): noise
+    on a product of two features has half the variance, and the product stands in the matrix twice.
     """
     own = rows.astype(np.float64)
     linear = row_unit(sums.mode) * (own @ sums.column[:-1].astype(np.float64))
     linear += count_unit(sums.mode) * float(sums.column[-1])
-    return np.asarray(linear + _forms(own, sums.products.astype(np.float64)) if sums.products.size else linear)
+    return np.asarray(
+        linear + _forms(own, sums.products.astype(np.float64))
+        if sums.products.size
+        else linear
+    )
 
 
 def auc(members: Floats, others: Floats) -> float:
     """How often a member scores higher than another: 0.5 is guessing, 1 is certain."""
     ranked = np.sort(others)
-    below, upto = np.searchsorted(ranked, members, "left"), np.searchsorted(ranked, members, "right")
+    below, upto = (
+        np.searchsorted(ranked, members, "left"),
+        np.searchsorted(ranked, members, "right"),
+    )
     return float((below + upto).mean() / 2 / len(others))
 
 
 def auc_allowed(epsilon: float, delta: float) -> float:
-    """The largest AUC of any attack on one document that (ε, δ)-differential privacy allows, whatever else is known."""
+    """The largest AUC of any attack on one document that (ε, δ)-differential privacy allows,
+    whatever else is known.
+    """
     return min(1.0, 1 / (1 + math.exp(-epsilon)) + delta)
 
 
@@ -77,8 +93,12 @@ def auc_of_noise(epsilon: float, delta: float) -> float:
 
 def _forms(rows: Floats, matrix: Floats) -> Floats:
     """φᵀXφ for every row."""
-    blocks = [rows[start : start + ROW_BLOCK] for start in range(0, len(rows), ROW_BLOCK)]
-    return np.concatenate([np.einsum("ij,ij->i", each @ matrix, each) for each in blocks])
+    blocks = [
+        rows[start : start + ROW_BLOCK] for start in range(0, len(rows), ROW_BLOCK)
+    ]
+    return np.concatenate(
+        [np.einsum("ij,ij->i", each @ matrix, each) for each in blocks]
+    )
 
 
 def _named(scores: Floats) -> Integers:

@@ -1,11 +1,13 @@
-"""How accurate a router of a private round will be, before anybody is asked: a formula, checked against simulations.
+"""How accurate a router of a private round will be, before anybody is asked: a formula, checked
+against simulations.
 
-A document of a domain scores higher there than elsewhere by d standard deviations, so it is routed rightly with the
-probability that one of C normal numbers, moved by d, is the largest. Noise on a domain's mean direction, σ√h/n for n
-documents and σ in lengths of a row, widens what scores vary by. With products of documents, routers also learn how
-documents vary, and d grows from what the prior alone gives to what full knowledge would, the further their eigenvalues
-stand above their noise. d depends on the text: KINDS has it for three sets of text, fitted on held-out training
-documents with a prior of built-in text. Knows the accountant. Knows nothing of corpora, solvers or files.
+A document of a domain scores higher there than elsewhere by d standard deviations, so it is routed
+rightly with the probability that one of C normal numbers, moved by d, is the largest. Noise on a
+domain's mean direction, σ√h/n for n documents and σ in lengths of a row, widens what scores vary
+by. With products of documents, routers also learn how documents vary, and d grows from what the
+prior alone gives to what full knowledge would, the further their eigenvalues stand above their
+noise. d depends on the text: KINDS has it for three sets of text, fitted on held-out training
+documents with a prior of built-in text.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
 
 @dataclass(frozen=True, slots=True)
 class KindOfText:
-    """by_prior, by_products: d without noise, with the prior's variation and with the documents' own.
+    """by_prior, by_products: d without noise, with the prior's variation and with the documents'
+    own.
 
     blur: by how much noise on means widens scores.
     """
@@ -42,18 +45,23 @@ KINDS = (
     KindOfText("pages of books of five domains", 2.663, 3.367, 1.573),
 )
 HALF_KNOWN, STEEPNESS = 5.751, 1.285
-"""Products tell half of what they could where the noise on their eigenvalues is so many times their mean."""
+"""Products tell half of what they could where the noise on their eigenvalues is so many times their
+mean.
+"""
 
 FIT_ERROR, MAX_NOISE = 0.03, 0.54
-"""What a simulation may differ by from the formula, and the noise on a mean up to which there are any: from 300
-documents a domain on, with ε = 1 or more. The 144 means of two that it was fitted to, of all domains and of three or
-four, differ by 1.0 points in the root mean square and by 3.1 at most; fitted without the 36 of 500 documents, it
-differs from them by 0.9 and by 1.7."""
+"""What a simulation may differ by from the formula, and the noise on a mean up to which there are
+any: from 300 documents a domain on, with ε = 1 or more. The 144 means of two that it was fitted to,
+of all domains and of three or four, differ by 1.0 points in the root mean square and by 3.1 at
+most; fitted without the 36 of 500 documents, it differs from them by 0.9 and by 1.7.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """expected: of the kinds of text, the middle one; least and most: the others, each wider by FIT_ERROR."""
+    """expected: of the kinds of text, the middle one; least and most: the others, each wider by
+    FIT_ERROR.
+    """
 
     mode: PrivacyMode
     noise: float
@@ -72,28 +80,58 @@ class Forecast:
         return min(1.0, max(self.by_kind.values()) + FIT_ERROR)
 
     def to_json(self) -> dict[str, Any]:
-        shares = {"expected": self.expected, "least": self.least, "most": self.most, "by_kind": self.by_kind}
+        shares = {
+            "expected": self.expected,
+            "least": self.least,
+            "most": self.most,
+            "by_kind": self.by_kind,
+        }
         return {"privacy": self.mode, "noise_on_a_mean": self.noise, **shares}
 
 
 def forecast(
-    mode: PrivacyMode, documents: int, domains: int, epsilon: float, delta: float, width: int = 576
+    mode: PrivacyMode,
+    documents: int,
+    domains: int,
+    epsilon: float,
+    delta: float,
+    width: int = 576,
 ) -> Forecast:
     """What to expect of this many documents a domain. width: the encoder's."""
     if documents < 1 or domains < 2:
-        raise InputError(f"a router needs two domains and documents of each, not {domains} and {documents}")
+        raise InputError(
+            f"a router needs two domains and documents of each, not {domains} and"
+            f" {documents}"
+        )
     sigma = 1 / math.sqrt(2 * float(rho_for(epsilon, delta)))
-    noise = sigma * math.sqrt(width * moved_square(mode)) / (row_unit(mode) * VECTOR_LENGTH * documents)
-    shares = {kind.name: _accuracy(kind, mode, documents, domains, sigma, noise, width) for kind in KINDS}
+    noise = (
+        sigma
+        * math.sqrt(width * moved_square(mode))
+        / (row_unit(mode) * VECTOR_LENGTH * documents)
+    )
+    shares = {
+        kind.name: _accuracy(kind, mode, documents, domains, sigma, noise, width)
+        for kind in KINDS
+    }
     return Forecast(mode, noise, shares)
 
 
 def _accuracy(
-    kind: KindOfText, mode: PrivacyMode, documents: int, domains: int, sigma: float, noise: float, width: int
+    kind: KindOfText,
+    mode: PrivacyMode,
+    documents: int,
+    domains: int,
+    sigma: float,
+    noise: float,
+    width: int,
 ) -> float:
     square = kind.by_prior**2
     if mode == "full":
-        shares = domains / surely_noised(domains)  # under masks, with one holder a domain
+        shares = domains / surely_noised(
+            domains
+        )  # under masks, with one holder a domain
         edge = sigma * math.sqrt(2 * width * shares) / (documents * domains) * width
-        square += (kind.by_products**2 - square) / (1 + (edge / HALF_KNOWN) ** STEEPNESS)
+        square += (kind.by_products**2 - square) / (
+            1 + (edge / HALF_KNOWN) ** STEEPNESS
+        )
     return rightly_chosen(math.sqrt(square / (1 + kind.blur * noise**2)), domains)

@@ -25,9 +25,12 @@ from ridgeway.coordinator.round.run_order import take_order
 
 app = ServerApp()
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 2.0
-"""A look for answers costs the SuperLink 10 ms a holder, so pauses are a tenth of the time waited, within these."""
+"""A look for answers costs the SuperLink 10 ms a holder, so pauses are a tenth of the time waited,
+within these.
+"""
 PART_PAUSE_S = 0.1
-"""How long to wait for a part of an answer that its holder is still sending. Flower waits a second."""
+"""How long to wait for a part of an answer that its holder is still sending. Flower waits a second.
+"""
 (pull_objects.__kwdefaults__ or {})["initial_backoff"] = PART_PAUSE_S
 UNREADABLE = Packet(b"", "")
 LINK = "RIDGEWAY_COORDINATOR"
@@ -35,10 +38,12 @@ LINK = "RIDGEWAY_COORDINATOR"
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run what the operator asked for in the coordinator's folder; what happens is written there as it happens.
+    """Run what the operator asked for in the coordinator's folder; what happens is written there as
+    it happens.
 
-    Anyone on the machine can submit a run, so what it does comes from the operator's order alone, and the folder from
-    the environment. What an operator can mend is the last line of the progress file, and no traceback in Flower's log.
+    Anyone on the machine can submit a run, so what it does comes from the operator's order alone,
+    and the folder from the environment. What an operator can mend is the last line of the progress
+    file, and no traceback in Flower's log.
     """
     link = Path(os.environ[LINK])
     order = take_order(link, context.run_id)
@@ -68,13 +73,15 @@ def main(grid: Grid, context: Context) -> None:
 
 @contextmanager
 def superlink_answers() -> Iterator[None]:
-    """Flower tries again where the SuperLink is away; what it gives up for good becomes a sentence."""
+    """Flower tries again where the SuperLink is away; what it gives up for good becomes a
+    sentence.
+    """
     try:
         yield
     except httpx.HTTPError as error:
         raise RoundFailed(
-            f"the SuperLink refuses or does not answer ({error}); see that `coordinator up` runs, then run the same "
-            "again: what was accepted is kept"
+            f"the SuperLink refuses or does not answer ({error}); see that `coordinator"
+            " up` runs, then run the same again: what was accepted is kept"
         ) from error
 
 
@@ -88,10 +95,16 @@ class GridTransport:
     def peers(self) -> Sequence[int]:
         return sorted(self._grid.get_node_ids())
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, PeerAnswer]]:
         began = time.monotonic()
-        records = {id(packet): to_record(packet) for packet in set(packets.values())}  # mostly one for all
-        messages = [Message(records[id(packet)], peer, MESSAGE_TYPE) for peer, packet in packets.items()]
+        # mostly one for all
+        records = {id(packet): to_record(packet) for packet in set(packets.values())}
+        messages = [
+            Message(records[id(packet)], peer, MESSAGE_TYPE)
+            for peer, packet in packets.items()
+        ]
         sent = dict(zip(self._grid.push_messages(messages), packets, strict=True))
         waiting = {number: peer for number, peer in sent.items() if number}
         while waiting:
@@ -99,12 +112,20 @@ class GridTransport:
             waited = time.monotonic() - began
             if not waiting or waited >= seconds:
                 break
-            time.sleep(min(max(waited / 10, self._least_pause_s), MOST_PAUSE_S, seconds - waited))
+            time.sleep(
+                min(
+                    max(waited / 10, self._least_pause_s),
+                    MOST_PAUSE_S,
+                    seconds - waited,
+                )
+            )
         yield from self._arrived(self._late)
         self._late |= waiting
 
     def _arrived(self, waiting: dict[str, int]) -> Iterator[tuple[int, PeerAnswer]]:
-        """What has come since, fetched one by one: memory stays small, and no peer can spoil another's reply."""
+        """What has come since, fetched one by one: memory stays small, and no peer can spoil
+        another's reply.
+        """
         for number in list(waiting):
             try:
                 replies = list(self._grid.pull_messages([number]))
@@ -120,7 +141,10 @@ class GridTransport:
 
 def _packet(reply: Message) -> Packet | PeerFailure:
     if reply.has_error():
-        return PeerFailure(reply.error.code, "".join(filter(str.isprintable, reply.error.reason or ""))[:200])
+        return PeerFailure(
+            reply.error.code,
+            "".join(filter(str.isprintable, reply.error.reason or ""))[:200],
+        )
     try:
         return from_record(reply.content)
     except Refused:

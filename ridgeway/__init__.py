@@ -1,4 +1,5 @@
-"""Ridgeway: a router for domain-expert language models, built from corpora that never leave their owners.
+"""Ridgeway: a router for domain-expert language models, built from corpora that never leave their
+owners.
 
 What users import. Importing this, and routing a prompt, imports neither torch nor Flower.
 

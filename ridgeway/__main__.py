@@ -1,6 +1,6 @@
 """The `ridgeway` command: every group of commands, ordered by who uses it.
 
-Knows which module holds which command. The work, and what it needs, is imported when a command runs.
+The work, and what it needs, is imported when a command runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ COMMANDS = {
     "calibrate": ("common.cli.route_commands", "calibrate", APPLICATION),
     "encoder": ("common.cli.route_commands", "encoder", APPLICATION),
 }
-"""Every command and group of commands: the module that holds it, its name there, and who uses it."""
+"""Every command and group of commands: the module that holds it, its name there, and who uses it.
+"""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -49,22 +50,33 @@ def _main(arguments: list[str] | None) -> None:
     from ridgeway import __version__
     from ridgeway.common.cli.terminal import command_group, run
 
-    app = command_group("A router for domain-expert language models, built from corpora that never leave their owners.")
+    app = command_group(
+        "A router for domain-expert language models, built from corpora that never"
+        " leave their owners."
+    )
 
     @app.callback(invoke_without_command=True)
-    def front(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+    def front(
+        version: bool = typer.Option(False, "--version", help="Print the version."),
+    ) -> None:
         if version:
             print(f"ridgeway {__version__}")
             raise typer.Exit
 
     words = sys.argv[1:] if arguments is None else arguments
-    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:  # one is found sooner than all
+    # one is found sooner than all
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         module, attribute, who = COMMANDS[name]
-        found, panel = getattr(import_module(f"ridgeway.{module}"), attribute), f"For {who}"
+        found, panel = (
+            getattr(import_module(f"ridgeway.{module}"), attribute),
+            f"For {who}",
+        )
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name, rich_help_panel=panel)
         else:
-            settings = {"auto_envvar_prefix": "RIDGEWAY_SERVE"} if name == "serve" else None
+            settings = (
+                {"auto_envvar_prefix": "RIDGEWAY_SERVE"} if name == "serve" else None
+            )
             app.command(name, rich_help_panel=panel, context_settings=settings)(found)
     sys.exit(run(typer.main.get_command(app), arguments))
 

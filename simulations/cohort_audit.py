@@ -1,8 +1,10 @@
-"""The privacy audit of a whole cohort: every view that a coordinator may get, and what the known attacks make of it.
+"""The privacy audit of a whole cohort: every view that a coordinator may get, and what the known
+attacks make of it.
 
-    the holder's statistics in the clear · its column of B alone · a total · two totals that differ by the holder
+    the holder's statistics in the clear · its column of B alone · a total · two totals that differ
+    by the holder
 
-Runs on one machine, where the text is known, so that the shares are true ones. Knows nothing of how they are shown.
+Runs on one machine, where the text is known, so that the shares are true ones.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ DEFAULT_SAMPLINGS = (Sampling(window=1), DEFAULT.sampling)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AuditedHolder:
-    """A holder of the cohort, alone in its domain: its sums, one for each sampling, and its counts where known."""
+    """A holder of the cohort, alone in its domain: its sums, one for each sampling, and its counts
+    where known.
+    """
 
     domain: str
     statistics: Mapping[Sampling, Statistics]
@@ -57,23 +61,32 @@ def members_of_folder(
     """A holder for every DOMAIN.train.jsonl of a folder."""
     paths = sorted(data.glob(f"*{TRAIN}"))
     if not paths:
-        raise InputError(f"{data} holds no file named DOMAIN{TRAIN}; an audit needs at least one")
+        raise InputError(
+            f"{data} holds no file named DOMAIN{TRAIN}; an audit needs at least one"
+        )
     for path in paths:
         domain = path.name.removesuffix(TRAIN)
-        job = PrepareJob((path,), domain, Sampling(), DEFAULT.holdout, DEFAULT_FIELDS, cores())
+        job = PrepareJob(
+            (path,), domain, Sampling(), DEFAULT.holdout, DEFAULT_FIELDS, cores()
+        )
         counts, statistics = read_summed(job, encoder, samplings, watch)
         yield AuditedHolder(domain, statistics, counts)
 
 
 def members_of_files(
-    parts: Sequence[Prepared], jobs: Mapping[str, PrepareJob], encoder: TableEncoder, watch: Watch
+    parts: Sequence[Prepared],
+    jobs: Mapping[str, PrepareJob],
+    encoder: TableEncoder,
+    watch: Watch,
 ) -> Iterator[AuditedHolder]:
     """A holder for every statistics file; its counts are known where its corpus is given."""
     must_agree(parts)
     domains = [part.domain for part in parts]
     twice = sorted({name for name in domains if domains.count(name) > 1})
     if twice:
-        raise InputError(f"two of the files are of {twice[0]!r}; the audit takes one file a domain")
+        raise InputError(
+            f"two of the files are of {twice[0]!r}; the audit takes one file a domain"
+        )
     for part in parts:
         must_fit(part, encoder)
         job = jobs.get(part.domain)
@@ -86,9 +99,13 @@ def parse_windows(words: str | None) -> list[Sampling]:
     if words is None:
         return list(DEFAULT_SAMPLINGS)
     names = [word.strip() for word in words.split(",")]
-    wrong = next((word for word in names if not (word.isascii() and word.isdecimal())), None)
+    wrong = next(
+        (word for word in names if not (word.isascii() and word.isdecimal())), None
+    )
     if wrong is not None:
-        raise InputError(f"{wrong!r} is not a number of tokens; give windows such as --windows 1,64")
+        raise InputError(
+            f"{wrong!r} is not a number of tokens; give windows such as --windows 1,64"
+        )
     return [Sampling(window=size) for size in sorted({int(word) for word in names})]
 
 
@@ -96,7 +113,9 @@ def choose_holder(members: Sequence[AuditedHolder], name: str | None) -> int:
     """The place of the holder that is attacked; unless one is named, that with the least text."""
     domains = [member.domain for member in members]
     if name is None:
-        sizes = [min(each.mass for each in member.statistics.values()) for member in members]
+        sizes = [
+            min(each.mass for each in member.statistics.values()) for member in members
+        ]
         return sizes.index(min(sizes))
     if name not in domains:
         raise InputError(f"there is no holder {name!r}; there are {', '.join(domains)}")
@@ -104,7 +123,11 @@ def choose_holder(members: Sequence[AuditedHolder], name: str | None) -> int:
 
 
 def audit(
-    members: Sequence[AuditedHolder], holder: int, samplings: Iterable[Sampling], encoder: TableEncoder, ticks: Ticks
+    members: Sequence[AuditedHolder],
+    holder: int,
+    samplings: Iterable[Sampling],
+    encoder: TableEncoder,
+    ticks: Ticks,
 ) -> Iterator[Finding]:
     """Attack one holder by every view that this cohort has, one way of sampling after another."""
     own = members[holder]
@@ -121,36 +144,56 @@ def audit(
         seen = _seen_in_difference(members, holder, sampling)
         view = "difference of totals"
         if seen.equals(raw):  # then what is found is the same too
-            yield replace(found[0], view=view, seconds=found[0].seconds + time.monotonic() - started)
+            yield replace(
+                found[0],
+                view=view,
+                seconds=found[0].seconds + time.monotonic() - started,
+            )
         else:
             yield attack_gram(view, encoder, seen, sampling, own.counts, ticks)
 
 
 def _from_total(
-    members: Sequence[AuditedHolder], holder: int, sampling: Sampling, encoder: TableEncoder, ticks: Ticks
+    members: Sequence[AuditedHolder],
+    holder: int,
+    sampling: Sampling,
+    encoder: TableEncoder,
+    ticks: Ticks,
 ) -> Iterator[Finding]:
     """The union's histogram, and of that what would be called the holder's."""
     total = _total(members, sampling)
     known = [member.counts for member in members if member.counts is not None]
     truth = reduce(add, known) if len(known) == len(members) else None
-    union = attack_gram(f"total of {len(members)}: union", encoder, total, sampling, truth, ticks)
+    union = attack_gram(
+        f"total of {len(members)}: union", encoder, total, sampling, truth, ticks
+    )
     yield union
     started = time.monotonic() - union.seconds
-    counts = np.where(attribution(encoder.table, of_tokens(total, encoder)) == holder, union.counts, 0)
+    counts = np.where(
+        attribution(encoder.table, of_tokens(total, encoder)) == holder, union.counts, 0
+    )
     name = f"total of {len(members)}: called {members[holder].domain}"
     yield measured(name, sampling, counts, members[holder].counts, started)
 
 
-def _seen_in_difference(members: Sequence[AuditedHolder], holder: int, sampling: Sampling) -> Statistics:
-    """What two weighted totals, one of them without the holder, show of it: their difference, its weighting undone."""
+def _seen_in_difference(
+    members: Sequence[AuditedHolder], holder: int, sampling: Sampling
+) -> Statistics:
+    """What two weighted totals, one of them without the holder, show of it: their difference, its
+    weighting undone.
+    """
     others = [member for place, member in enumerate(members) if place != holder]
     both, without = (_total(each, sampling, EQUAL_MASS) for each in (members, others))
     seen = single_domain(both.gram - without.gram)
     return unweighted(seen) or seen
 
 
-def _total(members: Sequence[AuditedHolder], sampling: Sampling, mass: int | None = None) -> Statistics:
+def _total(
+    members: Sequence[AuditedHolder], sampling: Sampling, mass: int | None = None
+) -> Statistics:
     """The sum over holders, of raw sums or of those that each has weighted."""
     own = (member.statistics[sampling] for member in members)
     parts = [each.weighted(mass) if mass else each for each in own]
-    return reduce(add, (part.placed(place, len(parts)) for place, part in enumerate(parts)))
+    return reduce(
+        add, (part.placed(place, len(parts)) for place, part in enumerate(parts))
+    )

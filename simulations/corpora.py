@@ -1,9 +1,10 @@
-"""Corpora for simulations: those of a folder, or real text of six domains that is found on any machine after set-up.
+"""Corpora for simulations: those of a folder, or real text of six domains that is found on any
+machine after set-up.
 
     places → documents of a domain → paragraphs not read before → pieces → split by file → Corpus
 
-Reads files and parses them: imports nothing of what it reads, downloads nothing, writes no text of its own.
-Knows nothing of tokens, encoders, sums, routing, holders or federations.
+Reads files and parses them: imports nothing of what it reads, downloads nothing, writes no text of
+its own.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ MACHINE_LEARNING = (
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A domain's pieces of text. Law: no file gives text to both sides, and no piece stands on both."""
+    """A domain's pieces of text. Law: no file gives text to both sides, and no piece stands on
+    both.
+    """
 
     name: str
     train: tuple[str, ...]
@@ -75,10 +78,16 @@ def builtin() -> tuple[Corpus, ...]:
 
 
 def in_pieces(texts: Sequence[str], wanted: int) -> tuple[str, ...]:
-    """At least so many texts, in their order: of those that there are, the longest is cut in two between words."""
-    longest: list[tuple[int, tuple[int, ...], str]] = [(-len(text), (at,), text) for at, text in enumerate(texts)]
+    """At least so many texts, in their order: of those that there are, the longest is cut in two
+    between words.
+    """
+    longest: list[tuple[int, tuple[int, ...], str]] = [
+        (-len(text), (at,), text) for at, text in enumerate(texts)
+    ]
     heapq.heapify(longest)
-    while len(longest) < wanted and (spaces := [each.start() for each in BETWEEN_WORDS.finditer(longest[0][2])]):
+    while len(longest) < wanted and (
+        spaces := [each.start() for each in BETWEEN_WORDS.finditer(longest[0][2])]
+    ):
         _, place, text = heapq.heappop(longest)
         middle = min(spaces, key=lambda at: abs(2 * at - len(text)))
         for half, part in enumerate((text[:middle], text[middle + 1 :])):
@@ -89,7 +98,8 @@ def in_pieces(texts: Sequence[str], wanted: int) -> tuple[str, ...]:
 def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
     """The built-in corpora, or those of a folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl.
 
-    holders: the built-in texts are cut so that so many can have MIN_HOLDER_TEXTS each, some of which are held out.
+    holders: the built-in texts are cut so that so many can have MIN_HOLDER_TEXTS each, some of
+             which are held out.
     """
     from ridgeway.common.base.settings import check_domain_name
 
@@ -101,13 +111,22 @@ def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
     for name in names:
         check_domain_name(name)
     if len(names) < 2:
-        raise InputError(f"{data} holds {len(names)} files named DOMAIN{TRAIN}; a simulation needs at least two")
-    return [Corpus(name, _texts(data / f"{name}{TRAIN}"), _texts(data / f"{name}{TEST}")) for name in names]
+        raise InputError(
+            f"{data} holds {len(names)} files named DOMAIN{TRAIN}; a simulation needs"
+            " at least two"
+        )
+    return [
+        Corpus(name, _texts(data / f"{name}{TRAIN}"), _texts(data / f"{name}{TEST}"))
+        for name in names
+    ]
 
 
 def _texts(path: Path) -> tuple[str, ...]:
     if not path.exists():
-        raise InputError(f"there is no {path.name} beside the training files; every domain needs one to be tested on")
+        raise InputError(
+            f"there is no {path.name} beside the training files; every domain needs one"
+            " to be tested on"
+        )
     with path.open(encoding="utf-8", errors="replace") as lines:
         texts = tuple(jsonl_texts(lines, ["text"], str(path)))
     if not texts:
@@ -117,13 +136,16 @@ def _texts(path: Path) -> tuple[str, ...]:
 
 def harvest(places: Places) -> tuple[Corpus, ...]:
     """Every domain that has enough text in these places, in the order of DOMAINS."""
-    corpora = tuple(corpus(name, documents(places)) for name, documents in DOMAINS.items())
+    corpora = tuple(
+        corpus(name, documents(places)) for name, documents in DOMAINS.items()
+    )
     enough = tuple(filter(_enough, corpora))
     if len(enough) < MIN_DOMAINS:
         found = ", ".join(each.name for each in enough) or "none"
         raise CorpusError(
-            f"the demonstration needs {MIN_DOMAINS} domains with enough text and found {len(enough)} ({found}): the "
-            "packages it reads are probably not installed; run make setup, or give your own corpora"
+            f"the demonstration needs {MIN_DOMAINS} domains with enough text and found"
+            f" {len(enough)} ({found}): the packages it reads are probably not"
+            " installed; run make setup, or give your own corpora"
         )
     return enough
 
@@ -141,18 +163,25 @@ def write_texts(path: Path, texts: Iterable[str]) -> None:
 
 
 def _enough(each: Corpus) -> bool:
-    return sum(map(len, each.train)) >= MIN_TRAIN_CHARACTERS and len(each.test) >= MIN_TEST_PIECES
+    return (
+        sum(map(len, each.train)) >= MIN_TRAIN_CHARACTERS
+        and len(each.test) >= MIN_TEST_PIECES
+    )
 
 
 # From documents to a corpus
 
 
 def corpus(name: str, documents: Iterable[Document]) -> Corpus:
-    """Cut documents to pieces and divide them by file; a piece that stands in the test is not trained on."""
+    """Cut documents to pieces and divide them by file; a piece that stands in the test is not
+    trained on.
+    """
     train, test = split(capped(unread(documents)))
     kept = dict.fromkeys(piece for each in test for piece in pieces(each.text))
     rest = dict.fromkeys(piece for each in train for piece in pieces(each.text))
-    return Corpus(name, tuple(piece for piece in rest if piece not in kept), tuple(kept))
+    return Corpus(
+        name, tuple(piece for piece in rest if piece not in kept), tuple(kept)
+    )
 
 
 def unread(documents: Iterable[Document]) -> Iterator[Document]:
@@ -176,7 +205,9 @@ def _runs(paragraph: str) -> set[tuple[str, ...]]:
     return set(zip(*(words[start:] for start in range(WORDS_PER_RUN)), strict=False))
 
 
-def capped(documents: Iterable[Document], limit: int = MAX_DOMAIN_CHARACTERS) -> Iterator[Document]:
+def capped(
+    documents: Iterable[Document], limit: int = MAX_DOMAIN_CHARACTERS
+) -> Iterator[Document]:
     """The first documents long enough for a piece, until they have `limit` characters."""
     total = 0
     for document in documents:
@@ -189,15 +220,21 @@ def capped(documents: Iterable[Document], limit: int = MAX_DOMAIN_CHARACTERS) ->
 
 
 def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]]:
-    """Train and test: of every TEST_EVERY documents of like size, the one with the least digest is for the test.
+    """Train and test: of every TEST_EVERY documents of like size, the one with the least digest is
+    for the test.
 
     Few, unequal files would make a plain draw by digest lopsided.
     """
     given = list(documents)
     ranked = sorted(given, key=lambda each: (-len(each.text), each.digest))
-    groups = (ranked[start : start + TEST_EVERY] for start in range(0, len(ranked) - TEST_EVERY + 1, TEST_EVERY))
+    groups = (
+        ranked[start : start + TEST_EVERY]
+        for start in range(0, len(ranked) - TEST_EVERY + 1, TEST_EVERY)
+    )
     test = {min(group, key=lambda each: each.digest).key for group in groups}
-    return [each for each in given if each.key not in test], [each for each in given if each.key in test]
+    return [each for each in given if each.key not in test], [
+        each for each in given if each.key in test
+    ]
 
 
 # The domains
@@ -208,9 +245,13 @@ DOMAINS: dict[str, Callable[[Places], Iterator[Document]]] = {
     "c": headers,
     "law": licences,
     # The docstrings of models, layers and optimisers in Transformers and PyTorch.
-    "machine_learning": lambda places: read_documents(files_below(places.packages, MACHINE_LEARNING), docstrings),
+    "machine_learning": lambda places: read_documents(
+        files_below(places.packages, MACHINE_LEARNING), docstrings
+    ),
     # The docstrings of SymPy, SciPy and NumPy, where they treat of mathematics.
-    "mathematics": lambda places: read_documents(files_below(places.packages, MATHEMATICS), docstrings),
+    "mathematics": lambda places: read_documents(
+        files_below(places.packages, MATHEMATICS), docstrings
+    ),
     # The source of the standard library's public modules.
     "python": sources,
     "reference": reference,

@@ -1,6 +1,7 @@
 """A whole federation on one machine, on real text: what `make demo` runs.
 
-Runs the same commands that a newcomer would type, and shows them. Everything it writes lies in demo-run/.
+Runs the same commands that a newcomer would type, and shows them. Everything it writes lies in
+demo-run/.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ FOLDER = Path("demo-run")
 COMMAND = Path(sys.executable).with_name("ridgeway")
 PROMPTS = (
     "May I sell this program if I keep the copyright notice and give no warranty?",
-    "Find all eigenvalues of the symmetric matrix and an orthonormal basis of eigenvectors.",
+    (
+        "Find all eigenvalues of the symmetric matrix and an orthonormal basis of"
+        " eigenvectors."
+    ),
     "for name in sorted(os.listdir(folder)): print(name)",
 )
 
@@ -28,18 +32,37 @@ def main() -> int:
     started = time.monotonic()
     for name in ("federation", "release"):
         shutil.rmtree(FOLDER / name, ignore_errors=True)
-    _say("Six holders with real text that is on this machine anyway: source code, headers, licences, documentation.")
-    _say("Each sums its own files and sends the sums under masks; the coordinator learns their exact total.")
-    _say("So rounds are in the published method. A deployment's are private unless it is told otherwise: under noise.")
+    _say(
+        "Six holders with real text that is on this machine anyway: source code,"
+        " headers, licences, documentation."
+    )
+    _say(
+        "Each sums its own files and sends the sums under masks; the coordinator learns"
+        " their exact total."
+    )
+    _say(
+        "So rounds are in the published method. A deployment's are private unless it is"
+        " told otherwise: under noise."
+    )
     _run("simulate", "--out", FOLDER / "release", "--work", FOLDER / "federation")
     _say("All that one holder has sent:")
-    _run("client", "status", next(iter(sorted((FOLDER / "federation" / "holders").iterdir()))))
+    _run(
+        "client",
+        "status",
+        next(iter(sorted((FOLDER / "federation" / "holders").iterdir()))),
+    )
     _say("Anyone with the release routes prompts:")
     for prompt in PROMPTS:
         _run("route", FOLDER / "release", prompt)
     _run("route", FOLDER / "release", PROMPTS[0], "--explain")
-    _say(f"Done in {time.monotonic() - started:.0f} s. The release lies in {FOLDER / 'release'}.")
-    _say(f"To see on a page why prompts go where they go: {os.path.relpath(COMMAND)} serve {FOLDER / 'release'}")
+    _say(
+        f"Done in {time.monotonic() - started:.0f} s. The release lies in"
+        f" {FOLDER / 'release'}."
+    )
+    _say(
+        f"To see on a page why prompts go where they go: {os.path.relpath(COMMAND)}"
+        f" serve {FOLDER / 'release'}"
+    )
     return 0
 
 
@@ -51,7 +74,10 @@ def _run(*words: str | Path) -> None:
     """Show a command and run it, with a cache, a key and a record of spending of the demo's own."""
     arguments = [str(word) for word in words]
     print(f"\n$ ridgeway {shlex.join(arguments)}", file=sys.stderr, flush=True)
-    folders = {f"RIDGEWAY_{name.upper()}": str(FOLDER / name) for name in ("cache", "config", "state")}
+    folders = {
+        f"RIDGEWAY_{name.upper()}": str(FOLDER / name)
+        for name in ("cache", "config", "state")
+    }
     subprocess.run([str(COMMAND), *arguments], check=True, env=os.environ | folders)
 
 

@@ -1,6 +1,7 @@
 """The engines that a simulated round can run on: this very process, or Flower's simulation engine.
 
-Both run the same ClientApp, ServerApp and protocol as a deployment; only the way messages travel differs.
+Both run the same ClientApp, ServerApp and protocol as a deployment; only the way messages travel
+differs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from typing import TYPE_CHECKING
 from ridgeway.common.base.errors import LinkError
 from ridgeway.common.base.threads import cores
 from ridgeway.common.deploy.bundle import write_app
-from ridgeway.common.deploy.processes import end_leftovers, flower_environment, free_port, marked, script
+from ridgeway.common.deploy.processes import (
+    end_leftovers,
+    flower_environment,
+    free_port,
+    marked,
+    script,
+)
 from ridgeway.coordinator.round.progress import Watch, follow
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 from ridgeway.simulations.dropouts import APP, APP_FILES, dropout_app, write_dropouts
@@ -31,7 +38,8 @@ if TYPE_CHECKING:
     from ridgeway.coordinator.server_app import GridTransport
 
 SILENCE_S = 10.0
-"""After no event for this long, Flower is asked whether the run has ended; asking starts a process."""
+"""After no event for this long, Flower is asked whether the run has ended; asking starts a process.
+"""
 RUN_NAME = "simulation"
 NO_DROPOUTS: Mapping[str, int] = MappingProxyType({})
 
@@ -44,15 +52,19 @@ def run_in_memory(
 ) -> None:
     """One round in this process; messages go through Flower's own serialisation.
 
-    dropouts: holders that drop out, and after how many answers. app: in place of the holders' own. Many holders are
-    shared out over as many further processes as there are cores; what comes of the round is the same.
+    dropouts: holders that drop out, and after how many answers. app: in place of the holders' own.
+              Many holders are
+    shared out over as many further processes as there are cores; what comes of the round is the
+    same.
     """
     from ridgeway.coordinator.round.round import run_round
     from ridgeway.coordinator.server_app import GridTransport
     from ridgeway.simulations.local_grid import forked_grid
 
     processes = cores() if len(simulated.nodes) >= MANY_HOLDERS else 1
-    with forked_grid(dropout_app(dropouts, app), _numbered(simulated), processes) as grid:
+    with forked_grid(
+        dropout_app(dropouts, app), _numbered(simulated), processes
+    ) as grid:
         run_round(simulated.federation, GridTransport(grid, least_pause_s=0.0), watch)
 
 
@@ -69,43 +81,77 @@ def _numbered(simulated: SimulatedFederation) -> dict[int, Path]:
     return dict(enumerate(simulated.nodes.values(), start=1))
 
 
-def run_on_flower(simulated: SimulatedFederation, watch: Watch, dropouts: Mapping[str, int] = NO_DROPOUTS) -> None:
-    """One round on Flower's simulation engine (Ray): `flwr run` with a local SuperLink that is stopped afterwards."""
+def run_on_flower(
+    simulated: SimulatedFederation,
+    watch: Watch,
+    dropouts: Mapping[str, int] = NO_DROPOUTS,
+) -> None:
+    """One round on Flower's simulation engine (Ray): `flwr run` with a local SuperLink that is
+    stopped afterwards.
+    """
     app = simulated.folder / "app"
     write_dropouts(simulated.folder, dropouts)
     write_app(app, client=APP, also=APP_FILES)
     with _local_superlink(simulated) as environment:
         resources = f"num-supernodes={len(simulated.nodes)} client-resources-num-cpus=1"
-        words = ["run", str(app), "local", "--federation-config", resources, "--format", "json"]
+        words = [
+            "run",
+            str(app),
+            "local",
+            "--federation-config",
+            resources,
+            "--format",
+            "json",
+        ]
         log, answer = simulated.folder / "flower.log", simulated.folder / "run.json"
-        with log.open("wb") as err, answer.open("wb") as out:  # files: a SuperLink that stays would hold a pipe open
-            subprocess.run([script("flwr"), *words], env=environment, stdout=out, stderr=err)
+        # files: a SuperLink that stays would hold a pipe open
+        with log.open("wb") as err, answer.open("wb") as out:
+            subprocess.run(
+                [script("flwr"), *words], env=environment, stdout=out, stderr=err
+            )
         try:
             text = answer.read_text(encoding="utf-8")
             run = int(json.loads(text[text.index("{") :])["run-id"])
         except (ValueError, LookupError):
-            raise LinkError(f"Flower's simulation did not start; {log} says why") from None
-        give_order(simulated.federation.link, run, RunOrder(work="round", name=RUN_NAME))
-        follow(simulated.federation.progress(RUN_NAME), watch, lambda: _has_ended(environment), SILENCE_S)
+            raise LinkError(
+                f"Flower's simulation did not start; {log} says why"
+            ) from None
+        give_order(
+            simulated.federation.link, run, RunOrder(work="round", name=RUN_NAME)
+        )
+        follow(
+            simulated.federation.progress(RUN_NAME),
+            watch,
+            lambda: _has_ended(environment),
+            SILENCE_S,
+        )
 
 
 def _has_ended(environment: dict[str, str]) -> bool:
     words = ["list", "local", "--limit", "1", "--format", "json"]
-    listed = subprocess.run([script("flwr"), *words], env=environment, capture_output=True, text=True)
+    listed = subprocess.run(
+        [script("flwr"), *words], env=environment, capture_output=True, text=True
+    )
     try:
-        return str(json.loads(listed.stdout)["runs"][0]["status"]).startswith("finished")
+        return str(json.loads(listed.stdout)["runs"][0]["status"]).startswith(
+            "finished"
+        )
     except (ValueError, LookupError):
         return listed.returncode != 0
 
 
 @contextmanager
 def _local_superlink(simulated: SimulatedFederation) -> Iterator[dict[str, str]]:
-    """The environment of a SuperLink of our own, which `flwr run` starts; all that came of it is stopped at the end."""
+    """The environment of a SuperLink of our own, which `flwr run` starts; all that came of it is
+    stopped at the end.
+    """
     folder = simulated.folder.resolve()
     home = folder / "flwr"
     home.mkdir()
     (home / "config.toml").write_text(
-        '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n', encoding="utf-8"
+        '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress ='
+        ' ":local-in-memory:"\n',
+        encoding="utf-8",
     )
     scratch = tempfile.mkdtemp(prefix="rw-")  # Ray's sockets need a short path
     port = free_port()
@@ -114,7 +160,9 @@ def _local_superlink(simulated: SimulatedFederation) -> Iterator[dict[str, str]]
         "RIDGEWAY_SIMULATION": str(folder),
         "RIDGEWAY_COORDINATOR": str(simulated.federation.link.resolve()),
         "RAY_TMPDIR": scratch,
-        "PATH": os.pathsep.join((str(Path(script("flower-superlink")).parent), os.environ.get("PATH", ""))),
+        "PATH": os.pathsep.join(
+            (str(Path(script("flower-superlink")).parent), os.environ.get("PATH", ""))
+        ),
     }
     try:
         yield environment

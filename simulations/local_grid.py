@@ -1,7 +1,8 @@
-"""Flower's Grid on this machine: no Ray, no network, but every message goes through Flower's serialisation.
+"""Flower's Grid on this machine: no Ray, no network, but every message goes through Flower's
+serialisation.
 
-Holders answer in this very process, or shared out over processes that are forked from it: between these, messages pass
-as the bytes that Flower makes of them.
+Holders answer in this very process, or shared out over processes that are forked from it: between
+these, messages pass as the bytes that Flower makes of them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ NO_PARTS: Parts = MappingProxyType({})
 
 
 class LocalGrid(Grid):
-    """Nodes are ClientApps over holders' folders; a node does its work when its reply is fetched."""
+    """Nodes are ClientApps over holders' folders; a node does its work when its reply is
+    fetched.
+    """
 
     def __init__(self, app: ClientApp, holders: Mapping[int, Path]) -> None:
         TaskIdentity.run_id = TaskIdentity.task_id = RUN
@@ -55,7 +58,11 @@ class LocalGrid(Grid):
         self._app = app
         self._contexts = {
             node: Context(
-                run_id=RUN, node_id=node, node_config={"holder": str(folder)}, state=RecordDict(), run_config={}
+                run_id=RUN,
+                node_id=node,
+                node_config={"holder": str(folder)},
+                state=RecordDict(),
+                run_config={},
             )
             for node, folder in holders.items()
         }
@@ -70,7 +77,12 @@ class LocalGrid(Grid):
         return self._run
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
@@ -95,21 +107,29 @@ class LocalGrid(Grid):
         return self.answered(*self._waiting.pop(number))
 
     def answered(self, node: int, parts: Parts) -> Parts:
-        """What a node's app replies, in this process. Bulk that the node before was sent, too, is put together once."""
+        """What a node's app replies, in this process. Bulk that the node before was sent, too, is
+        put together once.
+        """
         objects = dict(self._arrays)
         arrived = put_together(parts, objects)
-        self._arrays = {number: each for number, each in objects.items() if isinstance(each, Array)}
+        self._arrays = {
+            number: each for number, each in objects.items() if isinstance(each, Array)
+        }
         [reply] = taken_apart([self._app(arrived, self._contexts[node])])
         return reply
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
 
 class AnsweringProcess:
-    """A process that answers for holders, seen from the one that asks: what it is asked, and answers not yet read.
+    """A process that answers for holders, seen from the one that asks: what it is asked, and
+    answers not yet read.
 
-    One thread sends and another receives, so the next request lies ready when the process has answered the one before.
+    One thread sends and another receives, so the next request lies ready when the process has
+    answered the one before.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -124,7 +144,9 @@ class AnsweringProcess:
         self._ask_ahead()
 
     def next_answer(self) -> tuple[str, Future[Parts]]:
-        """The number of the request that was asked first of those that are left, and its answer as soon as it comes."""
+        """The number of the request that was asked first of those that are left, and its answer as
+        soon as it comes.
+        """
         first = self._asked.popleft()
         self._ask_ahead()
         return first
@@ -134,7 +156,9 @@ class AnsweringProcess:
             number, node, parts = self._queue.popleft()
             self._sender.submit(_send, self._connection, node, parts, self._sent)
             self._sent = parts
-            self._asked.append((number, self._receiver.submit(lambda: _receive(self._connection)[1])))
+            self._asked.append(
+                (number, self._receiver.submit(lambda: _receive(self._connection)[1]))
+            )
 
     def close(self) -> None:
         """Let the process answer what it was sent, and end."""
@@ -177,8 +201,12 @@ class ForkedGrid(LocalGrid):
 
 
 @contextmanager
-def forked_grid(app: ClientApp, holders: Mapping[int, Path], processes: int) -> Iterator[LocalGrid]:
-    """A grid whose holders are shared out over this many processes; over none but this one, if one would be all."""
+def forked_grid(
+    app: ClientApp, holders: Mapping[int, Path], processes: int
+) -> Iterator[LocalGrid]:
+    """A grid whose holders are shared out over this many processes; over none but this one, if one
+    would be all.
+    """
     if processes < 2:
         yield LocalGrid(app, holders)
         return
@@ -187,9 +215,12 @@ def forked_grid(app: ClientApp, holders: Mapping[int, Path], processes: int) -> 
     with ExitStack() as ending:
         for _ in range(processes):
             here, there = forking.Pipe()
-            process = forking.Process(target=_serve, args=(grid, here, there), daemon=True)
+            process = forking.Process(
+                target=_serve, args=(grid, here, there), daemon=True
+            )
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which only BLAS has here, and idle
+                # of threads, which only BLAS has here, and idle
+                warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
             there.close()
             ending.callback(process.join)
@@ -204,7 +235,8 @@ def _serve(grid: LocalGrid, far: Connection, connection: Connection) -> None:
     far.close()
     gc.freeze()  # what was forked stays, so it need not be looked through again and again
     _keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that was forked from is told, and ends this one
+    # the process that was forked from is told, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parts: Parts = {}
     with one_blas_thread(), suppress(EOFError, OSError):
         while True:
@@ -213,7 +245,8 @@ def _serve(grid: LocalGrid, far: Connection, connection: Connection) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Let arrays take memory that was freed before, instead of new memory from the system, page by page.
+    """Let arrays take memory that was freed before, instead of new memory from the system, page by
+    page.
 
     Holders are alike, so what one has freed suits the next one.
     """
@@ -223,8 +256,12 @@ def _keep_freed_memory() -> None:
         settings(M_TRIM_THRESHOLD, 2 * LARGEST_KEPT_BYTES)
 
 
-def _send(connection: Connection, node: int, parts: Parts, before: Parts = NO_PARTS) -> None:
-    """Send a message's parts, but for those that were in the one before: a request to all is mostly the same."""
+def _send(
+    connection: Connection, node: int, parts: Parts, before: Parts = NO_PARTS
+) -> None:
+    """Send a message's parts, but for those that were in the one before: a request to all is mostly
+    the same.
+    """
     connection.send_bytes(" ".join((str(node), *parts)).encode())
     for number, part in parts.items():
         if number not in before:
@@ -233,26 +270,47 @@ def _send(connection: Connection, node: int, parts: Parts, before: Parts = NO_PA
 
 def _receive(connection: Connection, before: Parts = NO_PARTS) -> tuple[int, Parts]:
     node, *numbers = connection.recv_bytes().decode().split(" ")
-    return int(node), {number: before[number] if number in before else connection.recv_bytes() for number in numbers}
+    return int(node), {
+        number: before[number] if number in before else connection.recv_bytes()
+        for number in numbers
+    }
 
 
 def taken_apart(messages: Sequence[Message]) -> list[Parts]:
-    """Each message as bytes, by Flower's own code; a record that several of them hold is taken apart once for all."""
-    records = {id(message.content): message.content for message in messages if message.has_content()}
+    """Each message as bytes, by Flower's own code; a record that several of them hold is taken
+    apart once for all.
+    """
+    records = {
+        id(message.content): message.content
+        for message in messages
+        if message.has_content()
+    }
     with no_object_id_recompute():
         held = {
-            place: {number: part.deflate() for number, part in get_all_nested_objects(record).items()}
+            place: {
+                number: part.deflate()
+                for number, part in get_all_nested_objects(record).items()
+            }
             for place, record in records.items()
         }
         return [
-            {**(held[id(each.content)] if each.has_content() else {}), each.object_id: each.deflate()}
+            {
+                **(held[id(each.content)] if each.has_content() else {}),
+                each.object_id: each.deflate(),
+            }
             for each in messages
         ]
 
 
-def put_together(parts: Parts, known: dict[str, InflatableObject] | None = None) -> Message:
-    """The message as it arrives, by Flower's own code. known: what was put together before; what is new is added."""
+def put_together(
+    parts: Parts, known: dict[str, InflatableObject] | None = None
+) -> Message:
+    """The message as it arrives, by Flower's own code. known: what was put together before; what is
+    new is added.
+    """
     number = list(parts)[-1]
-    arrived = cast(Message, inflate_object_from_contents(number, dict(parts), objects=known))
+    arrived = cast(
+        Message, inflate_object_from_contents(number, dict(parts), objects=known)
+    )
     arrived.metadata.__dict__["_message_id"] = number
     return arrived

@@ -1,6 +1,7 @@
-"""A whole federation on one machine: corpora, holders, a round, a release, and how well it routes test texts.
+"""A whole federation on one machine: corpora, holders, a round, a release, and how well it routes
+test texts.
 
-Runs the same client and coordinator as a deployment. Knows nothing of how results are shown.
+Runs the same client and coordinator as a deployment.
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations import engines
 from ridgeway.simulations.corpora import read_corpora
 from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
-from ridgeway.simulations.simulated_federation import create_simulated_federation, open_epochs
+from ridgeway.simulations.simulated_federation import (
+    create_simulated_federation,
+    open_epochs,
+)
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
 
 
 class FederationSettled(Event, kind="settled"):
-    """The holders are there, each with its number of documents; `away` are those that take no part."""
+    """The holders are there, each with its number of documents; `away` are those that take no
+    part.
+    """
 
     holders: Mapping[str, int]
     away: Sequence[str]
@@ -77,7 +83,9 @@ class Simulated:
             "fallen": list(self.fallen),
             "mode": self.mode,
             "engine": self.engine,
-            "timings": {name: round(seconds, 3) for name, seconds in self.timings.items()},
+            "timings": {
+                name: round(seconds, 3) for name, seconds in self.timings.items()
+            },
             "held_out": self.manifest["evaluation"],
         }
 
@@ -98,9 +106,11 @@ def simulate(
     privacy: PrivacySettings | None = None,
     prior: Path | None = None,
 ) -> Simulated:
-    """Run one round of a federation that is made in the folder `work`; the release is copied to `out`.
+    """Run one round of a federation that is made in the folder `work`; the release is copied to
+    `out`.
 
-    drop: holders that are not there at all. drop_rate: the part of the others that fall away in the middle.
+    drop: holders that are not there at all. drop_rate: the part of the others that fall away in the
+          middle.
     app:  in place of the holders' own, on the memory engine.
     """
     if engine not in ("memory", "flower"):
@@ -112,12 +122,28 @@ def simulate(
     clock.note("corpora")
     with without_syncing():
         simulated = create_simulated_federation(
-            work, found, holders=holders, drop=drop, encoder=encoder, mode=mode, privacy=privacy, prior=prior
+            work,
+            found,
+            holders=holders,
+            drop=drop,
+            encoder=encoder,
+            mode=mode,
+            privacy=privacy,
+            prior=prior,
         )
         stages = STAGES if simulated.federation.terms.uses_masks else UNMASKED_STAGES
         dropouts = choose_dropouts(list(simulated.nodes), drop_rate, stages=stages)
-        watch(FederationSettled(dict(simulated.sizes), sorted(set(simulated.sizes) - set(simulated.nodes))))
-        watch(DropoutsChosen({name: stages[answers] for name, answers in dropouts.items()}))
+        watch(
+            FederationSettled(
+                dict(simulated.sizes),
+                sorted(set(simulated.sizes) - set(simulated.nodes)),
+            )
+        )
+        watch(
+            DropoutsChosen(
+                {name: stages[answers] for name, answers in dropouts.items()}
+            )
+        )
         clock.note("set_up")
         for opened, name in enumerate(open_epochs(simulated), start=1):
             watch(EpochOpened(name, opened, len(simulated.nodes)))
@@ -130,7 +156,9 @@ def simulate(
     folder = simulated.newest_release
     loaded = load_release(folder, key=simulated.federation.identity.public)
     router = router_of(loaded)
-    evaluation = evaluate(router, {name: simulated.tests[name] for name in router.domains})
+    evaluation = evaluate(
+        router, {name: simulated.tests[name] for name in router.domains}
+    )
     clock.note("evaluation")
     if out is not None:
         _copy(folder, out)

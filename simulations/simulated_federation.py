@@ -1,6 +1,7 @@
-"""A whole federation in a folder: corpora dealt out to holders, holders' folders, a coordinator's folder.
+"""A whole federation in a folder: corpora dealt out to holders, holders' folders, a coordinator's
+folder.
 
-Made with the same code that makes real ones. Knows nothing of how a round is run.
+Made with the same code that makes real ones.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from ridgeway.simulations import corpora
 UNUSED_ADDRESS = "127.0.0.1:1"
 NO_BUNDLE = "0" * 64
 MANY_HOLDERS = 100
-"""From so many on, processes answer for holders, as many as there are cores, so each holder sums on one thread."""
+"""From so many on, processes answer for holders, as many as there are cores, so each holder sums on
+one thread.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class SimulatedFederation:
     """A federation whose holders and coordinator lie in one folder.
 
     nodes: the folders of the holders that are there, by holder, in the order of their names.
-    tests: the test texts, by domain. sizes: how many documents each holder has, also those that are not there.
+    tests: the test texts, by domain. sizes: how many documents each holder has, also those that are
+           not there.
     """
 
     folder: Path
@@ -82,17 +86,22 @@ def create_simulated_federation(
     fewest = min(dealt, key=lambda name: len(dealt[name][1]))
     if len(dealt[fewest][1]) < SMALLEST_CORPUS:
         raise InputError(
-            f"{fewest} would have {len(dealt[fewest][1])} documents, and a holder needs {SMALLEST_CORPUS}; ask for "
-            "fewer --holders, or name more text"
+            f"{fewest} would have {len(dealt[fewest][1])} documents, and a holder needs"
+            f" {SMALLEST_CORPUS}; ask for fewer --holders, or name more text"
         )
     unknown = sorted(set(drop) - set(dealt))
     if unknown:
-        raise InputError(f"there is no holder {unknown[0]!r} to drop; there are {', '.join(dealt)}")
-    under_masks = mode == "masked" or (mode == "private" and privacy is not None and privacy.sums == "full")
+        raise InputError(
+            f"there is no holder {unknown[0]!r} to drop; there are {', '.join(dealt)}"
+        )
+    under_masks = mode == "masked" or (
+        mode == "private" and privacy is not None and privacy.sums == "full"
+    )
     if under_masks and len(dealt) < SMALLEST_COHORT:
         raise InputError(
-            f"a round under masks needs {SMALLEST_COHORT} holders, and there are {len(dealt)}; ask for more with "
-            "--holders, or for one in the clear with --clear"
+            f"a round under masks needs {SMALLEST_COHORT} holders, and there are"
+            f" {len(dealt)}; ask for more with --holders, or for one in the clear with"
+            " --clear"
         )
     shared = find_encoder(encoder)
     given = read_prior(prior) if prior else None
@@ -106,7 +115,9 @@ def create_simulated_federation(
         round=RoundSettings(wait=0.0),
         privacy=privacy or PrivacySettings(),
     )
-    federation = Federation(create_federation(folder / "coordinator", settings).folder, encoder=shared)
+    federation = Federation(
+        create_federation(folder / "coordinator", settings).folder, encoder=shared
+    )
     if given is not None:
         write_prior(given, federation.folder / PRIOR)
     homes, roster = {}, []
@@ -117,7 +128,8 @@ def create_simulated_federation(
         federation.ledger.admit(name, card)
         roster.append(Place(name=name, domain=domain, key=card.key))
     pin(next(iter(homes.values())), roster)
-    pinned = (next(iter(homes.values())) / ROSTER).read_bytes()  # the same for all: each has itself in it, too
+    # the same for all: each has itself in it, too
+    pinned = (next(iter(homes.values())) / ROSTER).read_bytes()
     for name, home in homes.items():
         write_whole(home / ROSTER, pinned, private=True)
         if name in drop:
@@ -125,29 +137,45 @@ def create_simulated_federation(
     nodes = {name: home for name, home in homes.items() if name not in drop}
     tests = {each.name: each.test for each in found}
     return SimulatedFederation(
-        folder, federation, nodes, tests, {name: len(texts) for name, (_, texts) in dealt.items()}
+        folder,
+        federation,
+        nodes,
+        tests,
+        {name: len(texts) for name, (_, texts) in dealt.items()},
     )
 
 
-def deal(found: Sequence[corpora.Corpus], holders: int) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Each holder's domain and texts: domains take turns, and the texts of one are dealt out to its holders in turn."""
+def deal(
+    found: Sequence[corpora.Corpus], holders: int
+) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Each holder's domain and texts: domains take turns, and the texts of one are dealt out to its
+    holders in turn.
+    """
     if holders < len(found):
-        raise InputError(f"{len(found)} domains need at least as many holders, not {holders}")
+        raise InputError(
+            f"{len(found)} domains need at least as many holders, not {holders}"
+        )
     dealt = {}
     for place, each in enumerate(found):
         own = (holders - place + len(found) - 1) // len(found)
         if own > len(each.train):
-            raise InputError(f"{each.name!r} has {len(each.train)} documents, too few for {own} holders")
+            raise InputError(
+                f"{each.name!r} has {len(each.train)} documents, too few for {own}"
+                " holders"
+            )
         for turn in range(own):
             name = each.name if own == 1 else f"{each.name}-{turn + 1:0{len(str(own))}}"
             if name in dealt:
-                raise InputError(f"two holders would be called {name!r}; rename one of the domains")
+                raise InputError(
+                    f"two holders would be called {name!r}; rename one of the domains"
+                )
             dealt[name] = (each.name, each.train[turn::own])
     return dict(sorted(dealt.items()))
 
 
 def open_epochs(simulated: SimulatedFederation) -> Iterator[str]:
-    """Let every holder sum its corpus, as its owner does before a round; yields names as they are done.
+    """Let every holder sum its corpus, as its owner does before a round; yields names as they are
+    done.
 
     Many holders are shared out over as many processes as there are cores.
     """
@@ -157,7 +185,8 @@ def open_epochs(simulated: SimulatedFederation) -> Iterator[str]:
             open_epoch(Holder(home), terms)
             yield name
         return
-    find_encoder(simulated.federation.settings.encoder)  # before processes are forked, which then share it
+    # before processes are forked, which then share it
+    find_encoder(simulated.federation.settings.encoder)
     jobs = [(home, terms) for home in simulated.nodes.values()]
     with multiprocessing.get_context("fork").Pool(cores()) as pool:
         names = iter(simulated.nodes)
@@ -172,14 +201,25 @@ def _open_epoch(job: tuple[Path, Terms]) -> None:
 
 
 def _holder(
-    folder: Path, name: str, domain: str, texts: Sequence[str], federation: Federation, *, threads: int
+    folder: Path,
+    name: str,
+    domain: str,
+    texts: Sequence[str],
+    federation: Federation,
+    *,
+    threads: int,
 ) -> Path:
     corpus = folder / "corpora" / f"{name}.jsonl"
     corpora.write_texts(corpus, texts)
     settings, terms = federation.settings, federation.terms
-    allowed = {"max_round_epsilon": settings.privacy.epsilon, "max_epsilon": settings.privacy.epsilon}
+    allowed = {
+        "max_round_epsilon": settings.privacy.epsilon,
+        "max_epsilon": settings.privacy.epsilon,
+    }
     fewest = SMALLEST_COHORT if terms.uses_masks else 2
-    policy = agreed_policy(terms, federation.identity.public, min_cohort=fewest, **allowed)
+    policy = agreed_policy(
+        terms, federation.identity.public, min_cohort=fewest, **allowed
+    )
     home = folder / "holders" / name
     papers = {PRIOR: prior_bytes(federation.prior)} if terms.privacy else {}
     create_holder(

@@ -1,7 +1,4 @@
-"""ridgeway client audit: what a holder's own statistics give away, shown before they are sent.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
-"""
+"""ridgeway client audit: what a holder's own statistics give away, shown before they are sent."""
 
 from __future__ import annotations
 
@@ -16,7 +13,15 @@ import typer
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.cli.options import Fields, Json, SkipBroken
-from ridgeway.common.cli.terminal import CountingBar, count, emit_json, progress_bar, step, stop_on_signal, table
+from ridgeway.common.cli.terminal import (
+    CountingBar,
+    count,
+    emit_json,
+    progress_bar,
+    step,
+    stop_on_signal,
+    table,
+)
 
 if TYPE_CHECKING:
     from ridgeway.client.audit import Finding
@@ -30,31 +35,61 @@ if TYPE_CHECKING:
     from ridgeway.common.statistics.statistics_file import Prepared
 
 Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw the shares: a file that ends in .png, .svg or .pdf.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Draw the shares: a file that ends in .png, .svg or .pdf."
+    ),
 ]
 EncoderOption = Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")]
 AuditedEpsilon = Annotated[
-    float | None, typer.Option("--epsilon", help="Attack sums of documents under noise of this ε instead.")
+    float | None,
+    typer.Option(
+        "--epsilon", help="Attack sums of documents under noise of this ε instead."
+    ),
 ]
-AuditedMode = Annotated[str, typer.Option("--privacy", help="What is noised and sent: columns or full.")]
+AuditedMode = Annotated[
+    str, typer.Option("--privacy", help="What is noised and sent: columns or full.")
+]
 PriorFile = Annotated[
-    Path | None, typer.Option("--prior", metavar="FILE", help="The public prior. (default: of built-in text)")
+    Path | None,
+    typer.Option(
+        "--prior", metavar="FILE", help="The public prior. (default: of built-in text)"
+    ),
 ]
 
 RARE = "rare tokens: those that occur once or twice in what was summed"
 CHANCE = "by chance: what finding as many tokens at random would recover"
-UNDONE = "hides nothing; the raw sums and the number of samples were computed from the weighted ones"
+UNDONE = (
+    "hides nothing; the raw sums and the number of samples were computed from the"
+    " weighted ones"
+)
 HIDES = "hides the raw sums; they could not be computed from the weighted ones"
 TOKENS_SHOWN = 12
-HEADINGS = ("view", "window", "found", "recovered", "rare", "by chance", "precision", "counts exact", "proven", "time")
+HEADINGS = (
+    "view",
+    "window",
+    "found",
+    "recovered",
+    "rare",
+    "by chance",
+    "precision",
+    "counts exact",
+    "proven",
+    "time",
+)
 
 
 def audit(
     statistics: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Your statistics file, or a holder's folder, which names its corpus.")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Your statistics file, or a holder's folder, which names its corpus.",
+        ),
     ],
     corpus: Annotated[
-        list[Path] | None, typer.Option(help="The files and folders it was made of; may be given again.")
+        list[Path] | None,
+        typer.Option(help="The files and folders it was made of; may be given again."),
     ] = None,
     encoder: EncoderOption = DEFAULT.encoder,
     text_field: Fields = "text",
@@ -65,18 +100,22 @@ def audit(
     plot: Plot = None,
     json: Json = False,
 ) -> None:
-    """Attack your own statistics, as a coordinator that sees them could. Runs here and sends nothing.
+    """Attack your own statistics, as a coordinator that sees them could. Runs here and sends
+    nothing.
 
-    With the corpus, the result is the share of its tokens that come back; without, what the attack believes to have
-    found, and whether that is proven. Of a holder's folder, the sums are those of its current epoch, and client.toml
-    names corpus, fields and encoder.
+    With the corpus, the result is the share of its tokens that come back; without, what the attack
+    believes to have found, and whether that is proven. Of a holder's folder, the sums are those of
+    its current epoch, and client.toml names corpus, fields and encoder.
 
-    With --epsilon, one half of the documents is summed under noise, as in a round with differential privacy, and what
-    the attacks find is held against both halves: the other one is a control.
+    With --epsilon, one half of the documents is summed under noise, as in a round with differential
+    privacy, and what the attacks find is held against both halves: the other one is a control.
     """
     from ridgeway.client.audit import must_fit
     from ridgeway.common.cli.plots import check_plot
-    from ridgeway.common.encoding.encoder_sources import find_by_fingerprint, find_encoder
+    from ridgeway.common.encoding.encoder_sources import (
+        find_by_fingerprint,
+        find_encoder,
+    )
     from ridgeway.common.encoding.table_encoder import of_tokens_alone
     from ridgeway.common.encoding.transformer_encoder import needs_table
     from ridgeway.common.statistics.statistics_file import load_prepared
@@ -84,10 +123,17 @@ def audit(
     settings = None
     if statistics.is_dir():
         settings, statistics = _of_folder(statistics, corpus)
-        corpus, text_field, skip_broken = list(map(Path, settings.corpus)), settings.text_field, settings.skip_broken
+        corpus, text_field, skip_broken = (
+            list(map(Path, settings.corpus)),
+            settings.text_field,
+            settings.skip_broken,
+        )
     if plot is not None:
         if not corpus:
-            raise InputError("a plot shows shares of the true tokens, so it needs the text too: give --corpus")
+            raise InputError(
+                "a plot shows shares of the true tokens, so it needs the text too: give"
+                " --corpus"
+            )
         check_plot(plot)
     prepared = load_prepared(statistics)
     if settings is None:
@@ -99,28 +145,58 @@ def audit(
     job = replace(job_of(prepared, corpus or [], text_field), skip_broken=skip_broken)
     if epsilon is not None:
         plain = of_tokens_alone(found)
-        told = audit_under_noise(job, plain, *audited_terms(plain, epsilon, privacy, prior))
-        emit_json({"domain": job.domain, **told.to_json()}) if json else show_private(told)
+        told = audit_under_noise(
+            job, plain, *audited_terms(plain, epsilon, privacy, prior)
+        )
+        (
+            emit_json({"domain": job.domain, **told.to_json()})
+            if json
+            else show_private(told)
+        )
     else:
         _audit_sums(prepared, job, found, plot, json)
 
 
-def _audit_sums(prepared: Prepared, job: PrepareJob, encoder: TableEncoder, plot: Path | None, json: bool) -> None:
-    """Attack exact sums; what comes back is held against the corpus of the job, where it names one."""
-    from ridgeway.client.audit import advice, attack_holder, survives_weighting, true_counts
+def _audit_sums(
+    prepared: Prepared,
+    job: PrepareJob,
+    encoder: TableEncoder,
+    plot: Path | None,
+    json: bool,
+) -> None:
+    """Attack exact sums; what comes back is held against the corpus of the job, where it names
+    one.
+    """
+    from ridgeway.client.audit import (
+        advice,
+        attack_holder,
+        survives_weighting,
+        true_counts,
+    )
 
     truth = None
     if job.roots:
         with watching(prepared.domain) as watch:
             truth = true_counts(prepared, job, encoder, watch)
-        step("read", prepared.domain, count(int(truth.sum()), "token"), f"{(truth > 0).sum():,} distinct")
+        step(
+            "read",
+            prepared.domain,
+            count(int(truth.sum()), "token"),
+            f"{(truth > 0).sum():,} distinct",
+        )
     with attack_bar() as ticks:
-        findings = list(attack_holder(encoder, prepared.statistics, prepared.sampling, truth, ticks))
+        findings = list(
+            attack_holder(encoder, prepared.statistics, prepared.sampling, truth, ticks)
+        )
     weighting, words = survives_weighting(prepared.statistics), advice(findings[0])
     if plot is not None:
         draw(plot, f"What the sums of {prepared.domain} give away", findings)
     if json:
-        facts = {"domain": prepared.domain, "rare": RARE, "findings": [each.to_json() for each in findings]}
+        facts = {
+            "domain": prepared.domain,
+            "rare": RARE,
+            "findings": [each.to_json() for each in findings],
+        }
         emit_json({**facts, "weighting_undone": weighting, "advice": words})
         return
     show_findings(findings)
@@ -129,7 +205,9 @@ def _audit_sums(prepared: Prepared, job: PrepareJob, encoder: TableEncoder, plot
     print(f"equal weighting: {UNDONE if weighting else HIDES}\n{words}")
 
 
-def audited_terms(encoder: TableEncoder, epsilon: float, mode: str, prior: Path | None) -> tuple[Privacy, PublicPrior]:
+def audited_terms(
+    encoder: TableEncoder, epsilon: float, mode: str, prior: Path | None
+) -> tuple[Privacy, PublicPrior]:
     """The terms that options name, and their prior."""
     from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy
     from ridgeway.common.privacy.public_prior import built_in_prior, read_prior
@@ -140,15 +218,25 @@ def audited_terms(encoder: TableEncoder, epsilon: float, mode: str, prior: Path 
     return Privacy(mode=chosen, epsilon=epsilon, prior=public.fingerprint), public
 
 
-def audit_under_noise(job: PrepareJob, encoder: TableEncoder, terms: Privacy, public: PublicPrior) -> PrivateAudit:
+def audit_under_noise(
+    job: PrepareJob, encoder: TableEncoder, terms: Privacy, public: PublicPrior
+) -> PrivateAudit:
     from ridgeway.client.audit import summed_documents
     from ridgeway.client.private_audit import audit_halves, halves
 
     if not job.roots:
-        raise InputError("what noise leaves is held against the text, so it is needed too: give --corpus")
+        raise InputError(
+            "what noise leaves is held against the text, so it is needed too: give"
+            " --corpus"
+        )
     with watching(job.domain) as watch:
         own, control = halves(summed_documents(job, watch, whole=True), encoder, public)
-    step("read", job.domain, count(len(own.rows), "document"), f"{len(control.rows):,} as a control")
+    step(
+        "read",
+        job.domain,
+        count(len(own.rows), "document"),
+        f"{len(control.rows):,} as a control",
+    )
     return audit_halves(own, control, encoder, public, terms)
 
 
@@ -156,13 +244,36 @@ def show_private(told: PrivateAudit) -> None:
     rows = []
     for each in told.findings:
         known = each.own, each.control
-        shares = [_percent(side.recovered) for side in known], [_percent(side.rare_recovered) for side in known]
-        rows.append([each.view, f"{each.own.found:,}", *shares[0], *shares[1], _percent(each.own.chance)])
-    table(("view", "named", "recovered", "of the control", "rare", "of the control", "by chance"), rows)
+        shares = (
+            [_percent(side.recovered) for side in known],
+            [_percent(side.rare_recovered) for side in known],
+        )
+        rows.append(
+            [
+                each.view,
+                f"{each.own.found:,}",
+                *shares[0],
+                *shares[1],
+                _percent(each.own.chance),
+            ]
+        )
+    table(
+        (
+            "view",
+            "named",
+            "recovered",
+            "of the control",
+            "rare",
+            "of the control",
+            "by chance",
+        ),
+        rows,
+    )
     print(
-        f"{RARE}\n{CHANCE}\n"
-        f"a summed document scores above a control in {_percent(told.membership)}; who knows all else tells it in "
-        f"{_percent(told.of_noise)}, and ε = {told.privacy.epsilon:g} allows {_percent(told.allowed)}; 50 % is guessing"
+        f"{RARE}\n{CHANCE}\na summed document scores above a control in"
+        f" {_percent(told.membership)}; who knows all else tells it in"
+        f" {_percent(told.of_noise)}, and ε = {told.privacy.epsilon:g} allows"
+        f" {_percent(told.allowed)}; 50 % is guessing"
     )
 
 
@@ -171,14 +282,17 @@ def _of_folder(folder: Path, corpus: list[Path] | None) -> tuple[HolderSettings,
     from ridgeway.client.cli.holder_commands import open_holder
 
     if corpus:
-        raise InputError("--corpus belongs to a statistics file; a holder's folder names its own corpus")
+        raise InputError(
+            "--corpus belongs to a statistics file; a holder's folder names its own"
+            " corpus"
+        )
     holder = open_holder(folder)
     current = holder.epochs.current()
     path = None if current is None else holder.epochs.statistics_file(current)
     if path is None:
         raise InputError(
-            f"{folder} has no exact sums ready; under terms with exact sums they are made with: ridgeway client "
-            f"ready {folder}"
+            f"{folder} has no exact sums ready; under terms with exact sums they are"
+            f" made with: ridgeway client ready {folder}"
         )
     return holder.settings, path
 
@@ -190,7 +304,14 @@ def job_of(prepared: Prepared, corpus: Sequence[Path], text_field: str) -> Prepa
     from ridgeway.common.base.threads import cores
 
     fields = field_names(text_field)
-    return PrepareJob(tuple(corpus), prepared.domain, prepared.sampling, prepared.holdout, fields, cores())
+    return PrepareJob(
+        tuple(corpus),
+        prepared.domain,
+        prepared.sampling,
+        prepared.holdout,
+        fields,
+        cores(),
+    )
 
 
 @contextmanager
@@ -212,16 +333,22 @@ def attack_bar() -> Iterator[Callable[[str], Callable[[], None]]]:
 
 
 def draw(path: Path, title: str, findings: Sequence[Finding]) -> None:
-    """One panel a way of sampling: for every attack, the share of all tokens and of rare ones that came back."""
+    """One panel a way of sampling: for every attack, the share of all tokens and of rare ones that
+    came back.
+    """
     from ridgeway.common.cli.plots import Panel, draw_shares
 
     panels = []
     for sampling in dict.fromkeys(finding.sampling for finding in findings):
-        shown = [each for each in findings if each.sampling == sampling and each.measures]
+        shown = [
+            each for each in findings if each.sampling == sampling and each.measures
+        ]
         measures = [each.measures for each in shown if each.measures]
         panels.append(
             Panel(
-                title="single tokens (w = 1)" if sampling.window == 1 else str(sampling),
+                title=(
+                    "single tokens (w = 1)" if sampling.window == 1 else str(sampling)
+                ),
                 labels=[each.view for each in shown],
                 series={
                     "distinct tokens recovered": [each.recovered for each in measures],
@@ -238,11 +365,30 @@ def show_findings(findings: Sequence[Finding], title: str = "") -> None:
     rows = []
     for each in findings:
         known = each.measures
-        shares = (known.recovered, known.rare_recovered, known.chance, known.precision, known.exact) if known else ()
+        shares = (
+            (
+                known.recovered,
+                known.rare_recovered,
+                known.chance,
+                known.precision,
+                known.exact,
+            )
+            if known
+            else ()
+        )
         cells = [_percent(share) for share in shares] or ["–"] * 5
         proven = "yes" if each.proven else "no"
         found = f"{(each.counts > 0).sum():,}"
-        rows.append([each.view, _short(each.sampling), found, *cells, proven, f"{each.seconds:.0f} s"])
+        rows.append(
+            [
+                each.view,
+                _short(each.sampling),
+                found,
+                *cells,
+                proven,
+                f"{each.seconds:.0f} s",
+            ]
+        )
     table(HEADINGS, rows, title=title)
     if any(each.measures for each in findings):
         print(f"{RARE}\n{CHANCE}")
@@ -251,8 +397,17 @@ def show_findings(findings: Sequence[Finding], title: str = "") -> None:
 def _short(sampling: Sampling) -> str:
     """`64`, `8 in 32, documents × 32`, or `8 in 32, units 15, mistyped × 8`."""
     apart = f" in {sampling.stride}" if sampling.stride > sampling.window else ""
-    more = {"documents × ": sampling.documents, "units ": sampling.units, "mistyped × ": sampling.mistyped}
-    return ", ".join([f"{sampling.window}{apart}", *(f"{words}{value}" for words, value in more.items() if value)])
+    more = {
+        "documents × ": sampling.documents,
+        "units ": sampling.units,
+        "mistyped × ": sampling.mistyped,
+    }
+    return ", ".join(
+        [
+            f"{sampling.window}{apart}",
+            *(f"{words}{value}" for words, value in more.items() if value),
+        ]
+    )
 
 
 def _percent(share: float | None) -> str:
@@ -267,6 +422,14 @@ def _show_tokens(finding: Finding, encoder: TableEncoder) -> None:
 
     found = np.flatnonzero(finding.counts)
     ranked = found[np.argsort(-finding.counts[found], kind="stable")].tolist()
-    for words, chosen in (("most frequent", ranked[:TOKENS_SHOWN]), ("rarest", ranked[TOKENS_SHOWN:][-TOKENS_SHOWN:])):
+    for words, chosen in (
+        ("most frequent", ranked[:TOKENS_SHOWN]),
+        ("rarest", ranked[TOKENS_SHOWN:][-TOKENS_SHOWN:]),
+    ):
         texts = zip(token_texts(encoder, chosen), chosen, strict=True)
-        print(f"{words}: " + "  ".join(f"{text!r} {finding.counts[number]:,}" for text, number in texts))
+        print(
+            f"{words}: "
+            + "  ".join(
+                f"{text!r} {finding.counts[number]:,}" for text, number in texts
+            )
+        )

@@ -1,6 +1,5 @@
-"""ridgeway client bundle, approve: the code that rounds run on a holder's machine, read and allowed by its owner.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway client bundle, approve: the code that rounds run on a holder's machine, read and allowed
+by its owner.
 """
 
 from __future__ import annotations
@@ -24,19 +23,27 @@ if TYPE_CHECKING:
 
 def bundle(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A holder's folder: compare with what it has approved.")
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="A holder's folder: compare with what it has approved.",
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the bundle's files to this new folder, to read or compare them.")
+        Path | None,
+        typer.Option(
+            help="Write the bundle's files to this new folder, to read or compare them."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the code that a round runs on this machine: every file of the bundle, its lines and its SHA-256.
+    """List the code that a round runs on this machine: every file of the bundle, its lines and its
+    SHA-256.
 
-    The bundle is the newest that the coordinator of DIR has announced and DIR has not approved, fetched from it and
-    held against its hash, with what it changes beside the one that is approved; else that of this installation. It
-    holds the rooms that a round needs and nothing else. A SuperNode runs it only if its hash stands in the holder's
-    client.toml.
+    The bundle is the newest that the coordinator of DIR has announced and DIR has not approved,
+    fetched from it and held against its hash, with what it changes beside the one that is approved;
+    else that of this installation. It holds the rooms that a round needs and nothing else. A
+    SuperNode runs it only if its hash stands in the holder's client.toml.
     """
     from ridgeway.common.deploy.bundle import (
         bundle_changes,
@@ -46,38 +53,86 @@ def bundle(
         write_files,
     )
 
-    shown, earlier = _bundles(open_holder(folder)) if folder is not None else (installed_bundle(), None)
+    shown, earlier = (
+        _bundles(open_holder(folder))
+        if folder is not None
+        else (installed_bundle(), None)
+    )
     digest, files = bundle_sha256(shown), unpacked_bundle(shown)
-    approved = None if folder is None else digest in open_holder(folder).settings.bundles
+    approved = (
+        None if folder is None else digest in open_holder(folder).settings.bundles
+    )
     changes = bundle_changes(unpacked_bundle(earlier), files) if earlier else []
     if out is not None:
         write_files(out, files)
     listed = [
-        {"name": name, "lines": content.count(b"\n"), "sha256": hashlib.sha256(content).hexdigest()}
+        {
+            "name": name,
+            "lines": content.count(b"\n"),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
         for name, content in files.items()
     ]
     lines = sum(content.count(b"\n") for content in files.values())
     if json:
         told = [asdict(each) for each in changes]
-        emit_json({"bundle": digest, "approved": approved, "lines": lines, "files": listed, "changes": told})
+        emit_json(
+            {
+                "bundle": digest,
+                "approved": approved,
+                "lines": lines,
+                "files": listed,
+                "changes": told,
+            }
+        )
     else:
-        table(["file", "lines", "SHA-256"], [list(map(str, entry.values())) for entry in listed])
+        table(
+            ["file", "lines", "SHA-256"],
+            [list(map(str, entry.values())) for entry in listed],
+        )
         if earlier:
-            rows = [[each.change, each.name, f"+{each.added}", f"-{each.removed}", each.sha256] for each in changes]
-            table([f"beside {bundle_sha256(earlier)[:12]}", "file", "lines", "", "SHA-256"], rows, numbers_from=2)
+            rows = [
+                [
+                    each.change,
+                    each.name,
+                    f"+{each.added}",
+                    f"-{each.removed}",
+                    each.sha256,
+                ]
+                for each in changes
+            ]
+            table(
+                [
+                    f"beside {bundle_sha256(earlier)[:12]}",
+                    "file",
+                    "lines",
+                    "",
+                    "SHA-256",
+                ],
+                rows,
+                numbers_from=2,
+            )
         step("bundle", digest, count(len(files), "file"), f"{lines:,} lines")
         if out is not None:
             step("written", str(out))
     if approved is False:
         raise InputError(
-            f"the client.toml in {folder} does not approve the bundle {digest}, so no round with it runs there; if you "
-            f"have read what changed, run: ridgeway client approve {folder} {digest}"
+            f"the client.toml in {folder} does not approve the bundle {digest}, so no"
+            " round with it runs there; if you have read what changed, run: ridgeway"
+            f" client approve {folder} {digest}"
         )
 
 
 def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
-    """The bundle to look at, and the newest approved one that can still be had, if that is another."""
-    from ridgeway.client.deploy.notices import Gate, announced_bundle, kept_notice, unapproved
+    """The bundle to look at, and the newest approved one that can still be had, if that is
+    another.
+    """
+    from ridgeway.client.deploy.notices import (
+        Gate,
+        announced_bundle,
+        kept_notice,
+        unapproved,
+    )
     from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
 
     settings, notice = holder.settings, kept_notice(holder.folder)
@@ -86,7 +141,11 @@ def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
         return installed_bundle(), None
     gate = Gate(holder.folder, settings.address, settings.proxy)
     shown = announced_bundle(gate, waiting[0].sha256)
-    known = [*(each.sha256 for each in notice.bundles), installed_sha256()] if notice else []
+    known = (
+        [*(each.sha256 for each in notice.bundles), installed_sha256()]
+        if notice
+        else []
+    )
     earlier = next((digest for digest in known if digest in settings.bundles), None)
     return shown, announced_bundle(gate, earlier) if earlier else None
 
@@ -95,14 +154,18 @@ def approve(
     folder: Folder,
     digest: Annotated[
         str | None,
-        typer.Argument(metavar="[HASH]", help="The bundle; left out: the newest that the coordinator has announced."),
+        typer.Argument(
+            metavar="[HASH]",
+            help="The bundle; left out: the newest that the coordinator has announced.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Allow a bundle to run in DIR, beside those that are allowed already. `client bundle DIR` shows what it changes.
+    """Allow a bundle to run in DIR, beside those that are allowed already. `client bundle DIR`
+    shows what it changes.
 
-    A SuperNode that is running takes this up by itself. To take an approval back, remove the hash from `bundles` in
-    client.toml.
+    A SuperNode that is running takes this up by itself. To take an approval back, remove the hash
+    from `bundles` in client.toml.
     """
     from ridgeway.client.deploy.holder_folder import approve_bundle
     from ridgeway.client.deploy.notices import unapproved
@@ -112,14 +175,22 @@ def approve(
     if digest is None:
         if not waiting:
             raise InputError(
-                "the coordinator has announced no bundle that is not approved here; name one by its SHA-256"
+                "the coordinator has announced no bundle that is not approved here;"
+                " name one by its SHA-256"
             )
         chosen = waiting[0]
     else:
-        found = [each for each in waiting if len(digest) >= 8 and each.startswith(digest.lower())]
+        found = [
+            each
+            for each in waiting
+            if len(digest) >= 8 and each.startswith(digest.lower())
+        ]
         chosen = found[0] if len(found) == 1 else digest.lower()
     if not re.fullmatch("[0-9a-f]{64}", chosen):
-        raise InputError(f"{digest!r} is not the hash of a bundle that was announced; give all its 64 digits")
+        raise InputError(
+            f"{digest!r} is not the hash of a bundle that was announced; give all its"
+            " 64 digits"
+        )
     new = chosen not in holder.settings.bundles
     if new:
         approve_bundle(folder, chosen)

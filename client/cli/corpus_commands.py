@@ -1,7 +1,4 @@
-"""ridgeway client …: what a domain holder runs.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
-"""
+"""ridgeway client …: what a domain holder runs."""
 
 from __future__ import annotations
 
@@ -24,10 +21,24 @@ from ridgeway.client.cli import (
 )
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
-from ridgeway.common.base.settings import DEFAULT, ENCODERS, Preset, changed_sampling, preset
+from ridgeway.common.base.settings import (
+    DEFAULT,
+    ENCODERS,
+    Preset,
+    changed_sampling,
+    preset,
+)
 from ridgeway.common.base.threads import cores
 from ridgeway.common.cli.options import Fields, Json, SkipBroken
-from ridgeway.common.cli.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal, table
+from ridgeway.common.cli.terminal import (
+    command_group,
+    count,
+    emit_json,
+    progress_bar,
+    step,
+    stop_on_signal,
+    table,
+)
 
 if TYPE_CHECKING:
     from ridgeway.client.sums.corpus import Counters
@@ -39,48 +50,107 @@ app = command_group("The domain holder's side: private files to sums that may le
 COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single tokens"
 
 Corpus = Annotated[
-    list[Path], typer.Argument(metavar="CORPUS...", help="Files, folders and URLs with the domain's text.")
+    list[Path],
+    typer.Argument(
+        metavar="CORPUS...", help="Files, folders and URLs with the domain's text."
+    ),
 ]
 Domain = Annotated[str, typer.Option(help="The domain that the text belongs to.")]
-PresetName = Annotated[str, typer.Option("--preset", help="default, or paper for the published method.")]
-Window = Annotated[int | None, typer.Option(help="Tokens per sample; alone: plain windows. (default: the preset's)")]
+PresetName = Annotated[
+    str, typer.Option("--preset", help="default, or paper for the published method.")
+]
+Window = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens per sample; alone: plain windows. (default: the preset's)"
+    ),
+]
 Stride = Annotated[
-    int | None, typer.Option(help="A window every so many tokens; 0: one after another. (default: the preset's)")
+    int | None,
+    typer.Option(
+        help=(
+            "A window every so many tokens; 0: one after another. (default: the"
+            " preset's)"
+        )
+    ),
 ]
 Documents = Annotated[
     int | None,
-    typer.Option(help="Count whole documents so many times beside their windows; 0: not. (default: the preset's)"),
+    typer.Option(
+        help=(
+            "Count whole documents so many times beside their windows; 0: not."
+            " (default: the preset's)"
+        )
+    ),
 ]
 Units = Annotated[
     int | None,
     typer.Option(
-        help="Divide so many units over each document's windows, beginnings and whole; 0: count windows once each. "
-        "(default: the preset's)"
+        help=(
+            "Divide so many units over each document's windows, beginnings and whole;"
+            " 0: count windows once each. (default: the preset's)"
+        )
     ),
 ]
 Mistyped = Annotated[
     int | None,
     typer.Option(
-        help="Count a copy of each beginning with typing errors so many times; 0: not. (default: the preset's)"
+        help=(
+            "Count a copy of each beginning with typing errors so many times; 0: not."
+            " (default: the preset's)"
+        )
     ),
 ]
 MaxTokens = Annotated[
-    int | None, typer.Option(help="Cut documents after so many tokens; 0: never. (default: the preset's)")
+    int | None,
+    typer.Option(
+        help="Cut documents after so many tokens; 0: never. (default: the preset's)"
+    ),
 ]
-Holdout = Annotated[float | None, typer.Option(help="Share of documents kept for evaluation. (default: the preset's)")]
+Holdout = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of documents kept for evaluation. (default: the preset's)"
+    ),
+]
 Threads = Annotated[int, typer.Option(help="Threads to use; 0: one a core.")]
 Device = Annotated[
-    str, typer.Option(help="Where to sum: auto, cpu, cuda, or one card such as cuda:0. auto and cuda take all cards.")
+    str,
+    typer.Option(
+        help=(
+            "Where to sum: auto, cpu, cuda, or one card such as cuda:0. auto and cuda"
+            " take all cards."
+        )
+    ),
 ]
 PartOfCorpus = Annotated[
-    str, typer.Option(metavar="K/N", help="Sum the K-th of N parts of the corpus; `client add` adds the files up.")
+    str,
+    typer.Option(
+        metavar="K/N",
+        help="Sum the K-th of N parts of the corpus; `client add` adds the files up.",
+    ),
 ]
-EngineName = Annotated[str, typer.Option(help="local, or ray for a Ray cluster whose machines all see the corpus.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what earlier runs with these settings have kept.")]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        help="local, or ray for a Ray cluster whose machines all see the corpus."
+    ),
+]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh", help="Forget what earlier runs with these settings have kept."
+    ),
+]
 
 
 def _job(
-    roots: list[Path], domain: str, chosen: Preset, holdout: float | None, text_field: str, threads: int
+    roots: list[Path],
+    domain: str,
+    chosen: Preset,
+    holdout: float | None,
+    text_field: str,
+    threads: int,
 ) -> PrepareJob:
     from ridgeway.client.sums.prepare import PrepareJob
     from ridgeway.common.base.jsonl import field_names
@@ -96,13 +166,22 @@ def _job(
 
 
 def _check_output(out: Path, roots: list[Path]) -> None:
-    """Raise before any work if the output cannot be written, or would destroy a file of the corpus."""
+    """Raise before any work if the output cannot be written, or would destroy a file of the
+    corpus.
+    """
     from ridgeway.client.sums.corpus import find_sources
     from ridgeway.client.sums.corpus_places import is_url
 
     check_output(out)
-    if out.exists() and any(out.samefile(each.path) for each in find_sources(roots)[0] if not is_url(each.path)):
-        raise InputError(f"{out} is part of the corpus and would be overwritten; name another place to write to")
+    if out.exists() and any(
+        out.samefile(each.path)
+        for each in find_sources(roots)[0]
+        if not is_url(each.path)
+    ):
+        raise InputError(
+            f"{out} is part of the corpus and would be overwritten; name another place"
+            " to write to"
+        )
 
 
 @app.command()
@@ -110,7 +189,9 @@ def prepare(
     corpus: Corpus,
     domain: Domain,
     out: Annotated[Path, typer.Option(help="The statistics file to write.")],
-    encoder: Annotated[str | None, typer.Option(help=f"{ENCODERS}. (default: the preset's)")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help=f"{ENCODERS}. (default: the preset's)")
+    ] = None,
     preset_name: PresetName = "default",
     window: Window = None,
     stride: Stride = None,
@@ -125,11 +206,16 @@ def prepare(
     device: Device = "auto",
     part: PartOfCorpus = "",
     engine: EngineName = "local",
-    address: Annotated[str, typer.Option(help="Of the Ray cluster. (default: one on this machine alone)")] = "",
+    address: Annotated[
+        str,
+        typer.Option(help="Of the Ray cluster. (default: one on this machine alone)"),
+    ] = "",
     fresh: Fresh = False,
     json: Json = False,
 ) -> None:
-    """Turn private files into exact sums. Interrupted, it goes on where it was; unchanged files are not read again."""
+    """Turn private files into exact sums. Interrupted, it goes on where it was; unchanged files are
+    not read again.
+    """
     from ridgeway.client.sums.corpus_parts import part_numbers
     from ridgeway.client.sums.prepare import Interrupted, Watch
     from ridgeway.client.sums.prepare import prepare as sum_up
@@ -138,11 +224,17 @@ def prepare(
     from ridgeway.common.encoding.transformer_encoder import usual_sampling
     from ridgeway.common.statistics.statistics_file import save_prepared
 
-    given = {"window": window, "max_tokens": max_tokens, "stride": stride, "documents": documents}
+    given = {
+        "window": window,
+        "max_tokens": max_tokens,
+        "stride": stride,
+        "documents": documents,
+    }
     given |= {"units": units, "mistyped": mistyped}
     numbers = part_numbers(part) if part else None
     chosen = preset(preset_name)
-    changed_sampling(chosen.sampling, **given)  # what cannot be is said before the encoder is looked for
+    # what cannot be is said before the encoder is looked for
+    changed_sampling(chosen.sampling, **given)
     _check_output(out, corpus)
     encoder = encoder or chosen.encoder
     found = find_encoder(encoder)
@@ -152,29 +244,59 @@ def prepare(
     job = replace(job, skip_broken=skip_broken, part=numbers)
     broken = out.with_name(f"{out.name}.broken.txt")
     with (
-        _summing(job, found, encoder, engine, address, device, threads) as (job, elsewhere, devices),
+        _summing(job, found, encoder, engine, address, device, threads) as (
+            job,
+            elsewhere,
+            devices,
+        ),
         stop_on_signal() as stopped,
         progress_bar(domain) as progress,
     ):
         try:
             watch = Watch(progress, stopped)
-            outcome = sum_up(job, found, cache_folder(), watch, fresh=fresh, broken_list=broken, engine=elsewhere)
+            outcome = sum_up(
+                job,
+                found,
+                cache_folder(),
+                watch,
+                fresh=fresh,
+                broken_list=broken,
+                engine=elsewhere,
+            )
         except Interrupted:
             again = "the same command without --fresh" if fresh else "the same command"
-            raise KeyboardInterrupt(f"interrupted; what was summed is kept, and {again} goes on from there") from None
+            raise KeyboardInterrupt(
+                f"interrupted; what was summed is kept, and {again} goes on from there"
+            ) from None
     save_prepared(outcome.prepared, out)
     if outcome.counters.broken and not json:
-        step("skipped", "broken", count(outcome.counters.broken, "record"), f"listed in {broken}")
+        step(
+            "skipped",
+            "broken",
+            count(outcome.counters.broken, "record"),
+            f"listed in {broken}",
+        )
     _report(outcome, out, devices, json)
 
 
 @contextmanager
 def _summing(
-    job: PrepareJob, encoder: AnyEncoder, word: str, engine: str, address: str, device: str, threads: int
+    job: PrepareJob,
+    encoder: AnyEncoder,
+    word: str,
+    engine: str,
+    address: str,
+    device: str,
+    threads: int,
 ) -> Iterator[tuple[PrepareJob, Engine | None, tuple[str, ...]]]:
-    """Within this block, the job, who sums if it is not this process, and on which cards; a cluster's are `cuda`."""
+    """Within this block, the job, who sums if it is not this process, and on which cards; a
+    cluster's are `cuda`.
+    """
     if engine not in ("local", "ray") or (address and engine != "ray"):
-        raise InputError(f"--engine {engine} --address {address!r} cannot be used; an address is for --engine ray")
+        raise InputError(
+            f"--engine {engine} --address {address!r} cannot be used; an address is for"
+            " --engine ray"
+        )
     if engine == "local":
         devices = _devices(device)
         yield replace(job, devices=devices), None, devices
@@ -185,8 +307,14 @@ def _summing(
     with cluster(address, job.threads):
         cards = device != "cpu" and cards_of_cluster()
         if cards and isinstance(encoder, ContextualEncoder):
-            job = replace(job, devices=("cuda",))  # whose features are others than the CPU's
-        yield job, ray_engine(job, encoder, word, cards=cards, threads=threads), ("cuda",) if cards else ()
+            job = replace(
+                job, devices=("cuda",)
+            )  # whose features are others than the CPU's
+        yield (
+            job,
+            ray_engine(job, encoder, word, cards=cards, threads=threads),
+            ("cuda",) if cards else (),
+        )
 
 
 def _devices(word: str) -> tuple[str, ...]:
@@ -200,7 +328,9 @@ def _devices(word: str) -> tuple[str, ...]:
     return devices
 
 
-def _report(outcome: PrepareOutcome, out: Path, devices: tuple[str, ...], json: bool) -> None:
+def _report(
+    outcome: PrepareOutcome, out: Path, devices: tuple[str, ...], json: bool
+) -> None:
     counters = outcome.counters
     share = outcome.prepared.part
     if json:
@@ -224,18 +354,44 @@ def _report(outcome: PrepareOutcome, out: Path, devices: tuple[str, ...], json: 
         return
     seconds = max(outcome.seconds, 1e-9)
     fast = f"{outcome.bytes_read / 1e6 / seconds:.1f} MB/s"
-    slow = f"{counters.tokens / seconds:,.0f} tokens/s"  # where a model reads every token
-    speed = "nothing new" if not outcome.files_read else fast if outcome.bytes_read > 1e5 * seconds else slow
+    slow = (  # where a model reads every token
+        f"{counters.tokens / seconds:,.0f} tokens/s"
+    )
+    speed = (
+        "nothing new"
+        if not outcome.files_read
+        else fast
+        if outcome.bytes_read > 1e5 * seconds
+        else slow
+    )
     fewer = outcome.files_read < outcome.files
-    read = f"{outcome.files_read:,} of {count(outcome.files, 'file')}" if fewer else count(outcome.files, "file")
-    step("read", read, count(counters.documents, "document"), count(counters.tokens, "token"), speed)
+    read = (
+        f"{outcome.files_read:,} of {count(outcome.files, 'file')}"
+        if fewer
+        else count(outcome.files, "file")
+    )
+    step(
+        "read",
+        read,
+        count(counters.documents, "document"),
+        count(counters.tokens, "token"),
+        speed,
+    )
     if devices:
         step("summed", "on " + ", ".join(devices))
     if outcome.files_skipped:
         step("skipped", "other kinds of file", count(outcome.files_skipped, "file"))
     _report_met(counters)
-    which = [f"{share}; add it to the others with `ridgeway client add`"] if share else []
-    step("wrote", str(out), count(outcome.prepared.statistics.mass, "sample"), _megabytes(out), *which)
+    which = (
+        [f"{share}; add it to the others with `ridgeway client add`"] if share else []
+    )
+    step(
+        "wrote",
+        str(out),
+        count(outcome.prepared.statistics.mass, "sample"),
+        _megabytes(out),
+        *which,
+    )
 
 
 def _report_met(counters: Counters) -> None:
@@ -253,7 +409,10 @@ def _megabytes(path: Path) -> str:
 
 @app.command()
 def add(
-    parts: Annotated[list[Path], typer.Argument(metavar="FILE...", help="All files that `prepare --part` made.")],
+    parts: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="All files that `prepare --part` made."),
+    ],
     out: Annotated[Path, typer.Option(help="The statistics file to write.")],
     json: Json = False,
 ) -> None:
@@ -264,16 +423,28 @@ def add(
     from ridgeway.common.statistics.statistics_file import load_prepared, save_prepared
 
     check_output(out)
-    total, met, skip_broken = add_parts({path: load_prepared(path, parts=True) for path in dict.fromkeys(parts)})
+    total, met, skip_broken = add_parts(
+        {path: load_prepared(path, parts=True) for path in dict.fromkeys(parts)}
+    )
     counters = Counters(**met)
     check_readable(counters, skip_broken, "each part's .broken.txt lists its own")
     check_text(counters, "the corpus")
     save_prepared(total, out)
     if json:
-        facts = {"parts": len(parts), "samples": total.statistics.mass, "out": str(out), "digest": total.digest}
+        facts = {
+            "parts": len(parts),
+            "samples": total.statistics.mass,
+            "out": str(out),
+            "digest": total.digest,
+        }
         emit_json(met | facts)
         return
-    step("added", count(len(parts), "part"), count(counters.documents, "document"), count(counters.tokens, "token"))
+    step(
+        "added",
+        count(len(parts), "part"),
+        count(counters.documents, "document"),
+        count(counters.tokens, "token"),
+    )
     _report_met(counters)
     step("wrote", str(out), count(total.statistics.mass, "sample"), _megabytes(out))
 
@@ -281,14 +452,21 @@ def add(
 @app.command("held-out")
 def held_out(
     corpus: Corpus,
-    out: Annotated[Path, typer.Option(help="Where to write them: DOMAIN.test.jsonl, readable by you alone.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Where to write them: DOMAIN.test.jsonl, readable by you alone."
+        ),
+    ],
     preset_name: PresetName = "default",
     holdout: Holdout = None,
     text_field: Fields = "text",
     skip_broken: SkipBroken = 0.0,
     json: Json = False,
 ) -> None:
-    """Write the documents that `prepare` leaves out of the sums, to evaluate with. They are private text."""
+    """Write the documents that `prepare` leaves out of the sums, to evaluate with. They are private
+    text.
+    """
     import json as codec
     from itertools import chain
 
@@ -297,28 +475,51 @@ def held_out(
     from ridgeway.common.base.files import whole_file
 
     _check_output(out, corpus)
-    job = replace(_job(corpus, "held-out", preset(preset_name), holdout, text_field, 1), skip_broken=skip_broken)
+    job = replace(
+        _job(corpus, "held-out", preset(preset_name), holdout, text_field, 1),
+        skip_broken=skip_broken,
+    )
     counters = Counters()
     with stop_on_signal() as stopped, progress_bar("held-out") as progress:
         texts = held_out_documents(job, counters, Watch(progress, stopped))
         first = next(texts, None)
         if first is None:
-            raise InputError(f"none of the {counters.documents:,} documents is held out at a share of {job.holdout:g}")
+            raise InputError(
+                f"none of the {counters.documents:,} documents is held out at a share"
+                f" of {job.holdout:g}"
+            )
         with whole_file(out, private=True) as file:
             for text in chain((first,), texts):
-                file.write(codec.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
+                file.write(
+                    codec.dumps({"text": text}, ensure_ascii=False).encode() + b"\n"
+                )
     if json:
-        emit_json({"documents": counters.documents, "held_out": counters.held_out, "out": str(out)})
+        emit_json(
+            {
+                "documents": counters.documents,
+                "held_out": counters.held_out,
+                "out": str(out),
+            }
+        )
     else:
-        step("held out", str(out), f"{counters.held_out:,} documents", f"of {counters.documents:,}")
+        step(
+            "held out",
+            str(out),
+            f"{counters.held_out:,} documents",
+            f"of {counters.documents:,}",
+        )
 
 
 @app.command()
 def inspect(
-    statistics: Annotated[Path, typer.Argument(metavar="FILE", help="A statistics file.")],
+    statistics: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A statistics file.")
+    ],
     json: Json = False,
 ) -> None:
-    """What would leave this machine: shapes, masses, bytes and fingerprints. No text, because there is none in it."""
+    """What would leave this machine: shapes, masses, bytes and fingerprints. No text, because there
+    is none in it.
+    """
     from ridgeway.common.statistics.statistics_file import load_prepared
 
     prepared = load_prepared(statistics)
@@ -327,23 +528,60 @@ def inspect(
     counted = "" if terms.window > 1 else COUNTS_FOLLOW
     told: list[tuple[str, Any, str]] = [
         ("domain", prepared.domain, "the domain these sums speak for"),
-        ("encoder", prepared.encoder_name, "the public encoder they were made with; local: from a folder"),
+        (
+            "encoder",
+            prepared.encoder_name,
+            "the public encoder they were made with; local: from a folder",
+        ),
         ("fingerprint", prepared.fingerprint, "of that encoder"),
         ("window", terms.window, "tokens per sample"),
         ("max_tokens", terms.max_tokens, "per document (0: no limit)"),
-        ("stride", terms.stride, "a window every so many tokens (0: one after another)"),
-        ("documents", terms.documents, "so many times a whole document counts beside its windows (0: not at all)"),
-        ("units", terms.units, "divided over each document's windows, beginnings and whole (0: windows count once)"),
-        ("mistyped", terms.mistyped, "so many times a copy of its beginning with typing errors counts (0: not at all)"),
+        (
+            "stride",
+            terms.stride,
+            "a window every so many tokens (0: one after another)",
+        ),
+        (
+            "documents",
+            terms.documents,
+            "so many times a whole document counts beside its windows (0: not at all)",
+        ),
+        (
+            "units",
+            terms.units,
+            (
+                "divided over each document's windows, beginnings and whole (0: windows"
+                " count once)"
+            ),
+        ),
+        (
+            "mistyped",
+            terms.mistyped,
+            (
+                "so many times a copy of its beginning with typing errors counts (0:"
+                " not at all)"
+            ),
+        ),
         ("holdout", prepared.holdout, "share of documents kept out of the sums"),
         ("features", sums.shape[0], "the encoder's width and a constant"),
         (
             "samples",
             sums.mass,
-            "how much windows and documents counted in all: it tells the size of the corpus",
+            (
+                "how much windows and documents counted in all: it tells the size of"
+                " the corpus"
+            ),
         ),
-        ("numbers", triangle.size + cross.size, "64-bit integers: the triangle of gram, and cross"),
-        ("largest", int(max(abs(triangle).max(), abs(cross).max())), "of them, in absolute value"),
+        (
+            "numbers",
+            triangle.size + cross.size,
+            "64-bit integers: the triangle of gram, and cross",
+        ),
+        (
+            "largest",
+            int(max(abs(triangle).max(), abs(cross).max())),
+            "of them, in absolute value",
+        ),
         ("bytes", statistics.stat().st_size, "of the file"),
         ("digest", prepared.digest, "of the sums and their terms"),
         ("text", "none", "no text, token ids, file names or paths" + counted),
@@ -351,7 +589,10 @@ def inspect(
     if json:
         emit_json({name: value for name, value, _ in told})
         return
-    rows = [[name, f"{value:,}" if isinstance(value, int) else str(value), words] for name, value, words in told]
+    rows = [
+        [name, f"{value:,}" if isinstance(value, int) else str(value), words]
+        for name, value, words in told
+    ]
     table(["what leaves", "value", "meaning"], rows, numbers_from=3)
 
 

@@ -1,6 +1,5 @@
-"""ridgeway client verify, export, statement, page: proof of what left a holder's machine, for whoever answers for it.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway client verify, export, statement, page: proof of what left a holder's machine, for
+whoever answers for it.
 """
 
 from __future__ import annotations
@@ -14,19 +13,34 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeway.common.base.errors import InputError, JournalError
-from ridgeway.common.cli.options import AllowHost, Host, Json, Keys, Port, RequestRate, TlsCert, TlsKey
+from ridgeway.common.cli.options import (
+    AllowHost,
+    Host,
+    Json,
+    Keys,
+    Port,
+    RequestRate,
+    TlsCert,
+    TlsKey,
+)
 from ridgeway.common.cli.terminal import emit_json, step, table
 
 if TYPE_CHECKING:
     from ridgeway.client.evidence import HolderRecord, SentItem
 
-Copy = Annotated[Path, typer.Argument(metavar="DIR", help="The holder's folder, or a copy of it, also without keys.")]
+Copy = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="The holder's folder, or a copy of it, also without keys."
+    ),
+]
 SHOWN_DIGITS = 12
 MEMBERS_SHOWN = 6
 
 
 def verify(folder: Copy, json: Json = False) -> None:
-    """Check the journal of DIR, what was signed, opened and paid for, and the stored releases. Writes nothing.
+    """Check the journal of DIR, what was signed, opened and paid for, and the stored releases.
+    Writes nothing.
 
     The exit code is 0 only if all of it is as it was written.
     """
@@ -34,7 +48,12 @@ def verify(folder: Copy, json: Json = False) -> None:
 
     results = list(HolderRecord(folder).check())
     if json:
-        emit_json([{"checked": each.name, "good": each.good, "found": each.words} for each in results])
+        emit_json(
+            [
+                {"checked": each.name, "good": each.good, "found": each.words}
+                for each in results
+            ]
+        )
     for each in () if json else results:
         step("verified" if each.good else "wrong", each.name, each.words)
     wrong = [each for each in results if not each.good]
@@ -45,12 +64,16 @@ def verify(folder: Copy, json: Json = False) -> None:
 def export(
     folder: Copy,
     json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")
+    ] = False,
 ) -> None:
-    """List what left the machine of DIR, when, for which round and with whom; and what was refused. Writes nothing.
+    """List what left the machine of DIR, when, for which round and with whom; and what was refused.
+    Writes nothing.
 
-    `opened` says whether the coordinator has seen it: `clear` as it is; `noisy` under noise; of sums under masks `yes`
-    if the sum with the other members was opened, `perhaps` if this holder signed for it and was not told, else `no`.
+    `opened` says whether the coordinator has seen it: `clear` as it is; `noisy` under noise; of
+    sums under masks `yes` if the sum with the other members was opened, `perhaps` if this holder
+    signed for it and was not told, else `no`.
     """
     from ridgeway.client.evidence import HolderRecord
 
@@ -59,7 +82,13 @@ def export(
     record = HolderRecord(folder)
     items = record.sent()
     if json:
-        emit_json({"domain": record.settings.domain, "key": record.key, "sent": [each.to_json() for each in items]})
+        emit_json(
+            {
+                "domain": record.settings.domain,
+                "key": record.key,
+                "sent": [each.to_json() for each in items],
+            }
+        )
     elif as_csv:
         _print_csv(items)
     else:
@@ -71,9 +100,13 @@ def _print_csv(items: Sequence[SentItem]) -> None:
 
     from ridgeway.client.evidence import SentItem
 
-    writer = csv.DictWriter(sys.stdout, [field.name for field in fields(SentItem)], lineterminator="\n")
+    writer = csv.DictWriter(
+        sys.stdout, [field.name for field in fields(SentItem)], lineterminator="\n"
+    )
     writer.writeheader()
-    writer.writerows({**each.to_json(), "members": " ".join(each.members)} for each in items)
+    writer.writerows(
+        {**each.to_json(), "members": " ".join(each.members)} for each in items
+    )
 
 
 def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
@@ -93,24 +126,42 @@ def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
         ]
         for each in items
     ]
-    headings = ["sent at (UTC)", "round", "nonce", "what", "of", "epoch", "SHA-256", "members", "opened", "why not"]
+    headings = [
+        "sent at (UTC)",
+        "round",
+        "nonce",
+        "what",
+        "of",
+        "epoch",
+        "SHA-256",
+        "members",
+        "opened",
+        "why not",
+    ]
     table([*headings, "bytes"], rows, numbers_from=10)
 
 
 def _members(record: HolderRecord, item: SentItem) -> str:
     names = sorted(record.names.get(key, key[:SHOWN_DIGITS]) for key in item.members)
-    more = [f"and {len(names) - MEMBERS_SHOWN} more"] if len(names) > MEMBERS_SHOWN else []
+    more = (
+        [f"and {len(names) - MEMBERS_SHOWN} more"] if len(names) > MEMBERS_SHOWN else []
+    )
     return ", ".join([*names[:MEMBERS_SHOWN], *more])
 
 
 def statement(
     folder: Copy,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page to print, with nothing in it from elsewhere.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a page to print, with nothing in it from elsewhere.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """State what one document of DIR has cost so far and may cost, what left, and whom one must trust.
+    """State what one document of DIR has cost so far and may cost, what left, and whom one must
+    trust.
 
     One page for a privacy officer, in plain words. Works on an archived copy without keys.
     """
@@ -123,7 +174,9 @@ def statement(
 
     if html is not None:
         check_output(html)
-    stated = state(HolderRecord(folder), datetime.now(UTC).isoformat(timespec="seconds"))
+    stated = state(
+        HolderRecord(folder), datetime.now(UTC).isoformat(timespec="seconds")
+    )
     if html is not None:
         write_whole(html, as_html(stated).encode())
         step("wrote", str(html))
@@ -143,9 +196,11 @@ def page(
     rate: RequestRate = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Show DIR as a page in the browser: what left this machine, what that cost, what was refused, the approved code.
+    """Show DIR as a page in the browser: what left this machine, what that cost, what was refused,
+    the approved code.
 
-    The page only reads, and shows no text of the corpus. Any address but loopback needs --keys, as with `serve`.
+    The page only reads, and shows no text of the corpus. Any address but loopback needs --keys, as
+    with `serve`.
     """
     from ridgeway.client.page.holder_page import holder_page
     from ridgeway.client.page.holder_view import HolderView

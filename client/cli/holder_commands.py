@@ -1,6 +1,5 @@
-"""ridgeway client ready, join, accept, renew, releases, prune: what a holder in a federation runs.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway client ready, join, accept, renew, releases, prune: what a holder in a federation
+runs.
 """
 
 from __future__ import annotations
@@ -13,7 +12,15 @@ import typer
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.terminal import count, emit_json, progress_bar, stamped_steps, step, stop_on_signal, table
+from ridgeway.common.cli.terminal import (
+    count,
+    emit_json,
+    progress_bar,
+    stamped_steps,
+    step,
+    stop_on_signal,
+    table,
+)
 
 if TYPE_CHECKING:
     from ridgeway.client.ready import ReadyReport
@@ -30,7 +37,10 @@ def open_holder(folder: Path) -> Holder:
     from ridgeway.client.round.holder import SETTINGS, Holder
 
     if not (folder / SETTINGS).is_file():
-        raise InputError(f"{folder} is not a holder's folder; make one with: ridgeway client init {folder} --invite …")
+        raise InputError(
+            f"{folder} is not a holder's folder; make one with: ridgeway client init"
+            f" {folder} --invite …"
+        )
     return Holder(folder)
 
 
@@ -38,7 +48,9 @@ def open_holder(folder: Path) -> Holder:
 
 
 def agreed_invitation(folder: Path) -> Invite:
-    """An invitation, whole: with the certificate that it names, and in private rounds its public prior."""
+    """An invitation, whole: with the certificate that it names, and in private rounds its public
+    prior.
+    """
     from ridgeway.client.round.holder import PRIOR
     from ridgeway.common.privacy.public_prior import read_prior
     from ridgeway.common.protocol.invitation import read_invitation
@@ -50,7 +62,8 @@ def agreed_invitation(folder: Path) -> Invite:
     path = folder / PRIOR
     if not path.is_file() or read_prior(path).fingerprint != privacy.prior:
         raise InputError(
-            f"{path} is not the public prior that the invitation names; ask the operator for the whole folder again"
+            f"{path} is not the public prior that the invitation names; ask the"
+            " operator for the whole folder again"
         )
     return paper
 
@@ -71,15 +84,18 @@ def ready(
     folder: Folder,
     new_epoch: Annotated[
         bool,
-        typer.Option("--new-epoch", help="Open another epoch although little has changed since the last total."),
+        typer.Option(
+            "--new-epoch",
+            help="Open another epoch although little has changed since the last total.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
     """Sum the corpus of DIR as it is now, and let it stand ready for rounds: open an epoch.
 
-    Rounds never read the corpus, only the epoch. Unchanged files are not summed again. In masked rounds the data of
-    an epoch is in one opened total, ever; after that a new epoch needs many changed documents, or --new-epoch, since
-    comparing the two totals tells the sum of what changed.
+    Rounds never read the corpus, only the epoch. Unchanged files are not summed again. In masked
+    rounds the data of an epoch is in one opened total, ever; after that a new epoch needs many
+    changed documents, or --new-epoch, since comparing the two totals tells the sum of what changed.
     """
     holder = open_holder(folder)
     terms = _invited_terms(holder)
@@ -100,7 +116,9 @@ def _invited_terms(holder: Holder) -> Terms:
 def _used_before(holder: Holder) -> bool:
     """Whether the present epoch is in an exact total that was opened, or may have been."""
     current = holder.epochs.current()
-    return current is not None and holder.account.is_paid(current.name, "statistics", "masked")
+    return current is not None and holder.account.is_paid(
+        current.name, "statistics", "masked"
+    )
 
 
 def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyReport:
@@ -110,12 +128,18 @@ def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyRepo
 
     with stop_on_signal() as stopped, progress_bar(holder.domain) as progress:
         try:
-            return open_epoch(holder, terms, Watch(progress, stopped), new_epoch=new_epoch)
+            return open_epoch(
+                holder, terms, Watch(progress, stopped), new_epoch=new_epoch
+            )
         except Interrupted:
-            raise KeyboardInterrupt("interrupted; no epoch was opened, and the same command goes on") from None
+            raise KeyboardInterrupt(
+                "interrupted; no epoch was opened, and the same command goes on"
+            ) from None
 
 
-def _ready_facts(holder: Holder, terms: Terms, report: ReadyReport, used: bool) -> dict[str, Any]:
+def _ready_facts(
+    holder: Holder, terms: Terms, report: ReadyReport, used: bool
+) -> dict[str, Any]:
     facts = {
         "domain": holder.domain,
         "mode": terms.mode,
@@ -152,31 +176,58 @@ def _finite(epsilon: float) -> float | None:
 
 def _show_ready(holder: Holder, terms: Terms, report: ReadyReport, used: bool) -> None:
     if holder.broken_list.exists():
-        broken = count(len(holder.broken_list.read_text(encoding="utf-8").splitlines()), "record")
+        broken = count(
+            len(holder.broken_list.read_text(encoding="utf-8").splitlines()), "record"
+        )
         step("skipped", "broken", broken, f"listed in {holder.broken_list}")
     summed = count(report.samples, "document" if terms.privacy else "sample")
-    step("ready", holder.domain, summed, f"{count(report.held_out, 'document')} to evaluate on")
-    changed = "" if report.changed is None else f"{count(report.changed, 'document')} changed since the last one"
+    step(
+        "ready",
+        holder.domain,
+        summed,
+        f"{count(report.held_out, 'document')} to evaluate on",
+    )
+    changed = (
+        ""
+        if report.changed is None
+        else f"{count(report.changed, 'document')} changed since the last one"
+    )
     step("epoch", report.epoch.name[:SHOWN_DIGITS], changed)
     step("mode", terms.mode, MODE_SENTENCES[terms.mode])
     _show_cost(holder, terms, report)
     if used and terms.mode == "masked":
-        step("tells", "comparing the last total with the next one tells", _told_by_two_totals(report.changed))
+        step(
+            "tells",
+            "comparing the last total with the next one tells",
+            _told_by_two_totals(report.changed),
+        )
 
 
 def _show_cost(holder: Holder, terms: Terms, report: ReadyReport) -> None:
     if terms.privacy is None:
-        step("cost", "exact sums cost ε = ∞: no ε bounds what is known of a document after a round")
+        step(
+            "cost",
+            "exact sums cost ε = ∞: no ε bounds what is known of a document after a"
+            " round",
+        )
         return
     facts = _cost(holder, terms, report)
     words = f"ε {terms.privacy.epsilon:g} for the next round"
-    step("cost", f"{words}, ε {epsilon_words(report.cost)} of {epsilon_words(holder.account.max_epsilon)} afterwards")
+    step(
+        "cost",
+        f"{words}, ε {epsilon_words(report.cost)} of"
+        f" {epsilon_words(holder.account.max_epsilon)} afterwards",
+    )
     if facts["warning"]:
         step("warning", facts["warning"])
 
 
 def _told_by_two_totals(changed: int | None) -> str:
-    many = "the documents that changed" if changed is None else count(changed, "changed document")
+    many = (
+        "the documents that changed"
+        if changed is None
+        else count(changed, "changed document")
+    )
     return f"the sum over {many}, and over what members that came or went have"
 
 
@@ -185,10 +236,11 @@ def epsilon_words(epsilon: float) -> str:
 
 
 def join(folder: Folder) -> None:
-    """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only approved code.
+    """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only
+    approved code.
 
-    If no epoch is open yet, the first one is opened before. What it answers, what it refuses and what stands in its
-    way is told as it happens, with times in UTC.
+    If no epoch is open yet, the first one is opened before. What it answers, what it refuses and
+    what stands in its way is told as it happens, with times in UTC.
     """
     from ridgeway.client.deploy.join_report import JoinReport
     from ridgeway.client.deploy.notices import Gate, NoticeWatch
@@ -213,20 +265,34 @@ def join(folder: Folder) -> None:
     gate = Gate(folder, holder.settings.address, holder.settings.proxy)
     watch = NoticeWatch(gate, holder.settings.policy.coordinator, approved)
     with stamped_steps(), stop_on_signal() as stopped, watch as news:
-        step("joining", holder.settings.address, f"domain {holder.domain}", f"key {holder.identity.public[:12]}")
-        run(settings, stopped, lambda words: step("note", words), news, JoinReport(holder, step).tick)
+        step(
+            "joining",
+            holder.settings.address,
+            f"domain {holder.domain}",
+            f"key {holder.identity.public[:12]}",
+        )
+        run(
+            settings,
+            stopped,
+            lambda words: step("note", words),
+            news,
+            JoinReport(holder, step).tick,
+        )
         step("left", "every process has ended")
 
 
 def accept(
     folder: Folder,
-    invite: Annotated[Path, typer.Option(help="The folder that the operator handed over.")],
+    invite: Annotated[
+        Path, typer.Option(help="The folder that the operator handed over.")
+    ],
     json: Json = False,
 ) -> None:
-    """Take from an invitation what the coordinator of DIR has renewed since: its authority, the terms, the prior.
+    """Take from an invitation what the coordinator of DIR has renewed since: its authority, the
+    terms, the prior.
 
-    The key that is pinned in DIR must have signed it, and client.toml must agree to the terms. A SuperNode that is
-    running takes a new authority from the coordinator itself.
+    The key that is pinned in DIR must have signed it, and client.toml must agree to the terms. A
+    SuperNode that is running takes a new authority from the coordinator itself.
     """
     from datetime import UTC, datetime
 
@@ -235,12 +301,24 @@ def accept(
 
     holder = open_holder(folder)
     if not (invite / NOTICE).is_file():
-        raise InputError(f"{invite} has no {NOTICE}; ask the operator for an invitation of this version of Ridgeway")
+        raise InputError(
+            f"{invite} has no {NOTICE}; ask the operator for an invitation of this"
+            " version of Ridgeway"
+        )
     before = holder.coordinator
     paper = _signed_by_pinned(holder, invite)
     _check_agreed(holder, paper.terms)
-    news = [] if holder.coordinator == before else [f"the coordinator signs with {holder.coordinator} now"]
-    news += take_notice(folder, (invite / NOTICE).read_bytes(), holder.settings.policy.coordinator, datetime.now(UTC))
+    news = (
+        []
+        if holder.coordinator == before
+        else [f"the coordinator signs with {holder.coordinator} now"]
+    )
+    news += take_notice(
+        folder,
+        (invite / NOTICE).read_bytes(),
+        holder.settings.policy.coordinator,
+        datetime.now(UTC),
+    )
     news += _take_terms(holder, invite, paper)
     if json:
         emit_json({"news": news})
@@ -255,10 +333,16 @@ def _signed_by_pinned(holder: Holder, invite: Path) -> Invite:
 
     paper = agreed_invitation(invite)
     try:
-        check_coordinator(holder.journal, holder.settings.policy.coordinator, paper.coordinator, paper.handovers)
+        check_coordinator(
+            holder.journal,
+            holder.settings.policy.coordinator,
+            paper.coordinator,
+            paper.handovers,
+        )
     except Refused as error:
         raise InputError(
-            f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator that is pinned here: {error}"
+            f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator"
+            f" that is pinned here: {error}"
         ) from None
     return paper
 
@@ -270,15 +354,21 @@ def _check_agreed(holder: Holder, terms: Terms) -> None:
     try:
         check_terms(holder.settings.policy, terms)
     except Refused as error:
-        means = f" ({terms.mode} rounds: {MODE_SENTENCES[terms.mode]})" if error.code == "mode_not_allowed" else ""
+        means = (
+            f" ({terms.mode} rounds: {MODE_SENTENCES[terms.mode]})"
+            if error.code == "mode_not_allowed"
+            else ""
+        )
         raise InputError(
-            f"the invitation's terms are others than client.toml agrees to: {error.reason}{means}; if you agree to "
-            "them, change it under [policy]"
+            "the invitation's terms are others than client.toml agrees to:"
+            f" {error.reason}{means}; if you agree to them, change it under [policy]"
         ) from None
 
 
 def _take_terms(holder: Holder, invite: Path, paper: Invite) -> list[str]:
-    """Put the invitation, and the prior that it names, in the place of those before; returns what is new."""
+    """Put the invitation, and the prior that it names, in the place of those before; returns what
+    is new.
+    """
     from ridgeway.client.round.holder import PRIOR
     from ridgeway.common.base.files import write_whole
     from ridgeway.common.protocol.invitation import INVITE
@@ -290,24 +380,37 @@ def _take_terms(holder: Holder, invite: Path, paper: Invite) -> list[str]:
         news.append(f"the public prior {paper.terms.privacy.prior[:12]}")
     write_whole(holder.folder / INVITE, (invite / INVITE).read_bytes())
     if paper.terms != before:
-        news.append(f"other terms, of {paper.terms.mode} rounds: {MODE_SENTENCES[paper.terms.mode]}")
+        news.append(
+            f"other terms, of {paper.terms.mode} rounds:"
+            f" {MODE_SENTENCES[paper.terms.mode]}"
+        )
     if news:
-        news.append(f"open an epoch under them with: ridgeway client ready {holder.folder}")
+        news.append(
+            f"open an epoch under them with: ridgeway client ready {holder.folder}"
+        )
     return news
 
 
 def renew(
     folder: Folder,
     identity: Annotated[
-        bool, typer.Option("--identity", help="Instead: give the holder another key to sign with, and hand over to it.")
+        bool,
+        typer.Option(
+            "--identity",
+            help=(
+                "Instead: give the holder another key to sign with, and hand over"
+                " to it."
+            ),
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Give the SuperNode of DIR another key to log in with, as after a theft; the holder's own key stays as it is.
+    """Give the SuperNode of DIR another key to log in with, as after a theft; the holder's own key
+    stays as it is.
 
-    With --identity it is the other way round: the holder signs with a new key, the key before signs that, and all who
-    know the holder know it as the same one. The operator admits the new card under the name of before, and the old key
-    is shut out.
+    With --identity it is the other way round: the holder signs with a new key, the key before signs
+    that, and all who know the holder know it as the same one. The operator admits the new card
+    under the name of before, and the old key is shut out.
     """
     from ridgeway.client.deploy.holder_folder import renew_identity, renew_node_key
     from ridgeway.client.round.holder import CARD, Holder
@@ -317,13 +420,29 @@ def renew(
     link = renew_identity(folder) if identity else None
     if json:
         key = Holder(folder).identity.public
-        emit_json({"card": str(folder / CARD), "node": line, "key": key, "before": link.before if link else None})
+        emit_json(
+            {
+                "card": str(folder / CARD),
+                "node": line,
+                "key": key,
+                "before": link.before if link else None,
+            }
+        )
         return
     if link:
-        step("renewed", "the key of this holder", f"{link.before[:12]}… signed for", link.after)
+        step(
+            "renewed",
+            "the key of this holder",
+            f"{link.before[:12]}… signed for",
+            link.after,
+        )
     else:
         step("renewed", "the key of the SuperNode", str(folder / CARD))
-    step("next", f"hand {folder / CARD} to the operator, who runs: ridgeway coordinator admit … --name as before")
+    step(
+        "next",
+        f"hand {folder / CARD} to the operator, who runs: ridgeway coordinator admit …"
+        " --name as before",
+    )
     step("then", f"start again: ridgeway client join {folder}")
 
 
@@ -334,7 +453,11 @@ def releases(folder: Folder, json: Json = False) -> None:
     if json:
         emit_json(
             [
-                {"time": entry.time, **entry.facts, "folder": str(holder.release_folder(entry.facts["number"]))}
+                {
+                    "time": entry.time,
+                    **entry.facts,
+                    "folder": str(holder.release_folder(entry.facts["number"])),
+                }
                 for entry in received
             ]
         )
@@ -349,19 +472,26 @@ def releases(folder: Folder, json: Json = False) -> None:
         ]
         for entry in received
     ]
-    table(["release", "id", "stored at (UTC)", "domains", "folder"], rows, numbers_from=5)
+    table(
+        ["release", "id", "stored at (UTC)", "domains", "folder"], rows, numbers_from=5
+    )
 
 
 def prune(
     folder: Folder,
-    keep: Annotated[int, typer.Option(help="How many releases stay, the newest ones.", min=1)] = 4,
-    remove: Annotated[bool, typer.Option("--remove", help="Take it away; without this it is only shown.")] = False,
+    keep: Annotated[
+        int, typer.Option(help="How many releases stay, the newest ones.", min=1)
+    ] = 4,
+    remove: Annotated[
+        bool,
+        typer.Option("--remove", help="Take it away; without this it is only shown."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show what DIR has gathered over the years and can do without, and with --remove take it away.
 
-    The journal, by which what left and what it cost is proved, always stays; so do the keys, earlier ones too, and
-    the epoch that stands ready.
+    The journal, by which what left and what it cost is proved, always stays; so do the keys,
+    earlier ones too, and the epoch that stands ready.
     """
     from ridgeway.client.deploy.holder_folder import holder_leftovers, prune_holder
     from ridgeway.common.cli.terminal import show_leftovers

@@ -1,6 +1,5 @@
-"""ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by that.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by
+that.
 """
 
 from __future__ import annotations
@@ -14,7 +13,11 @@ import typer
 from ridgeway.client.cli.holder_commands import Folder, agreed_invitation, papers_of
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.base.settings import DEFAULT, MAX_LIFETIME_EPSILON, MAX_ROUND_EPSILON
+from ridgeway.common.base.settings import (
+    DEFAULT,
+    MAX_LIFETIME_EPSILON,
+    MAX_ROUND_EPSILON,
+)
 from ridgeway.common.cli.options import Fields, Json, SkipBroken
 from ridgeway.common.cli.terminal import count, emit_json, step
 
@@ -31,55 +34,99 @@ AcceptMode = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODE",
-        help="Take part in rounds of this mode: private, masked or clear; may be given again. (default: private)",
+        help=(
+            "Take part in rounds of this mode: private, masked or clear; may be given"
+            " again. (default: private)"
+        ),
     ),
 ]
 RoundEpsilon = Annotated[
     float | None,
-    typer.Option(help=f"What one private round may cost a document at most, as ε. (default: {MAX_ROUND_EPSILON:g})"),
+    typer.Option(
+        help=(
+            "What one private round may cost a document at most, as ε. (default:"
+            f" {MAX_ROUND_EPSILON:g})"
+        )
+    ),
 ]
 LifetimeEpsilon = Annotated[
     float | None,
     typer.Option(
-        help=f"What all that ever leaves may cost a document, as ε; inf: anything. (default: {MAX_LIFETIME_EPSILON:g})"
+        help=(
+            "What all that ever leaves may cost a document, as ε; inf: anything."
+            f" (default: {MAX_LIFETIME_EPSILON:g})"
+        )
     ),
 ]
 
 
 def init(
     folder: Folder,
-    invite: Annotated[Path, typer.Option(help="The folder that the operator handed over.")],
+    invite: Annotated[
+        Path, typer.Option(help="The folder that the operator handed over.")
+    ],
     domain: Annotated[str, typer.Option(help="The domain that the text belongs to.")],
     corpus: Annotated[
-        list[Path] | None, typer.Option(help="A file or folder with the domain's text; may be given again.")
+        list[Path] | None,
+        typer.Option(
+            help="A file or folder with the domain's text; may be given again."
+        ),
     ] = None,
     statistics: Annotated[
-        Path | None, typer.Option(help="Instead of a corpus: sums made ahead with `client prepare`.")
+        Path | None,
+        typer.Option(
+            help="Instead of a corpus: sums made ahead with `client prepare`."
+        ),
     ] = None,
     held_out: Annotated[
-        Path | None, typer.Option(help="With --statistics: documents made with `client held-out`.")
+        Path | None,
+        typer.Option(help="With --statistics: documents made with `client held-out`."),
     ] = None,
     scores: Annotated[
-        Path | None, typer.Option(help="Scores of experts on prompts of the domain, whose sums rounds may learn.")
+        Path | None,
+        typer.Option(
+            help=(
+                "Scores of experts on prompts of the domain, whose sums rounds may"
+                " learn."
+            )
+        ),
     ] = None,
     accept_mode: AcceptMode = None,
     max_round_epsilon: RoundEpsilon = None,
     max_epsilon: LifetimeEpsilon = None,
     text_field: Fields = "text",
-    holdout: Annotated[float, typer.Option(help="Share of documents kept for evaluation.")] = DEFAULT.holdout,
+    holdout: Annotated[
+        float, typer.Option(help="Share of documents kept for evaluation.")
+    ] = DEFAULT.holdout,
     skip_broken: SkipBroken = 0.0,
     encoder: Annotated[
-        str | None, typer.Option(help="Where this machine finds the encoder, if not under its own name.")
+        str | None,
+        typer.Option(
+            help="Where this machine finds the encoder, if not under its own name."
+        ),
     ] = None,
     coordinator_key: Annotated[
-        str | None, typer.Option(help="The coordinator's key as you know it: refuse an invitation by any other.")
+        str | None,
+        typer.Option(
+            help=(
+                "The coordinator's key as you know it: refuse an invitation by any"
+                " other."
+            )
+        ),
     ] = None,
     approve_bundle: Annotated[
-        str | None, typer.Option(help="Approve a bundle that is not the code of this installation, by its SHA-256.")
+        str | None,
+        typer.Option(
+            help=(
+                "Approve a bundle that is not the code of this installation, by its"
+                " SHA-256."
+            )
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the holder's folder DIR from an invitation: an identity, a card for the operator, client.toml.
+    """Make the holder's folder DIR from an invitation: an identity, a card for the operator,
+    client.toml.
 
     A holder takes part in private rounds only, unless --accept-mode says otherwise.
     """
@@ -95,7 +142,9 @@ def init(
     modes = _accepted_modes(accept_mode, paper.terms)
     _check_key(paper, coordinator_key)
     same = _check_bundle(paper, approve_bundle)
-    budget = _budget(max_round_epsilon, max_epsilon, paper.terms, asks="private" in modes)
+    budget = _budget(
+        max_round_epsilon, max_epsilon, paper.terms, asks="private" in modes
+    )
     named = {"statistics": statistics, "held_out": held_out, "scores": scores}
     settings = _settings(
         domain=domain,
@@ -110,7 +159,9 @@ def init(
         bundles=(paper.bundle,),
         policy=agreed_policy(paper.terms, paper.coordinator, modes=modes, **budget),
     )
-    _show_made(create_holder(folder, settings, papers_of(invite, paper)), paper, same, json)
+    _show_made(
+        create_holder(folder, settings, papers_of(invite, paper)), paper, same, json
+    )
 
 
 # What the owner agrees to
@@ -120,30 +171,44 @@ def _accepted_modes(given: list[str] | None, terms: Terms) -> tuple[Mode, ...]:
     """The modes that the owner accepts; raises InputError if the invitation's is not among them."""
     for name in given or ():
         if name not in MODE_SENTENCES:
-            raise InputError(f"--accept-mode cannot be {name!r}; it is {', '.join(MODE_SENTENCES)}")
-    modes: tuple[Mode, ...] = tuple(mode for mode in MODE_SENTENCES if mode in (given or ("private",)))
+            raise InputError(
+                f"--accept-mode cannot be {name!r}; it is {', '.join(MODE_SENTENCES)}"
+            )
+    modes: tuple[Mode, ...] = tuple(
+        mode for mode in MODE_SENTENCES if mode in (given or ("private",))
+    )
     if terms.mode not in modes:
         raise InputError(
-            f"the invitation is to {terms.mode} rounds ({MODE_SENTENCES[terms.mode]}), and you accept "
-            f"{' and '.join(modes)} ones; to accept these too, give --accept-mode {terms.mode}"
+            f"the invitation is to {terms.mode} rounds ({MODE_SENTENCES[terms.mode]}),"
+            f" and you accept {' and '.join(modes)} ones; to accept these too, give"
+            f" --accept-mode {terms.mode}"
         )
     return modes
 
 
-def _budget(a_round: float | None, in_all: float | None, terms: Terms, *, asks: bool) -> dict[str, float]:
+def _budget(
+    a_round: float | None, in_all: float | None, terms: Terms, *, asks: bool
+) -> dict[str, float]:
     """What private rounds may cost: as given, as answered on a terminal, or as proposed."""
     asks = asks and sys.stdin.isatty()
     limits = {
-        "max_round_epsilon": _limit("what one round may cost a document", a_round, MAX_ROUND_EPSILON, asks),
-        "max_epsilon": _limit("what all rounds together may cost it", in_all, MAX_LIFETIME_EPSILON, asks),
+        "max_round_epsilon": _limit(
+            "what one round may cost a document", a_round, MAX_ROUND_EPSILON, asks
+        ),
+        "max_epsilon": _limit(
+            "what all rounds together may cost it", in_all, MAX_LIFETIME_EPSILON, asks
+        ),
     }
     for name, value in limits.items():
         if not value > 0:
-            raise InputError(f"--{name.replace('_', '-')} is an ε above 0, not {value:g}")
+            raise InputError(
+                f"--{name.replace('_', '-')} is an ε above 0, not {value:g}"
+            )
     if terms.privacy and terms.privacy.epsilon > limits["max_round_epsilon"]:
         raise InputError(
-            f"the invitation's rounds cost a document an ε of {terms.privacy.epsilon:g}, and you allow "
-            f"{limits['max_round_epsilon']:g} a round; ask the operator for less, or allow it with --max-round-epsilon"
+            "the invitation's rounds cost a document an ε of"
+            f" {terms.privacy.epsilon:g}, and you allow {limits['max_round_epsilon']:g}"
+            " a round; ask the operator for less, or allow it with --max-round-epsilon"
         )
     return limits
 
@@ -169,14 +234,23 @@ def _settings(**options: Any) -> HolderSettings:
 
 
 def _check_sources(
-    corpus: list[Path] | None, statistics: Path | None, held_out: Path | None, scores: Path | None
+    corpus: list[Path] | None,
+    statistics: Path | None,
+    held_out: Path | None,
+    scores: Path | None,
 ) -> None:
     from ridgeway.client.sums.corpus_places import is_url
 
     if (corpus is None) == (statistics is None):
-        raise InputError("name the text with --corpus, or sums made ahead with --statistics, one of them")
+        raise InputError(
+            "name the text with --corpus, or sums made ahead with --statistics, one of"
+            " them"
+        )
     if held_out is not None and statistics is None:
-        raise InputError("--held-out belongs to --statistics; with a corpus, documents are held out by themselves")
+        raise InputError(
+            "--held-out belongs to --statistics; with a corpus, documents are held out"
+            " by themselves"
+        )
     for path in (*(corpus or ()), *filter(None, (statistics, held_out, scores))):
         if not is_url(path) and not path.exists():
             raise InputError(f"there is no {path}")
@@ -186,21 +260,29 @@ def _check_key(paper: Invite, given: str | None) -> None:
     """Refuse an invitation by another coordinator than the one whose key was given, if one was."""
     from ridgeway.common.base.identity import HandOvers, public_key
 
-    if given is not None and HandOvers().told(paper.handovers).newest(public_key(given)) != paper.coordinator:
+    if (
+        given is not None
+        and HandOvers().told(paper.handovers).newest(public_key(given))
+        != paper.coordinator
+    ):
         raise InputError(
-            f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave; ask the operator which is right"
+            f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave;"
+            " ask the operator which is right"
         )
 
 
 def _check_bundle(paper: Invite, approved: str | None) -> bool:
-    """Whether the bundle is this installation's own code; any other must be approved by its hash."""
+    """Whether the bundle is this installation's own code; any other must be approved by its
+    hash.
+    """
     from ridgeway.common.deploy.bundle import installed_sha256
 
     same = installed_sha256() == paper.bundle
     if not same and approved != paper.bundle:
         raise InputError(
-            f"rounds would run the bundle {paper.bundle} on this machine, which is not the code of your installation; "
-            "install the coordinator's version of Ridgeway, or, if you have looked at it, name it with --approve-bundle"
+            f"rounds would run the bundle {paper.bundle} on this machine, which is not"
+            " the code of your installation; install the coordinator's version of"
+            " Ridgeway, or, if you have looked at it, name it with --approve-bundle"
         )
     return same
 
@@ -209,28 +291,68 @@ def _check_bundle(paper: Invite, approved: str | None) -> bool:
 
 
 def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
-    """What was made, what was agreed to, and what to do next. same: the bundle is this installation's code."""
+    """What was made, what was agreed to, and what to do next. same: the bundle is this
+    installation's code.
+    """
     from ridgeway.client.round.holder import CARD, SETTINGS
 
-    folder, key, terms, policy = made.folder, made.identity.public, paper.terms, made.settings.policy
+    folder, key, terms, policy = (
+        made.folder,
+        made.identity.public,
+        paper.terms,
+        made.settings.policy,
+    )
     if json:
-        facts = {"folder": str(folder), "card": str(folder / CARD), "key": key, "bundle": paper.bundle}
-        emit_json(facts | {"mode": terms.mode, "means": MODE_SENTENCES[terms.mode], "accepted": list(policy.modes)})
+        facts = {
+            "folder": str(folder),
+            "card": str(folder / CARD),
+            "key": key,
+            "bundle": paper.bundle,
+        }
+        emit_json(
+            facts
+            | {
+                "mode": terms.mode,
+                "means": MODE_SENTENCES[terms.mode],
+                "accepted": list(policy.modes),
+            }
+        )
         return
     step("made", str(folder), f"domain {made.domain}", f"key {key[:12]}")
     step("pinned", f"coordinator {paper.coordinator}")
-    step("bundle", paper.bundle, "the code of this very installation" if same else "approved by you")
+    step(
+        "bundle",
+        paper.bundle,
+        "the code of this very installation" if same else "approved by you",
+    )
     step("agreed", f"encoder {terms.encoder_name}", str(terms.sampling.sampling))
     for mode in policy.modes:
         step("accepts", f"{mode} rounds", MODE_SENTENCES[mode])
     if terms.privacy:
-        limits = f"at most ε {policy.max_round_epsilon:g} a round", f"{policy.max_epsilon:g} in all"
-        step("privacy", terms.privacy.mode, f"ε {terms.privacy.epsilon:g}", *limits, f"δ {terms.privacy.delta:g}")
+        limits = (
+            f"at most ε {policy.max_round_epsilon:g} a round",
+            f"{policy.max_epsilon:g} in all",
+        )
+        step(
+            "privacy",
+            terms.privacy.mode,
+            f"ε {terms.privacy.epsilon:g}",
+            *limits,
+            f"δ {terms.privacy.delta:g}",
+        )
     _warn(paper)
-    step("next", f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who admits you")
+    step(
+        "next",
+        f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who"
+        " admits you",
+    )
     step("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}")
     if terms.uses_masks:
-        step("and", f"pin the other holders, by their cards or by a later invitation: ridgeway client pin {folder} …")
+        step(
+            "and",
+            "pin the other holders, by their cards or by a later invitation: ridgeway"
+            f" client pin {folder} …",
+        )
 
 
 def _warn(paper: Invite) -> None:
@@ -241,10 +363,17 @@ def _warn(paper: Invite) -> None:
     apart = max(terms.sampling.window, terms.sampling.stride)
     smallest = min(apart, terms.sampling.max_tokens or apart)
     if smallest < SMALL_WINDOW_TOKENS:
-        words = f"a window for every {count(smallest, 'token')} gives away how often tokens occur in your text"
+        words = (
+            f"a window for every {count(smallest, 'token')} gives away how often tokens"
+            " occur in your text"
+        )
         step("warning", words, "ask the operator for larger ones")
     if terms.mode == "clear":
-        step("warning", "statistics travel in the clear: the coordinator will see yours", "see `ridgeway client audit`")
+        step(
+            "warning",
+            "statistics travel in the clear: the coordinator will see yours",
+            "see `ridgeway client audit`",
+        )
     if terms.weighting == "tokens":
         step("warning", "weighting by tokens tells how large your corpus is")
 

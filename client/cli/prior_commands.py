@@ -1,6 +1,5 @@
-"""ridgeway prior …: the public prior of rounds with differential privacy, made of text that anybody may read.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway prior …: the public prior of rounds with differential privacy, made of text that anybody
+may read.
 """
 
 from __future__ import annotations
@@ -14,7 +13,14 @@ import typer
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
 from ridgeway.common.cli.options import Fields, Json
-from ridgeway.common.cli.terminal import command_group, count, emit_json, progress_bar, step, stop_on_signal
+from ridgeway.common.cli.terminal import (
+    command_group,
+    count,
+    emit_json,
+    progress_bar,
+    step,
+    stop_on_signal,
+)
 
 app = command_group("What is public beforehand in rounds with differential privacy.")
 
@@ -23,20 +29,33 @@ app = command_group("What is public beforehand in rounds with differential priva
 def make(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FOLDER...", help="Public text; without it, what this machine has anyway."),
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Public text; without it, what this machine has anyway.",
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("prior.safetensors"),
-    encoder: Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path(
+        "prior.safetensors"
+    ),
+    encoder: Annotated[
+        str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")
+    ] = "smollm2",
     text_field: Fields = "text",
     json: Json = False,
 ) -> None:
-    """Learn from public text where documents lie and how they vary, so that a round needs less noise.
+    """Learn from public text where documents lie and how they vary, so that a round needs less
+    noise.
 
-    Name text that is public for everybody: it is not protected. The nearer it is to the domains' text, the better the
-    router; it need not be near. Without a folder the text is Python's own and that of installed packages.
+    Name text that is public for everybody: it is not protected. The nearer it is to the domains'
+    text, the better the router; it need not be near. Without a folder the text is Python's own and
+    that of installed packages.
     """
     from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.privacy.public_prior import built_in_prior, make_prior, write_prior
+    from ridgeway.common.privacy.public_prior import (
+        built_in_prior,
+        make_prior,
+        write_prior,
+    )
 
     check_output(out)
     found = find_encoder(encoder)
@@ -47,7 +66,14 @@ def make(
         prior = built_in_prior(found)
     write_prior(prior, out)
     if json:
-        emit_json({"file": str(out), "fingerprint": prior.fingerprint, "encoder": prior.encoder, "width": prior.width})
+        emit_json(
+            {
+                "file": str(out),
+                "fingerprint": prior.fingerprint,
+                "encoder": prior.encoder,
+                "width": prior.width,
+            }
+        )
         return
     step("wrote", str(out), prior.fingerprint[:12], f"encoder {found.name}")
 
@@ -60,17 +86,31 @@ def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
 
     sources, skipped = find_sources(folders)
     if not sources:
-        raise InputError(f"{', '.join(map(str, folders))} has no text that Ridgeway reads; name files or folders of it")
-    groups, total, done = dict[Path, list[str]](), sum(source.bytes for source in sources), 0
+        raise InputError(
+            f"{', '.join(map(str, folders))} has no text that Ridgeway reads; name"
+            " files or folders of it"
+        )
+    groups, total, done = (
+        dict[Path, list[str]](),
+        sum(source.bytes for source in sources),
+        0,
+    )
     with stop_on_signal() as stopped, progress_bar("reads") as progress:
         for source in sources:
             if stopped():
                 raise Interrupted("interrupted; nothing was written")
             texts = groups.setdefault(source.path, [])
-            texts.extend(documents(source, field_names(text_field), Counters(), Position()))
+            texts.extend(
+                documents(source, field_names(text_field), Counters(), Position())
+            )
             done += source.bytes
             progress(done, total)
-    step("read", count(len(groups), "file"), count(sum(map(len, groups.values())), "text"), f"{skipped:,} passed over")
+    step(
+        "read",
+        count(len(groups), "file"),
+        count(sum(map(len, groups.values())), "text"),
+        f"{skipped:,} passed over",
+    )
     return list(groups.values())
 
 
@@ -79,11 +119,22 @@ def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A prior.")],
     json: Json = False,
 ) -> None:
-    """What a prior is: its fingerprint, which the terms of a round name, and the encoder that it is for."""
+    """What a prior is: its fingerprint, which the terms of a round name, and the encoder that it is
+    for.
+    """
     from ridgeway.common.privacy.public_prior import read_prior
 
     prior = read_prior(file)
     if json:
-        emit_json({"fingerprint": prior.fingerprint, "encoder": prior.encoder, "width": prior.width})
+        emit_json(
+            {
+                "fingerprint": prior.fingerprint,
+                "encoder": prior.encoder,
+                "width": prior.width,
+            }
+        )
         return
-    print(f"fingerprint  {prior.fingerprint}\nencoder      {prior.encoder}\nwidth        {prior.width}")
+    print(
+        f"fingerprint  {prior.fingerprint}\nencoder      {prior.encoder}\nwidth       "
+        f" {prior.width}"
+    )

@@ -1,13 +1,17 @@
-"""ridgeway client status: what a holder was asked for and sent, what it has spent, and what stands ready.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway client status: what a holder was asked for and sent, what it has spent, and what stands
+ready.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ridgeway.client.cli.holder_commands import SHOWN_DIGITS, Folder, epsilon_words, open_holder
+from ridgeway.client.cli.holder_commands import (
+    SHOWN_DIGITS,
+    Folder,
+    epsilon_words,
+    open_holder,
+)
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import count, emit_json, step, table
@@ -18,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def status(folder: Folder, json: Json = False) -> None:
-    """What the holder of DIR was asked for and sent, what that has cost its documents, and which epoch is open."""
+    """What the holder of DIR was asked for and sent, what that has cost its documents, and which
+    epoch is open.
+    """
     from ridgeway.client.deploy.notices import tell_unapproved, unapproved
 
     holder = open_holder(folder)
@@ -38,9 +44,16 @@ def status(folder: Folder, json: Json = False) -> None:
             "epoch": _epoch(holder),
             "notices": _notices(holder),
         }
-        emit_json({**facts, "sent": [{"time": entry.time, **entry.facts} for entry in sent]})
+        emit_json(
+            {**facts, "sent": [{"time": entry.time, **entry.facts} for entry in sent]}
+        )
         return
-    step("holder", holder.domain, f"key {holder.identity.public[:12]}", f"of {holder.settings.address}")
+    step(
+        "holder",
+        holder.domain,
+        f"key {holder.identity.public[:12]}",
+        f"of {holder.settings.address}",
+    )
     _show_handovers(holder)
     step("modes", ", ".join(holder.settings.policy.modes))
     step("release", f"{holder.newest:04}" if holder.newest else "none so far")
@@ -71,8 +84,14 @@ def _show_epoch(epoch: dict[str, Any] | None) -> None:
     elif "problem" in epoch:
         step("warning", epoch["problem"])
     else:
-        used = "used: something made of it has left" if epoch["used"] else "not used yet"
-        documents = count(epoch["documents"], "document") if epoch["documents"] else "sums made ahead"
+        used = (
+            "used: something made of it has left" if epoch["used"] else "not used yet"
+        )
+        documents = (
+            count(epoch["documents"], "document")
+            if epoch["documents"]
+            else "sums made ahead"
+        )
         step("epoch", epoch["name"][:SHOWN_DIGITS], documents, used)
 
 
@@ -81,33 +100,50 @@ def show_spent(holder: Holder) -> None:
     spent, allowed = account.epsilon(), account.max_epsilon
     exact = [each for each in account.expenses() if each.rho == float("inf")]
     if exact:
-        step("spent", "ε ∞", f"{count(len(exact), 'exact output')} left, so no ε bounds what is known")
+        step(
+            "spent",
+            "ε ∞",
+            f"{count(len(exact), 'exact output')} left, so no ε bounds what is known",
+        )
         return
     left = epsilon_words(max(0.0, allowed - spent))
-    step("spent", f"ε {spent:.3g} of {epsilon_words(allowed)}", f"{left} left", f"δ {account.delta:g}")
+    step(
+        "spent",
+        f"ε {spent:.3g} of {epsilon_words(allowed)}",
+        f"{left} left",
+        f"δ {account.delta:g}",
+    )
 
 
 def _notices(holder: Holder) -> list[dict[str, Any]]:
     """Pairs of opened totals that few members joined or left between, each with a sentence."""
     from ridgeway.client.round.roster import load_roster
 
-    names = {place.key: place.name for place in load_roster(holder.folder)} | {holder.identity.public: "you"}
+    names = {place.key: place.name for place in load_roster(holder.folder)} | {
+        holder.identity.public: "you"
+    }
     known = holder.handovers
     by_owner = {known.owner(key): name for key, name in names.items()}
     found = []
     for each in holder.totals.notices():
         called = [by_owner.get(key, f"{key[:12]}…") for key in each["members"]]
-        found.append({**each, "sentence": notice_sentence(each["before"], each["after"], called)})
+        found.append(
+            {**each, "sentence": notice_sentence(each["before"], each["after"], called)}
+        )
     return found
 
 
 def notice_sentence(before: str, after: str, members: list[str]) -> str:
     rounds = f"the totals of rounds {before[:8]} and {after[:8]}"
     if not members:
-        return f"{rounds} are of the same members: their difference tells the sum of what all of them changed"
+        return (
+            f"{rounds} are of the same members: their difference tells the sum of what"
+            " all of them changed"
+        )
     return (
-        f"{rounds} differ by {count(len(members), 'member')} ({', '.join(members)}): their difference tells what "
-        "these gave, together with what the others changed"
+        f"{rounds} differ by {count(len(members), 'member')} ({', '.join(members)}):"
+        " their difference tells what these gave, together with what the others"
+        " changed"
     )
 
 
@@ -115,7 +151,12 @@ def _show_handovers(holder: Holder) -> None:
     for each in _handovers(holder):
         words = f"{each['before'][:12]}… handed over to {each['after'][:12]}…"
         if each["fork"]:
-            step("warning", each["whose"], words, "a second time, so it counts for nothing here; ask its owner")
+            step(
+                "warning",
+                each["whose"],
+                words,
+                "a second time, so it counts for nothing here; ask its owner",
+            )
         else:
             step("key", each["whose"], words, each["time"][:10])
 
@@ -154,7 +195,11 @@ def _show_sent(sent: list[JournalEntry]) -> None:
         ]
         for entry in sent
     ]
-    table(["sent at (UTC)", "round", "nonce", "what", "of", "bytes", "why not"], rows, numbers_from=7)
+    table(
+        ["sent at (UTC)", "round", "nonce", "what", "of", "bytes", "why not"],
+        rows,
+        numbers_from=7,
+    )
 
 
 COMMANDS = (status,)

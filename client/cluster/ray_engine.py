@@ -1,10 +1,11 @@
-"""An engine for `prepare` on a Ray cluster: pieces of a corpus go out as tasks, sums come back and add up exactly.
+"""An engine for `prepare` on a Ray cluster: pieces of a corpus go out as tasks, sums come back and
+add up exactly.
 
-A task reads its pieces from where all machines see them, a shared folder or an object store, and returns a part in the
-form in which parts are kept, with its digest. A task whose worker or machine is lost is run again by Ray; what a run
-had received before it was stopped is kept. Nothing is sent but sums, counts and file names, and only within the
-cluster, which is the holder's own: Ray has no access control.
-Knows Ray and `prepare`. Knows nothing of the coordinator.
+A task reads its pieces from where all machines see them, a shared folder or an object store, and
+returns a part in the form in which parts are kept, with its digest. A task whose worker or machine
+is lost is run again by Ray; what a run had received before it was stopped is kept. Nothing is sent
+but sums, counts and file names, and only within the cluster, which is the holder's own: Ray has no
+access control.
 """
 
 from __future__ import annotations
@@ -23,13 +24,21 @@ import ridgeway
 from ridgeway.client.sums.part_store import StoredPart, first_changed
 from ridgeway.client.sums.prepare import Engine, PrepareJob, Unread, sum_pieces
 from ridgeway.common.base.devices import chosen
-from ridgeway.common.base.errors import CorpusError, DeviceError, EncoderMismatch, RidgewayError, first_line
+from ridgeway.common.base.errors import (
+    CorpusError,
+    DeviceError,
+    EncoderMismatch,
+    RidgewayError,
+    first_line,
+)
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 
 MIN_TASK_BYTES, MAX_TASK_BYTES = 4 << 20, 512 << 20
 MIN_CARD_TASK_BYTES, MAX_CARD_TASK_BYTES = 256 << 20, 4 << 30
-"""Where cards sum: a task has processes of its own that read for its card, which take seconds to start."""
+"""Where cards sum: a task has processes of its own that read for its card, which take seconds to
+start.
+"""
 TASKS_PER_WORKER = 8
 """A task has about this share of a worker's work, so that all end at about the same time."""
 MAX_THREADS_PER_WORKER = 8
@@ -48,19 +57,31 @@ class Worker:
 
 @contextmanager
 def cluster(address: str, threads: int) -> Iterator[None]:
-    """A connection to a cluster; without an address, one on this machine alone, which ends with the block."""
+    """A connection to a cluster; without an address, one on this machine alone, which ends with the
+    block.
+    """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray would tell its makers
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # or it warns that it will do so in future
+    # or it warns that it will do so in future
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     if not address:
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # what stays on one machine listens on loopback alone
+        # what stays on one machine listens on loopback alone
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray = _ray()
     _reached(address)
     local: dict[str, Any] = {"num_cpus": threads, "include_dashboard": False}
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else local))
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level="ERROR",
+            **({} if address else local),
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = address or "this machine"
-        raise DeviceError(f"no Ray cluster answers at {where} ({first_line(error)}); is it started there?") from error
+        raise DeviceError(
+            f"no Ray cluster answers at {where} ({first_line(error)}); is it started"
+            " there?"
+        ) from error
     try:
         yield
     finally:
@@ -68,27 +89,45 @@ def cluster(address: str, threads: int) -> Iterator[None]:
 
 
 def _reached(address: str) -> None:
-    """Somebody listens at an address of the form [ray://]HOST:PORT; Ray itself would try for minutes, and say so."""
+    """Somebody listens at an address of the form [ray://]HOST:PORT; Ray itself would try for
+    minutes, and say so.
+    """
     place = urlsplit(address if "//" in address else f"//{address}")
     try:
         if place.hostname and place.port:
-            socket.create_connection((place.hostname, place.port), timeout=REACH_S).close()
+            socket.create_connection(
+                (place.hostname, place.port), timeout=REACH_S
+            ).close()
     except (OSError, ValueError) as error:
-        raise DeviceError(f"no Ray cluster answers at {address} ({first_line(error)}); is it started there?") from error
+        raise DeviceError(
+            f"no Ray cluster answers at {address} ({first_line(error)}); is it started"
+            " there?"
+        ) from error
 
 
-def ray_engine(job: PrepareJob, encoder: AnyEncoder, word: str, *, cards: bool, threads: int) -> Engine:
-    """word: how the encoder is named, since every machine finds it by itself. threads: of each worker; 0: as fits."""
+def ray_engine(
+    job: PrepareJob, encoder: AnyEncoder, word: str, *, cards: bool, threads: int
+) -> Engine:
+    """word: how the encoder is named, since every machine finds it by itself. threads: of each
+    worker; 0: as fits.
+    """
 
     def engine(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
         ray, only_cards = _ray(), isinstance(encoder, ContextualEncoder)
-        idle = deque(workers(_machines(ray), threads, cards=cards, only_cards=only_cards))
-        waiting, running = deque(tasks(todo, idle)), dict[Any, tuple[Worker, list[Unread]]]()
+        idle = deque(
+            workers(_machines(ray), threads, cards=cards, only_cards=only_cards)
+        )
+        waiting, running = (
+            deque(tasks(todo, idle)),
+            dict[Any, tuple[Worker, list[Unread]]](),
+        )
         try:
             while waiting or running:
                 while waiting and idle:
                     worker, group = idle.popleft(), waiting.popleft()
-                    running[_submitted(ray, job, word, encoder.fingerprint, group, worker)] = worker, group
+                    running[
+                        _submitted(ray, job, word, encoder.fingerprint, group, worker)
+                    ] = worker, group
                 done, _ = ray.wait(list(running), timeout=WAIT_S)
                 for each in done:
                     idle.append(running.pop(each)[0])
@@ -96,11 +135,19 @@ def ray_engine(job: PrepareJob, encoder: AnyEncoder, word: str, *, cards: bool, 
                 if done:
                     continue
                 machines = _machines(ray)
-                for each in [each for each, (worker, _) in running.items() if not _fits(worker, machines)]:
-                    ray.cancel(each, force=True)  # its machine is lost, and no other is as large
+                for each in [
+                    each
+                    for each, (worker, _) in running.items()
+                    if not _fits(worker, machines)
+                ]:
+                    ray.cancel(
+                        each, force=True
+                    )  # its machine is lost, and no other is as large
                     waiting.append(running.pop(each)[1])
                 if waiting and not running:
-                    idle.extend(workers(machines, threads, cards=cards, only_cards=only_cards))
+                    idle.extend(
+                        workers(machines, threads, cards=cards, only_cards=only_cards)
+                    )
                 yield None
         finally:
             for each in running:
@@ -115,17 +162,24 @@ def _machines(ray: Any) -> list[Mapping[str, float]]:
 
 def _fits(worker: Worker, machines: Sequence[Mapping[str, float]]) -> bool:
     """Whether a machine of the cluster has the cores and the card that a worker takes."""
-    return any(each.get("CPU", 0) >= worker.threads and each.get("GPU", 0) >= worker.card for each in machines)
+    return any(
+        each.get("CPU", 0) >= worker.threads and each.get("GPU", 0) >= worker.card
+        for each in machines
+    )
 
 
 def cards_of_cluster() -> bool:
     return bool(_ray().cluster_resources().get("GPU"))
 
 
-def workers(nodes: Sequence[Mapping[str, float]], threads: int, *, cards: bool, only_cards: bool) -> list[Worker]:
-    """As many workers as the machines of a cluster have room for: one a card, and on machines without one, by cores.
+def workers(
+    nodes: Sequence[Mapping[str, float]], threads: int, *, cards: bool, only_cards: bool
+) -> list[Worker]:
+    """As many workers as the machines of a cluster have room for: one a card, and on machines
+    without one, by cores.
 
-    only_cards: where there are cards, nothing else sums, because a model's features depend on the kind of device.
+    only_cards: where there are cards, nothing else sums, because a model's features depend on the
+                kind of device.
     """
     found: list[Worker] = []
     for node in nodes:
@@ -137,14 +191,21 @@ def workers(nodes: Sequence[Mapping[str, float]], threads: int, *, cards: bool, 
             found += [Worker(each, card=False)] * (cores // each)
     with_card = [worker for worker in found if worker.card]
     if not found:
-        raise DeviceError("the Ray cluster has no machine with a free core; start some with `ray start`")
+        raise DeviceError(
+            "the Ray cluster has no machine with a free core; start some with `ray"
+            " start`"
+        )
     return with_card if only_cards and with_card else found
 
 
 def tasks(todo: Sequence[Unread], workers: Collection[Worker]) -> list[list[Unread]]:
     """Pieces in groups of about the same size."""
     has_cards = any(worker.card for worker in workers)
-    least, most = (MIN_CARD_TASK_BYTES, MAX_CARD_TASK_BYTES) if has_cards else (MIN_TASK_BYTES, MAX_TASK_BYTES)
+    least, most = (
+        (MIN_CARD_TASK_BYTES, MAX_CARD_TASK_BYTES)
+        if has_cards
+        else (MIN_TASK_BYTES, MAX_TASK_BYTES)
+    )
     total = sum(each.stamp.bytes for each in todo)
     size = min(most, max(least, total // (TASKS_PER_WORKER * len(workers))))
     groups: list[list[Unread]] = []
@@ -158,10 +219,29 @@ def tasks(todo: Sequence[Unread], workers: Collection[Worker]) -> list[list[Unre
     return groups
 
 
-def _submitted(ray: Any, job: PrepareJob, word: str, fingerprint: str, todo: list[Unread], worker: Worker) -> Any:
-    # max_calls: Ray would end a process with a card after one task, and the next would load the encoder again
-    task = ray.remote(num_cpus=worker.threads, num_gpus=int(worker.card), max_calls=0, max_retries=RETRIES)(_summed)
-    return task.remote(replace(job, threads=worker.threads, devices=()), word, fingerprint, todo, worker.card)
+def _submitted(
+    ray: Any,
+    job: PrepareJob,
+    word: str,
+    fingerprint: str,
+    todo: list[Unread],
+    worker: Worker,
+) -> Any:
+    # max_calls: Ray would end a process with a card after one task, and the next would load the
+    #            encoder again
+    task = ray.remote(
+        num_cpus=worker.threads,
+        num_gpus=int(worker.card),
+        max_calls=0,
+        max_retries=RETRIES,
+    )(_summed)
+    return task.remote(
+        replace(job, threads=worker.threads, devices=()),
+        word,
+        fingerprint,
+        todo,
+        worker.card,
+    )
 
 
 def _received(ray: Any, task: Any) -> StoredPart:
@@ -169,14 +249,18 @@ def _received(ray: Any, task: Any) -> StoredPart:
         content, error = ray.get(task)
     except ray.exceptions.RayError as lost:
         raise CorpusError(
-            f"the cluster lost a task again and again ({first_line(lost)}); see that its machines have enough memory "
-            "and read the corpus. What was summed is kept, and the same command goes on from there"
+            f"the cluster lost a task again and again ({first_line(lost)}); see that"
+            " its machines have enough memory and read the corpus. What was summed is"
+            " kept, and the same command goes on from there"
         ) from lost
     if error:
         raise CorpusError(error)
     part = StoredPart.from_bytes(content)
     if part is None:
-        raise CorpusError("a machine of the cluster returned sums that are damaged, or of another version of Ridgeway")
+        raise CorpusError(
+            "a machine of the cluster returned sums that are damaged, or of another"
+            " version of Ridgeway"
+        )
     return part
 
 
@@ -185,7 +269,8 @@ def _ray() -> Any:
         import ray
     except ImportError:
         raise DeviceError(
-            "the package ray is not installed; install ridgeway[simulation], or leave out --engine"
+            "the package ray is not installed; install ridgeway[simulation], or leave"
+            " out --engine"
         ) from None
     return ray
 
@@ -193,20 +278,23 @@ def _ray() -> Any:
 # On the cluster's machines
 
 
-def _summed(job: PrepareJob, word: str, fingerprint: str, todo: list[Unread], card: bool) -> tuple[bytes, str]:
+def _summed(
+    job: PrepareJob, word: str, fingerprint: str, todo: list[Unread], card: bool
+) -> tuple[bytes, str]:
     """The part of some pieces, or the sentence that says why there is none."""
     try:
         encoder = _encoder(word)
         if encoder.fingerprint != fingerprint:
             raise EncoderMismatch(
-                f"a machine of the cluster has another encoder as {word} ({encoder.fingerprint[:12]}, not "
-                f"{fingerprint[:12]}), with Ridgeway {ridgeway.__version__}; install the same on all"
+                f"a machine of the cluster has another encoder as {word}"
+                f" ({encoder.fingerprint[:12]}, not {fingerprint[:12]}), with Ridgeway"
+                f" {ridgeway.__version__}; install the same on all"
             )
         changed = first_changed(each.stamp for each in todo)
         if changed:
             raise CorpusError(
-                f"{changed.name} is not the same on all machines of the cluster, or has changed; all need to read the "
-                "corpus from one shared place"
+                f"{changed.name} is not the same on all machines of the cluster, or has"
+                " changed; all need to read the corpus from one shared place"
             )
         work = replace(job, devices=chosen("cuda")[:1] if card else ())
         return sum_pieces(work, encoder, todo).to_bytes(), ""

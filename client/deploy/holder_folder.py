@@ -1,8 +1,9 @@
-"""Making a domain holder's folder: identity, the card for the operator, and client.toml with every setting explained;
-and taking away what it has gathered over the years and can do without.
+"""Making a domain holder's folder: identity, the card for the operator, and client.toml with every
+setting explained; and taking away what it has gathered over the years and can do without.
 
-Knows files and settings; knows no process. Nothing of a folder leaves but holder.pub, and that only when the holder
-hands it over. What is never taken away: the journal, by which what left is proved; keys and settings; the newest
+ Nothing of a folder leaves but holder.pub, and that only when the holder
+hands it over. What is never taken away: the journal, by which what left is proved; keys and
+settings; the newest
 releases; the present epoch.
 """
 
@@ -16,11 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.client.deploy.notices import kept_notice
-from ridgeway.client.round.holder import CARD, IDENTITY, SETTINGS, Holder, HolderSettings
+from ridgeway.client.round.holder import (
+    CARD,
+    IDENTITY,
+    SETTINGS,
+    Holder,
+    HolderSettings,
+)
 from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
-from ridgeway.common.base.identity import HandOver, create_identity, hand_over, make_next_key
+from ridgeway.common.base.identity import (
+    HandOver,
+    create_identity,
+    hand_over,
+    make_next_key,
+)
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Record
 from ridgeway.common.base.settings_file import read_settings, toml_literal
@@ -31,33 +43,38 @@ from ridgeway.common.protocol.invitation import Card, write_paper
 
 LIST_OF_BUNDLES = re.compile(r"^bundles\s*=\s*\[[^\]]*\]", re.MULTILINE)
 TEMPLATE = """\
-# A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you hand it over.
+# A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you
+# hand it over.
 
 domain = {domain}
 
-# The private text, as files and folders. Or: statistics = "law.stats", made ahead with `ridgeway client prepare`, and
-# held_out = "law.test.jsonl", made with `ridgeway client held-out`.
+# The private text, as files and folders. Or: statistics = "law.stats", made ahead with `ridgeway
+# client prepare`, and held_out = "law.test.jsonl", made with `ridgeway client held-out`.
 {source}
-# The field that holds the text, where records have several; of several names, the first a record has.
+# The field that holds the text, where records have several; of several names, the first a record
+# has.
 text_field = {text_field}
 # The share of documents that is kept out of the sums, to evaluate routers with.
 holdout = {holdout}
-# Scores of experts' answers to prompts of this domain, .jsonl or .csv as docs/serving.md shows; only their sums leave.
+# Scores of experts' answers to prompts of this domain, .jsonl or .csv as docs/serving.md shows;
+# only their sums leave.
 {scores}
-# The largest share of records that may be passed over because they cannot be read, such as 0.01; with 0, the first one
-# stops everything. Their files and lines are listed in broken.txt.
+# The largest share of records that may be passed over because they cannot be read, such as 0.01;
+# with 0, the first one stops everything. Their files and lines are listed in broken.txt.
 skip_broken = {skip_broken}
-# Threads to sum with; 0: one a core. And where: "auto" takes every graphics card there is, else the CPU; or "cpu",
-# "cuda", or one card such as "cuda:0". The sums are the same.
+# Threads to sum with; 0: one a core. And where: "auto" takes every graphics card there is, else
+# the CPU; or "cpu", "cuda", or one card such as "cuda:0". The sums are the same.
 threads = {threads}
 device = {device}
 # Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR,
 # contextual:NAME_OR_DIR or dir:PATH.
 {encoder}
-# The file, shared by all folders of this user, that keeps what corpora have cost their documents. Keep a copy of it.
+# The file, shared by all folders of this user, that keeps what corpora have cost their documents.
+# Keep a copy of it.
 {spending}
 
-# Where the coordinator is reached, and the SHA-256 of the app bundles that you allow it to run here.
+# Where the coordinator is reached, and the SHA-256 of the app bundles that you allow it to run
+# here.
 address = {address}
 bundles = {bundles}
 # The proxy through which this machine reaches the coordinator, if not directly.
@@ -69,53 +86,66 @@ bundles = {bundles}
 coordinator = {coordinator}
 # The encoders whose sums may leave, by fingerprint.
 encoders = {encoders}
-# The rounds that this holder takes part in (docs/privacy.md):
-#   "private"  every document is bounded, and noise is added before anything leaves
-#   "masked"   exact sums under masks: the coordinator learns each epoch's exact total, and what changed between two
-#   "clear"    exact sums: the coordinator sees this holder's own
+# The rounds that this holder takes part in (docs/privacy.md):   "private"  every document is
+# bounded, and noise is added before anything leaves   "masked"   exact sums under masks: the
+# coordinator learns each epoch's exact total, and what changed between two   "clear"    exact
+# sums: the coordinator sees this holder's own
 modes = {modes}
-# How private rounds bound documents: "columns" (this holder's own noise hides them), or "full" (products of features,
-# too, under noise that members draw in shares). And what one round, and all that ever leaves, may cost a document:
-# an ε, at this δ. Private rounds that would cost more are refused. An exact sum costs infinity, so that after one they
-# are refused altogether, unless inf allows anything.
+# How private rounds bound documents: "columns" (this holder's own noise hides them), or "full"
+# (products of features, too, under noise that members draw in shares). And what one round, and
+# all that ever leaves, may cost a document: an ε, at this δ. Private rounds that would cost more
+# are refused. An exact sum costs infinity, so that after one they are refused altogether, unless
+# inf allows anything.
 privacy = {privacy}
 max_round_epsilon = {max_round_epsilon}
 max_epsilon = {max_epsilon}
 max_delta = {max_delta}
-# "tokens" tells how large the corpus is; "equal" does not say it, though it can be worked out with some effort.
+# "tokens" tells how large the corpus is; "equal" does not say it, though it can be worked out
+# with some effort.
 weightings = {weightings}
-# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after another), and each whole
-# document besides, counted `documents` times (0: not at all). Or every document has as many `units` (0: windows count
-# once each), divided over its windows, the whole and two beginnings of it. A copy of its beginning with typing errors
-# counts `mistyped` times (0: not at all). Documents are cut after `max_tokens` (0: never). Sums over single tokens give
-# away how often each token occurs; larger windows, or fewer, blur it. Other rounds are refused.
+# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after
+# another), and each whole document besides, counted `documents` times (0: not at all). Or every
+# document has as many `units` (0: windows count once each), divided over its windows, the whole
+# and two beginnings of it. A copy of its beginning with typing errors counts `mistyped` times (0:
+# not at all). Documents are cut after `max_tokens` (0: never). Sums over single tokens give away
+# how often each token occurs; larger windows, or fewer, blur it. Other rounds are refused.
 window = {window}
 stride = {stride}
 documents = {documents}
 units = {units}
 mistyped = {mistyped}
 max_tokens = {max_tokens}
-# The fewest holders that a cohort must have; under masks there are three at least, and more than two thirds of the
-# members that this holder has pinned.
+# The fewest holders that a cohort must have; under masks there are three at least, and more than
+# two thirds of the members that this holder has pinned.
 min_cohort = {min_cohort}
 # The mass of every domain where domains weigh the same.
 mass = {mass}
-# Whether rounds may learn the sums of the scores above, if there are any, together with those of the other holders.
+# Whether rounds may learn the sums of the scores above, if there are any, together with those of
+# the other holders.
 share_scores = {share_scores}
 """
 
 
 def agreed_policy(terms: Terms, coordinator: str, **more: Any) -> Policy:
-    """What a holder agrees to by taking an invitation up, and no more. more: what it says besides."""
-    agreed: dict[str, Any] = {"modes": (terms.mode,), **terms.sampling.sampling.to_json()}
-    if terms.privacy:  # documents weigh the same there, which is no word about exact sums
+    """What a holder agrees to by taking an invitation up, and no more. more: what it says
+    besides.
+    """
+    agreed: dict[str, Any] = {
+        "modes": (terms.mode,),
+        **terms.sampling.sampling.to_json(),
+    }
+    if (
+        terms.privacy
+    ):  # documents weigh the same there, which is no word about exact sums
         agreed |= {"privacy": terms.privacy.mode, "max_delta": terms.privacy.delta}
     else:
         agreed["weightings"] = (terms.weighting,)
     return Policy(coordinator=coordinator, encoders=(terms.encoder,), **agreed | more)
 
 
-def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, bytes] | None = None) -> Holder:
+def create_holder(
+    folder: Path, settings: HolderSettings, papers: Mapping[str, bytes] | None = None
+) -> Holder:
     """Make the folder; an existing one is never touched.
 
     papers: files of the invitation to keep beside the settings.
@@ -135,7 +165,9 @@ def create_holder(folder: Path, settings: HolderSettings, papers: Mapping[str, b
 
 
 def renew_node_key(folder: Path) -> str:
-    """Give the SuperNode another key, and the holder a card with it, signed with the key that others have pinned."""
+    """Give the SuperNode another key, and the holder a card with it, signed with the key that
+    others have pinned.
+    """
     holder, draft = Holder(folder), folder / ".node.key.draft"
     draft.unlink(missing_ok=True)
     line = create_node_key(draft)
@@ -147,8 +179,15 @@ def renew_node_key(folder: Path) -> str:
 
 def _write_card(holder: Holder) -> None:
     key = holder.identity.public
-    links, line = holder.handovers.leading_to(key), public_line(holder.folder / "node.key")
-    write_paper(Card(domain=holder.domain, key=key, node=line, handovers=links), holder.identity, holder.folder / CARD)
+    links, line = (
+        holder.handovers.leading_to(key),
+        public_line(holder.folder / "node.key"),
+    )
+    write_paper(
+        Card(domain=holder.domain, key=key, node=line, handovers=links),
+        holder.identity,
+        holder.folder / CARD,
+    )
 
 
 def renew_identity(folder: Path) -> HandOver:
@@ -159,7 +198,9 @@ def renew_identity(folder: Path) -> HandOver:
     holder = Holder(folder)
     path = folder / IDENTITY
     with holder.sessions.alone():
-        link = hand_over(holder.identity, make_next_key(path), time.time_ns() // 1_000_000)
+        link = hand_over(
+            holder.identity, make_next_key(path), time.time_ns() // 1_000_000
+        )
         holder.sessions.erase()
         holder.take_handovers([link])
         renewed = Holder(folder)
@@ -168,17 +209,24 @@ def renew_identity(folder: Path) -> HandOver:
 
 
 def approve_bundle(folder: Path, digest: str) -> None:
-    """Add a bundle to those that client.toml approves, and leave every other word of it as its owner wrote it."""
+    """Add a bundle to those that client.toml approves, and leave every other word of it as its
+    owner wrote it.
+    """
     path = folder / SETTINGS
     before = read_settings(path, HolderSettings)
     bundles = (*before.bundles, digest)
-    text, times = LIST_OF_BUNDLES.subn(f"bundles = {toml_literal(bundles)}", path.read_text(encoding="utf-8"))
+    text, times = LIST_OF_BUNDLES.subn(
+        f"bundles = {toml_literal(bundles)}", path.read_text(encoding="utf-8")
+    )
     draft = path.with_name(f".{path.name}.draft")
     try:
         write_whole(draft, text.encode())
         after = before.model_copy(update={"bundles": bundles})
         if times != 1 or read_settings(draft, HolderSettings) != after:
-            raise InputError(f"{path} is not written as usual, so no command changes it; add {digest} to `bundles`")
+            raise InputError(
+                f"{path} is not written as usual, so no command changes it; add"
+                f" {digest} to `bundles`"
+            )
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -187,17 +235,37 @@ def approve_bundle(folder: Path, digest: str) -> None:
 
 def settings_text(settings: HolderSettings) -> str:
     """client.toml. Law: read back, it is the same settings."""
-    named = (each for each in (*settings, *settings.policy) if not isinstance(each[1], Record | None))
+    named = (
+        each
+        for each in (*settings, *settings.policy)
+        if not isinstance(each[1], Record | None)
+    )
     literals = {"statistics": '""'} | {name: _literal(value) for name, value in named}
     encoder = "encoder = {encoder}" if settings.encoder else '# encoder = "dir:PATH"'
-    spending = "spending = {spending}" if settings.spending else '# spending = "spending.jsonl"'
-    proxy = "proxy = {proxy}" if settings.proxy else '# proxy = "http://proxy.example.org:3128"'
+    spending = (
+        "spending = {spending}"
+        if settings.spending
+        else '# spending = "spending.jsonl"'
+    )
+    proxy = (
+        "proxy = {proxy}"
+        if settings.proxy
+        else '# proxy = "http://proxy.example.org:3128"'
+    )
     source = "corpus = {corpus}" if settings.corpus else "statistics = {statistics}"
     if settings.held_out and not settings.corpus:
         source += "\nheld_out = {held_out}"
     scores = "scores = {scores}" if settings.scores else '# scores = "scores.jsonl"'
-    lines = {"source": source, "encoder": encoder, "proxy": proxy, "scores": scores, "spending": spending}
-    return TEMPLATE.format(**literals | {name: line.format(**literals) for name, line in lines.items()})
+    lines = {
+        "source": source,
+        "encoder": encoder,
+        "proxy": proxy,
+        "scores": scores,
+        "spending": spending,
+    }
+    return TEMPLATE.format(
+        **literals | {name: line.format(**literals) for name, line in lines.items()}
+    )
 
 
 def _literal(value: Any) -> str:
@@ -213,12 +281,28 @@ def holder_leftovers(holder: Holder, keep: int) -> list[Leftover]:
     numbers = sorted(int(entry.facts["number"]) for entry in holder.releases())
     stored = [holder.release_folder(number) for number in numbers[:-keep]]
     announced = {f"{each.sha256}.fab" for each in notice.bundles} if notice else set()
-    bundles = [path for path in sorted((folder / "bundles").glob("*.fab")) if path.name not in announced]
-    terms = sorted((folder / "cache" / "prepared").glob("*"), key=lambda path: path.stat().st_mtime)
+    bundles = [
+        path
+        for path in sorted((folder / "bundles").glob("*.fab"))
+        if path.name not in announced
+    ]
+    terms = sorted(
+        (folder / "cache" / "prepared").glob("*"), key=lambda path: path.stat().st_mtime
+    )
     return [
-        Leftover("old releases", f"the newest {keep}", tuple(path for path in stored if path.exists())),
-        Leftover("bundles that were looked at", "those that are announced", tuple(bundles)),
-        Leftover("parts of sums under earlier terms", "those under the present ones", tuple(terms[:-1])),
+        Leftover(
+            "old releases",
+            f"the newest {keep}",
+            tuple(path for path in stored if path.exists()),
+        ),
+        Leftover(
+            "bundles that were looked at", "those that are announced", tuple(bundles)
+        ),
+        Leftover(
+            "parts of sums under earlier terms",
+            "those under the present ones",
+            tuple(terms[:-1]),
+        ),
         outdated_apps(folder / "flwr-home", holder.settings.bundles),
     ]
 
@@ -227,7 +311,9 @@ def prune_holder(holder: Holder, keep: int) -> list[Leftover]:
     """Take it all away; the journal says which releases."""
     found = holder_leftovers(holder, keep)
     if found[0].paths:
-        holder.journal.append(("pruned", {"releases": [int(path.name) for path in found[0].paths]}))
+        holder.journal.append(
+            ("pruned", {"releases": [int(path.name) for path in found[0].paths]})
+        )
     with holder.sessions.alone():
         for each in found:
             each.remove()

@@ -1,8 +1,9 @@
-"""What a joined holder answers and refuses, and what stands in its way, told to its owner as it happens.
+"""What a joined holder answers and refuses, and what stands in its way, told to its owner as it
+happens.
 
-Every answer is given by a process of its own, which writes to the journal, and every bundle is judged by one that knows
-no journal and writes to a log: both are read here, and refused bundles are added to the journal. Knows the holder's
-folder. Knows nothing of processes or of how things are shown.
+Every answer is given by a process of its own, which writes to the journal, and every bundle is
+judged by one that knows
+no journal and writes to a log: both are read here, and refused bundles are added to the journal.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class JoinReport:
         self._failed = system_clock().isoformat(timespec="microseconds")
         entries = holder.journal.entries()
         self._told = entries[-1].number if entries else 0
-        self._judged = max((each.facts["noted"] for each in entries if each.kind == REFUSED_BUNDLE), default="")
+        self._judged = max(
+            (each.facts["noted"] for each in entries if each.kind == REFUSED_BUNDLE),
+            default="",
+        )
 
     def tick(self) -> None:
         """Called a few times a second; looks once in a while."""
@@ -65,36 +69,66 @@ class JoinReport:
         if entry.kind == "received":
             self._tell("stored", f"release {facts['number']:04}", facts["release"][:12])
         if entry.kind == HANDED_OVER:
-            self._tell("key", f"{facts['before'][:12]}… handed over to {facts['after'][:12]}…", "and signed for it")
+            self._tell(
+                "key",
+                f"{facts['before'][:12]}… handed over to {facts['after'][:12]}…",
+                "and signed for it",
+            )
         if entry.kind == FORKED_KEY:
-            self._tell("warning", f"{facts['before'][:12]}… was handed over twice", "see `ridgeway client status`")
+            self._tell(
+                "warning",
+                f"{facts['before'][:12]}… was handed over twice",
+                "see `ridgeway client status`",
+            )
         if entry.kind == "sent":
             where = f"round {facts['number']}" if facts.get("number") else ""
             if "code" in facts:
-                self._tell("refused", facts["code"], *filter(None, (where, self._why(facts["reason"]))))
+                self._tell(
+                    "refused",
+                    facts["code"],
+                    *filter(None, (where, self._why(facts["reason"]))),
+                )
             else:
-                what = " ".join(filter(None, (facts["kind"].replace("_", " "), facts.get("lot", ""))))
-                self._tell("answered", what, *filter(None, (where, f"{facts['bytes']:,} bytes")))
+                what = " ".join(
+                    filter(
+                        None, (facts["kind"].replace("_", " "), facts.get("lot", ""))
+                    )
+                )
+                self._tell(
+                    "answered",
+                    what,
+                    *filter(None, (where, f"{facts['bytes']:,} bytes")),
+                )
 
     def _why(self, told: str) -> str:
-        """Why a request was refused: what the coordinator was told, or the whole reason where that is kept from it."""
+        """Why a request was refused: what the coordinator was told, or the whole reason where that
+        is kept from it.
+        """
         if "its own log" not in told:
             return told
         found = OWN_LOG.findall(_tail(self._holder.folder / "logs" / "holder.log"))
         return found[-1] if found else told
 
     def _look_at_bundles(self) -> None:
-        """Note bundles that were refused since the last one that was noted, and tell whatever else went wrong."""
+        """Note bundles that were refused since the last one that was noted, and tell whatever else
+        went wrong.
+        """
         stamp = stamp_if_there(self._bundles)
         if stamp is None or stamp == self._stamp:
             return
-        for noted, words in JUDGED.findall(self._bundles.read_text(encoding="utf-8", errors="replace")):
+        for noted, words in JUDGED.findall(
+            self._bundles.read_text(encoding="utf-8", errors="replace")
+        ):
             _, refused, reason = words.partition("refused, ")
             if refused and noted > self._judged:
-                self._holder.journal.append((REFUSED_BUNDLE, {"noted": noted, "reason": reason}))
+                self._holder.journal.append(
+                    (REFUSED_BUNDLE, {"noted": noted, "reason": reason})
+                )
                 self._judged = noted
                 self._tell("refused", "bundle", reason, "see `ridgeway client bundle`")
-            elif not refused and "approved bundle" not in words and noted > self._failed:
+            elif (
+                not refused and "approved bundle" not in words and noted > self._failed
+            ):
                 self._failed = noted
                 self._tell("failed", words, f"see {self._bundles}")
         self._stamp = stamp
@@ -103,7 +137,10 @@ class JoinReport:
         free = shutil.disk_usage(self._holder.folder).free
         if free >= LOW_DISK_BYTES:
             return ""
-        return f"{free / 1e6:.0f} MB are free on the disk of {self._holder.folder}; make room, or answers will fail"
+        return (
+            f"{free / 1e6:.0f} MB are free on the disk of {self._holder.folder}; make"
+            " room, or answers will fail"
+        )
 
 
 def _tail(path: Path) -> str:

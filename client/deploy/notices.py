@@ -1,10 +1,10 @@
-"""What the coordinator tells between rounds, as a holder takes it: fetched from the gate, verified, kept.
+"""What the coordinator tells between rounds, as a holder takes it: fetched from the gate, verified,
+kept.
 
     notice.json   the last one that was taken
-    ca.crt        the authority that it names; another takes its place only under the pinned key's signature
+    ca.crt        the authority that it names; another takes its place only under the pinned key's
+    signature
     bundles/      bundles that it names, as they came: to be compared, never to be run from there
-
-Knows HTTP and files. Knows nothing of Flower.
 """
 
 from __future__ import annotations
@@ -26,8 +26,19 @@ from ridgeway.client.round.known_keys import check_coordinator, known_handovers
 from ridgeway.common.base.errors import FormatError, NodeError, Refused, RidgewayError
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.deploy.bundle import MAX_BUNDLE_BYTES, bundle_sha256, installed_bundle
-from ridgeway.common.deploy.notice import BUNDLE_PATH, MAX_NOTICE_BYTES, NOTICE, NOTICE_PATH, AnnouncedBundle, Notice
+from ridgeway.common.deploy.bundle import (
+    MAX_BUNDLE_BYTES,
+    bundle_sha256,
+    installed_bundle,
+)
+from ridgeway.common.deploy.notice import (
+    BUNDLE_PATH,
+    MAX_NOTICE_BYTES,
+    NOTICE,
+    NOTICE_PATH,
+    AnnouncedBundle,
+    Notice,
+)
 from ridgeway.common.protocol.invitation import AUTHORITY, check_paper, read_paper
 
 FETCH_TIMEOUT_S = 20.0
@@ -36,7 +47,9 @@ FETCH_INTERVAL_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The coordinator's gate, as a holder reaches it. folder: the holder's, with ca.crt. proxy: the URL of one."""
+    """The coordinator's gate, as a holder reaches it. folder: the holder's, with ca.crt. proxy: the
+    URL of one.
+    """
 
     folder: Path
     address: str
@@ -47,7 +60,9 @@ class Gate:
         try:
             context = ssl.create_default_context(cafile=str(self.folder / AUTHORITY))
             with (
-                httpx.Client(verify=context, timeout=FETCH_TIMEOUT_S, proxy=self.proxy) as client,
+                httpx.Client(
+                    verify=context, timeout=FETCH_TIMEOUT_S, proxy=self.proxy
+                ) as client,
                 client.stream("GET", f"https://{self.address}{path}") as response,
             ):
                 response.raise_for_status()
@@ -55,12 +70,16 @@ class Gate:
                 for piece in response.iter_bytes():
                     content += piece
                     if len(content) > limit:
-                        raise NodeError(f"what {self.address} has under {path} is larger than {limit:,} bytes")
+                        raise NodeError(
+                            f"what {self.address} has under {path} is larger than"
+                            f" {limit:,} bytes"
+                        )
                 return content
         except (OSError, httpx.HTTPError) as error:
             through = " through the proxy" if self.proxy else ""
             raise NodeError(
-                f"{self.address} did not hand over {path}{through} ({type(error).__name__}); try again later"
+                f"{self.address} did not hand over {path}{through}"
+                f" ({type(error).__name__}); try again later"
             ) from None
 
 
@@ -70,7 +89,8 @@ def kept_notice(folder: Path) -> Notice | None:
 
 
 def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[str]:
-    """Take what holds now, if the coordinator has signed it and nothing later was taken; returns the news in words.
+    """Take what holds now, if the coordinator has signed it and nothing later was taken; returns
+    the news in words.
 
     key: the pinned one. A hand-over to another, which the notice brings, is taken first.
     """
@@ -78,38 +98,54 @@ def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[s
     journal = Journal(folder / "journal.db")
     before = known_handovers(journal).newest(key)
     try:
-        signs = check_coordinator(journal, key, notice.coordinator, notice.handovers).newest(key)
+        signs = check_coordinator(
+            journal, key, notice.coordinator, notice.handovers
+        ).newest(key)
     except Refused as error:
         raise FormatError(
-            f"the notice is by {notice.coordinator[:12]}…, not by the coordinator that is pinned here: {error}"
+            f"the notice is by {notice.coordinator[:12]}…, not by the coordinator that"
+            f" is pinned here: {error}"
         ) from None
     kept = kept_notice(folder)
     if kept is not None and notice.issued <= kept.issued:
         return []
-    news = [f"the coordinator signs with {signs} now; its key before, {before}, has signed this"] * (signs != before)
+    news = [
+        f"the coordinator signs with {signs} now; its key before, {before}, has signed"
+        " this"
+    ] * (signs != before)
     news += _take_authority(folder, notice, now)
     write_whole(folder / NOTICE, content)
     return news
 
 
 def unapproved(folder: Path, approved: Collection[str]) -> list[AnnouncedBundle]:
-    """The bundles that were announced after the newest one that is approved here, the newest first."""
+    """The bundles that were announced after the newest one that is approved here, the newest
+    first.
+    """
     notice = kept_notice(folder)
-    return list(takewhile(lambda each: each.sha256 not in approved, notice.bundles if notice else ()))
+    return list(
+        takewhile(
+            lambda each: each.sha256 not in approved, notice.bundles if notice else ()
+        )
+    )
 
 
 def tell_unapproved(folder: Path, approved: Collection[str]) -> list[str]:
     """A sentence for each of them, with what the operator says of it."""
     return [
-        f"the coordinator announces the bundle {each.sha256}, which is not approved here"
+        f"the coordinator announces the bundle {each.sha256}, which is not approved"
+        " here"
         + (f" ({'; '.join(each.changes)})" if each.changes else "")
-        + f"; to see what it changes: ridgeway client bundle {folder}; to approve it: ridgeway client approve {folder}"
+        + f"; to see what it changes: ridgeway client bundle {folder}; to approve it:"
+        f" ridgeway client approve {folder}"
         for each in unapproved(folder, approved)
     ]
 
 
 def announced_bundle(gate: Gate, digest: str) -> bytes:
-    """The bytes of a bundle, checked against its hash: this installation's, those kept here, or fetched now."""
+    """The bytes of a bundle, checked against its hash: this installation's, those kept here, or
+    fetched now.
+    """
     path = gate.folder / "bundles" / f"{digest}.fab"
     own = installed_bundle()
     if bundle_sha256(own) == digest:
@@ -118,31 +154,50 @@ def announced_bundle(gate: Gate, digest: str) -> bytes:
         return path.read_bytes()
     content = gate.fetch(f"{BUNDLE_PATH}{digest}", MAX_BUNDLE_BYTES)
     if bundle_sha256(content) != digest:
-        raise FormatError(f"what {gate.address} handed over is not the bundle {digest}; do not approve it")
+        raise FormatError(
+            f"what {gate.address} handed over is not the bundle {digest}; do not"
+            " approve it"
+        )
     write_whole(path, content, private=True)
     return content
 
 
 def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
-    """Put the authority in place that the notice names, unless it is there or could vouch for nothing."""
+    """Put the authority in place that the notice names, unless it is there or could vouch for
+    nothing.
+    """
     told, path = notice.authority.encode(), folder / AUTHORITY
     if path.exists() and path.read_bytes() == told:
         return []
     try:
         end = x509.load_pem_x509_certificate(told).not_valid_after_utc
     except ValueError:
-        raise FormatError("the notice names an authority that is not a certificate; tell the operator") from None
+        raise FormatError(
+            "the notice names an authority that is not a certificate; tell the operator"
+        ) from None
     if end <= now:
-        raise FormatError(f"the notice names an authority that ended on {end:%Y-%m-%d}; tell the operator")
-    Journal(folder / "journal.db").append(("authority", {"sha256": sha256(told), "ends": end.isoformat()}))
+        raise FormatError(
+            f"the notice names an authority that ended on {end:%Y-%m-%d}; tell the"
+            " operator"
+        )
+    Journal(folder / "journal.db").append(
+        ("authority", {"sha256": sha256(told), "ends": end.isoformat()})
+    )
     write_whole(path, told)
-    return [f"the coordinator has renewed its authority, to {end:%Y-%m-%d}; its pinned key has signed this"]
+    return [
+        f"the coordinator has renewed its authority, to {end:%Y-%m-%d}; its pinned key"
+        " has signed this"
+    ]
 
 
 class NoticeWatch:
-    """Fetches the notice now and then, in a thread of its own, and has the news when it is asked."""
+    """Fetches the notice now and then, in a thread of its own, and has the news when it is
+    asked.
+    """
 
-    def __init__(self, gate: Gate, key: str, approved: Callable[[], Collection[str]]) -> None:
+    def __init__(
+        self, gate: Gate, key: str, approved: Callable[[], Collection[str]]
+    ) -> None:
         self._gate, self._key, self._approved = gate, key, approved
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended = threading.Event()
@@ -168,12 +223,16 @@ class NoticeWatch:
                 return
 
     def look(self) -> list[str]:
-        """Fetch once, and tell what was not told before; that nobody answers is told by the SuperNode already."""
+        """Fetch once, and tell what was not told before; that nobody answers is told by the
+        SuperNode already.
+        """
         told = []
         with suppress(NodeError):
             content = self._gate.fetch(NOTICE_PATH, MAX_NOTICE_BYTES)
             try:
-                told = take_notice(self._gate.folder, content, self._key, datetime.now(UTC))
+                told = take_notice(
+                    self._gate.folder, content, self._key, datetime.now(UTC)
+                )
             except (RidgewayError, OSError) as error:
                 told = [f"a notice of the coordinator was not taken: {error}"]
         with suppress(RidgewayError, OSError):

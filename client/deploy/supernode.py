@@ -1,7 +1,8 @@
-"""The holder's side of a deployment: the SuperNode, and the SuperExec that starts approved bundles for it.
+"""The holder's side of a deployment: the SuperNode, and the SuperExec that starts approved bundles
+for it.
 
-Starts both as processes (client/deploy/supernode_process.py, common/deploy/approved_bundle.py); imports nothing of
-Flower. Knows nothing of rounds.
+Starts both as processes (client/deploy/supernode_process.py, common/deploy/approved_bundle.py);
+imports nothing of Flower.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ridgeway.client.deploy.supernode_process import AUTHORITY, BELL, HEARTBEAT_S, HELD_NODE
+from ridgeway.client.deploy.supernode_process import (
+    AUTHORITY,
+    BELL,
+    HEARTBEAT_S,
+    HELD_NODE,
+)
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
@@ -41,8 +47,9 @@ LOOP_PAUSE_S = 0.25
 LOOK_INTERVAL_S = 5.0
 STOP_GRACE_S = 5.0
 HELD_CONNECTION_S = 2 * HEARTBEAT_S + 30.0
-"""How long a coordinator may take a SuperNode that died without goodbye for still there: two missed heartbeats, and the
-time to start it a few times."""
+"""How long a coordinator may take a SuperNode that died without goodbye for still there: two missed
+heartbeats, and the time to start it a few times.
+"""
 RETRY_PAUSE_S = 3.0
 LAUNCHER = f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r}); "
 """A command that is run from where this very module lies, in a checkout as in an installation."""
@@ -73,10 +80,11 @@ def run(
     news: Callable[[], Iterable[str]],
     tick: Callable[[], None],
 ) -> None:
-    """Keep the SuperNode running until `stopped()`. Raises NodeRefused where trying again cannot help.
+    """Keep the SuperNode running until `stopped()`. Raises NodeRefused where trying again cannot
+    help.
 
-    A changed ca.crt holds at once, a changed list of approved bundles as soon as no answer is being given. `news` is
-    asked for words to tell, and `tick` is called a few times a second.
+    A changed ca.crt holds at once, a changed list of approved bundles as soon as no answer is being
+    given. `news` is asked for words to tell, and `tick` is called a few times a second.
     """
     _check(settings)
     with only_one(settings.folder, "a SuperNode"):
@@ -90,7 +98,9 @@ def run(
                 tail.read()
                 for words in news():
                     word(words)
-                if time.monotonic() >= look_at and executor.is_idle(approved_bundle.WARM_NAME):
+                if time.monotonic() >= look_at and executor.is_idle(
+                    approved_bundle.WARM_NAME
+                ):
                     look_at = time.monotonic() + LOOK_INTERVAL_S
                     approved = _taken_up(settings, approved, executor, word)
                 if node.process is not None and not node.is_running():
@@ -103,8 +113,12 @@ def run(
             stop_all((executor, node))
 
 
-def _taken_up(settings: NodeSettings, used: tuple[str, ...], executor: Child, word: Word) -> tuple[str, ...]:
-    """Stop the SuperExec if it was started with another list than holds now; it is started again at once."""
+def _taken_up(
+    settings: NodeSettings, used: tuple[str, ...], executor: Child, word: Word
+) -> tuple[str, ...]:
+    """Stop the SuperExec if it was started with another list than holds now; it is started again at
+    once.
+    """
     try:
         now = settings.approved()
     except (RidgewayError, OSError) as error:  # its owner may be writing it just now
@@ -113,12 +127,17 @@ def _taken_up(settings: NodeSettings, used: tuple[str, ...], executor: Child, wo
     if now != used:
         executor.stop(STOP_GRACE_S)
         executor.environment = {**executor.environment, **_approval(settings)}
-        word(f"from now on these bundles may run here: {', '.join(each[:12] for each in now)}")
+        word(
+            "from now on these bundles may run here:"
+            f" {', '.join(each[:12] for each in now)}"
+        )
     return now
 
 
 class LogTail:
-    """Reads what a SuperNode adds to its log, and says the few things that a holder wants to know."""
+    """Reads what a SuperNode adds to its log, and says the few things that a holder wants to
+    know.
+    """
 
     def __init__(self, log: Path, address: str, word: Word) -> None:
         self._log, self._address, self._word = log, address, word
@@ -142,14 +161,19 @@ class LogTail:
             self._tell(line)
 
     def may_be_held(self) -> bool:
-        """Whether a coordinator that does not let this SuperNode in may only be waiting for an earlier one to fade."""
-        if not self._connected.exists() or self._connected.read_text(encoding="utf-8") != self._address:
+        """Whether a coordinator that does not let this SuperNode in may only be waiting for an
+        earlier one to fade.
+        """
+        if (
+            not self._connected.exists()
+            or self._connected.read_text(encoding="utf-8") != self._address
+        ):
             return False
         if self._held_since is None:
             self._held_since = time.monotonic()
             self._word(
-                f"{self._address} still holds the last connection or has shut this key out; "
-                f"trying for {HELD_CONNECTION_S:g} s"
+                f"{self._address} still holds the last connection or has shut this key"
+                f" out; trying for {HELD_CONNECTION_S:g} s"
             )
         return time.monotonic() - self._held_since < HELD_CONNECTION_S
 
@@ -170,43 +194,64 @@ class LogTail:
 
 
 def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
-    """Raise if the SuperNode ended because of something that stays as it is until a person changes it."""
+    """Raise if the SuperNode ended because of something that stays as it is until a person changes
+    it.
+    """
     tail.read()
     said, tail.said = tail.said, ""
     if "[code: 2004]" in said:
         if not tail.may_be_held():
             raise NodeRefused(
-                f"the coordinator at {settings.superlink} does not know this holder's key, or it is in use on another "
-                f"machine; hand {settings.folder / CARD} to its operator, who admits it with `ridgeway coordinator "
-                "admit`, and start again"
+                f"the coordinator at {settings.superlink} does not know this holder's"
+                " key, or it is in use on another machine; hand"
+                f" {settings.folder / CARD} to its operator, who admits it with"
+                " `ridgeway coordinator admit`, and start again"
             )
         node.rest(RETRY_PAUSE_S)
     elif "UNEXPECTED_EOF" in said:  # the gate went away within a handshake
         return
     elif "SSL/TLS handshake error" in said or "CERTIFICATE_VERIFY_FAILED" in said:
         raise NodeRefused(
-            f"the certificate shown by {settings.superlink} is not one of the authority in ca.crt, or is for another "
-            "name or time; compare the address with the operator, and if the authority was renewed, ask for the new "
-            f"invitation and run: ridgeway client accept {settings.folder} --invite invite/"
+            f"the certificate shown by {settings.superlink} is not one of the authority"
+            " in ca.crt, or is for another name or time; compare the address with the"
+            " operator, and if the authority was renewed, ask for the new invitation"
+            f" and run: ridgeway client accept {settings.folder} --invite invite/"
         )
-    elif "SuperNode ID" not in said and node.process is not None and node.process.returncode == 0:
+    elif (
+        "SuperNode ID" not in said
+        and node.process is not None
+        and node.process.returncode == 0
+    ):
         raise NodeRefused(
-            f"the coordinator at {settings.superlink} rejects this holder's signature; a clock that is wrong by more "
-            "than 5 s is the likely cause: set both clocks and start again"
+            f"the coordinator at {settings.superlink} rejects this holder's signature;"
+            " a clock that is wrong by more than 5 s is the likely cause: set both"
+            " clocks and start again"
         )
     elif "Exit Code:" in said:
-        raise NodeError(f"the SuperNode cannot start; its last words in {node.log} are: {last_words(node.log)}")
+        raise NodeError(
+            f"the SuperNode cannot start; its last words in {node.log} are:"
+            f" {last_words(node.log)}"
+        )
 
 
 def _check(settings: NodeSettings) -> None:
     public_line(settings.folder / "node.key")
     if not (settings.folder / "ca.crt").is_file():
-        raise NodeError(f"there is no {settings.folder / 'ca.crt'}; get the authority's certificate from the operator")
+        raise NodeError(
+            f"there is no {settings.folder / 'ca.crt'}; get the authority's certificate"
+            " from the operator"
+        )
     if not ADDRESS.fullmatch(settings.superlink):
-        raise NodeError(f"{settings.superlink!r} is not an address; give the coordinator as HOST:PORT")
+        raise NodeError(
+            f"{settings.superlink!r} is not an address; give the coordinator as"
+            " HOST:PORT"
+        )
     approved = settings.approved()
     if not approved or not all(map(approved_bundle.DIGEST.fullmatch, approved)):
-        raise NodeError("no bundle is approved, or a hash is not 64 small hexadecimal digits; approve the round's code")
+        raise NodeError(
+            "no bundle is approved, or a hash is not 64 small hexadecimal digits;"
+            " approve the round's code"
+        )
 
 
 def _children(settings: NodeSettings) -> tuple[Child, Child]:
@@ -221,13 +266,27 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     own = {
         BELL: str(bell),
         AUTHORITY: str(folder / "ca.crt"),
-        **({"HTTPS_PROXY": settings.proxy, "https_proxy": settings.proxy} if settings.proxy else {}),
+        **(
+            {"HTTPS_PROXY": settings.proxy, "https_proxy": settings.proxy}
+            if settings.proxy
+            else {}
+        ),
     }
     node = Child("supernode", words, environment | own, folder / "logs/supernode.log")
     runner = str(Path(approved_bundle.__file__).resolve())
-    words = [approved_bundle.CLIENT_APP, f"127.0.0.1:{port}", str(folder / "secret"), str(bell)]
+    words = [
+        approved_bundle.CLIENT_APP,
+        f"127.0.0.1:{port}",
+        str(folder / "secret"),
+        str(bell),
+    ]
     executor = [sys.executable, "-P", runner, *words]
-    return node, Child("superexec", executor, environment | _approval(settings), folder / "logs/clientapps.log")
+    return node, Child(
+        "superexec",
+        executor,
+        environment | _approval(settings),
+        folder / "logs/clientapps.log",
+    )
 
 
 def _approval(settings: NodeSettings) -> dict[str, str]:
@@ -249,5 +308,13 @@ def _supernode(folder: Path, superlink: str, port: int) -> list[str]:
         "--superexec-auth-secret-file": str(folder / "secret"),
         "--node-config": str(folder / "node.toml"),
     }
-    code = f"{LAUNCHER}from ridgeway.client.deploy.supernode_process import main; main()"
-    return [sys.executable, "-P", "-c", code, *(word for pair in words.items() for word in pair)]
+    code = (
+        f"{LAUNCHER}from ridgeway.client.deploy.supernode_process import main; main()"
+    )
+    return [
+        sys.executable,
+        "-P",
+        "-c",
+        code,
+        *(word for pair in words.items() for word in pair),
+    ]

@@ -1,11 +1,11 @@
-"""The SuperNode as a process: Flower's own, with shorter waits, and an end that comes when its main loop ends.
+"""The SuperNode as a process: Flower's own, with shorter waits, and an end that comes when its main
+loop ends.
 
-It stays connected where Flower's would not: a renewed authority holds from the next request on, and a connection that
-an earlier SuperNode of this holder left without goodbye is taken back at once. And it follows no redirect, as Flower's
+It stays connected where Flower's would not: a renewed authority holds from the next request on, and
+a connection that
+an earlier SuperNode of this holder left without goodbye is taken back at once. And it follows no
+redirect, as Flower's
 would: a coordinator cannot make a holder's SuperNode ask another address.
-
-Knows the inside of Flower 1.41's `start_client_internal` and of its connection to the SuperLink, and refuses to start
-where they have changed. Knows nothing of bundles.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ BELL = "RIDGEWAY_BELL"
 AUTHORITY = "RIDGEWAY_AUTHORITY"
 """Names the file with the authority's certificate."""
 HELD_NODE = "RIDGEWAY_HELD_NODE"
-"""The id of the connection of an earlier SuperNode, of which the one that starts this knows that it is gone."""
+"""The id of the connection of an earlier SuperNode, of which the one that starts this knows that it
+is gone.
+"""
 HEARTBEAT_S = 15
-"""What the SuperLink is told of heartbeats: whoever was not heard for two of these is gone. Flower's own are 30 s."""
+"""What the SuperLink is told of heartbeats: whoever was not heard for two of these is gone.
+Flower's own are 30 s.
+"""
 ALREADY_THERE = 412
 """What the SuperLink answers to a SuperNode that it takes for connected."""
-OTHER_FLOWER = "this version of Flower is otherwise than 1.41 inside; install the pinned one"
+OTHER_FLOWER = (
+    "this version of Flower is otherwise than 1.41 inside; install the pinned one"
+)
 IDLE_S = 3
 """How long Flower's loop sleeps when no message has come, with no setting for it."""
 REPLY_S = 0.5
@@ -40,12 +46,16 @@ REPLY_S = 0.5
 REPLY_PAUSE_S = 0.05
 LEAST_PAUSE_S = 0.2
 PART_PAUSE_S = 0.1
-"""How long to wait for a part of a message that the other side is still sending. Flower waits a second."""
+"""How long to wait for a part of a message that the other side is still sending. Flower waits a
+second.
+"""
 
 
 class Pace:
-    """Stands in for the module `time` in Flower's loop: between looks for a message it pauses a tenth of the time since
-    the last one, so that it looks often in a round, and at rest as seldom as Flower does."""
+    """Stands in for the module `time` in Flower's loop: between looks for a message it pauses a
+    tenth of the time since the last one, so that it looks often in a round, and at rest as seldom
+    as Flower does.
+    """
 
     def __init__(self) -> None:
         self._worked = -math.inf
@@ -60,15 +70,22 @@ class Pace:
 
 
 def quicken(loop: ModuleType, bell: str) -> None:
-    """Replace the fixed waits of Flower's loop, and ring when a task is there; raises where they are not as known.
+    """Replace the fixed waits of Flower's loop, and ring when a task is there; raises where they
+    are not as known.
 
-    Flower takes the first reply that it finds for the one to the message at hand. That may be a late one of a run that
-    was cut off, and each reply would from then on wait for the next message. So replies are pushed until that of the
-    message's own run is among them.
+    Flower takes the first reply that it finds for the one to the message at hand. That may be a
+    late one of a run that was cut off, and each reply would from then on wait for the next message.
+    So replies are pushed until that of the message's own run is among them.
     """
-    wait, pull, push = loop.start_client_internal.__code__, loop._pull_and_store_message, loop._push_messages
+    wait, pull, push = (
+        loop.start_client_internal.__code__,
+        loop._pull_and_store_message,
+        loop._push_messages,
+    )
     known = IDLE_S in wait.co_consts and REPLY_S in push.__code__.co_consts
-    if not known or not {"_pull_and_store_message", "_push_messages"} <= set(wait.co_names):
+    if not known or not {"_pull_and_store_message", "_push_messages"} <= set(
+        wait.co_names
+    ):
         raise SystemExit(OTHER_FLOWER)
     if "initial_backoff" not in (loop.pull_objects.__kwdefaults__ or {}):
         raise SystemExit(OTHER_FLOWER)
@@ -90,17 +107,33 @@ def quicken(loop: ModuleType, bell: str) -> None:
         while asked not in sent:
             push(send=sending, **named)
 
-    loop.time, loop._pull_and_store_message, loop._push_messages = Pace(), pulling, pushing  # type: ignore[attr-defined]
+    loop.time, loop._pull_and_store_message, loop._push_messages = (
+        Pace(),
+        pulling,
+        pushing,
+    )  # type: ignore[attr-defined]
     loop.pull_objects.__kwdefaults__["initial_backoff"] = PART_PAUSE_S
 
 
-def stay_connected(connection: ModuleType, heartbeat: ModuleType, authority: Path, held: int | None) -> None:
-    """Let Flower's connection follow a renewed authority, take a held one back, and be missed sooner."""
+def stay_connected(
+    connection: ModuleType, heartbeat: ModuleType, authority: Path, held: int | None
+) -> None:
+    """Let Flower's connection follow a renewed authority, take a held one back, and be missed
+    sooner.
+    """
     made = connection.FleetHttpClient
-    known = all(hasattr(each, "HEARTBEAT_DEFAULT_INTERVAL") for each in (connection, heartbeat))
-    if not known or not hasattr(made, "_send") or "_client" not in made.close.__code__.co_names:
+    known = all(
+        hasattr(each, "HEARTBEAT_DEFAULT_INTERVAL") for each in (connection, heartbeat)
+    )
+    if (
+        not known
+        or not hasattr(made, "_send")
+        or "_client" not in made.close.__code__.co_names
+    ):
         raise SystemExit(OTHER_FLOWER)
-    connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT_S  # type: ignore[attr-defined]
+    connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = (
+        HEARTBEAT_S  # type: ignore[attr-defined]
+    )
     connection.FleetHttpClient = lasting(made, authority, held)  # type: ignore[attr-defined]
 
 
@@ -123,13 +156,18 @@ def lasting(made: Any, authority: Path, held: int | None) -> Any:
             self._client.follow_redirects = False
 
         def _send(self, *words: Any, **named: Any) -> Any:
-            with contextlib.suppress(OSError):  # its owner may be writing it just now; an SSLError is one
+            # its owner may be writing it just now; an SSLError is one
+            with contextlib.suppress(OSError):
                 if (now := stamp()) != self._trusted:
                     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
                     context.load_verify_locations(cafile=authority)
-                    self._earlier.append(self._client)  # the other thread may be within a request
+                    self._earlier.append(
+                        self._client
+                    )  # the other thread may be within a request
                     timeout = self._client.timeout
-                    self._client = httpx.Client(verify=context, timeout=timeout, follow_redirects=False)
+                    self._client = httpx.Client(
+                        verify=context, timeout=timeout, follow_redirects=False
+                    )
                     self._trusted = now
             return super()._send(*words, **named)
 
@@ -144,7 +182,9 @@ def lasting(made: Any, authority: Path, held: int | None) -> Any:
             except httpx.HTTPStatusError as error:
                 if held is None or error.response.status_code != ALREADY_THERE:
                     raise
-            with contextlib.suppress(httpx.HTTPStatusError):  # it may have faded just now
+            with contextlib.suppress(
+                httpx.HTTPStatusError
+            ):  # it may have faded just now
                 self.DeactivateNode(DeactivateNodeRequest(node_id=held))
             return super().ActivateNode(request)
 
@@ -162,7 +202,12 @@ def main() -> None:
 
         quicken(loop, os.environ[BELL])
         held = os.environ.get(HELD_NODE)
-        stay_connected(connection, heartbeat, Path(os.environ[AUTHORITY]), int(held) if held else None)
+        stay_connected(
+            connection,
+            heartbeat,
+            Path(os.environ[AUTHORITY]),
+            int(held) if held else None,
+        )
         flower_supernode()
     except SystemExit as end:
         code = end.code

@@ -1,4 +1,4 @@
-"""The page of a holder: what it asks for. Knows HTTP; what is answered is read by the view."""
+"""The page of a holder: what it asks for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A holder's folder as its page shows it: what left, what that cost, what was refused, and the code that may run.
+"""A holder's folder as its page shows it: what left, what that cost, what was refused, and the code
+that may run.
 
-Reads the folder's records, which hold no text of the corpus, and writes nothing. Knows nothing of HTTP.
+Reads the folder's records, which hold no text of the corpus, and writes nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +24,38 @@ from ridgeway.common.protocol.invitation import INVITE
 
 JOURNAL = "journal.db"
 AUDIT = "audit.json"
-"""Where an audit's figures are shown from: what `ridgeway client audit … --json` prints, if it is put there."""
-AUDIT_FIGURES = ("found", "recovered", "rare_recovered", "chance", "precision", "exact", "proven", "window")
+"""Where an audit's figures are shown from: what `ridgeway client audit … --json` prints, if it is
+put there.
+"""
+AUDIT_FIGURES = (
+    "found",
+    "recovered",
+    "rare_recovered",
+    "chance",
+    "precision",
+    "exact",
+    "proven",
+    "window",
+)
 """What is shown of a finding; whatever else the file holds is left out."""
 
 CONTENTS: Mapping[str, str] = {
     "here": "that it is there, and which release it has",
-    "offer": "that it can take part: its domain, its epoch's random name, its public keys for this session",
+    "offer": (
+        "that it can take part: its domain, its epoch's random name, its public keys"
+        " for this session"
+    ),
     "clear_statistics": "its exact sums, in the clear",
     "noisy_statistics": "its sums over bounded documents, under noise",
-    "counted": "counts of its held-out documents for one router: under noise in private rounds, else in the clear",
+    "counted": (
+        "counts of its held-out documents for one router: under noise in private"
+        " rounds, else in the clear"
+    ),
     "envelopes": "shares of its masks' secrets, each encrypted for one other member",
     "held": "that it keeps the others' shares",
-    "sealed_sums": "its numbers under masks: noise until a sum over many members is opened",
+    "sealed_sums": (
+        "its numbers under masks: noise until a sum over many members is opened"
+    ),
     "confirmed": "its signature over who is in a sum",
     "locked": "its signature over the one sum that it will open",
     "revealed": "shares that take the masks off a sum, never off one member's part",
@@ -76,7 +96,9 @@ class HolderView:
             "address": record.settings.address,
             "release": received[-1].facts["number"] if received else None,
             "mode": terms.mode if terms else None,
-            "modes": {mode: MODE_SENTENCES[mode] for mode in record.settings.policy.modes},
+            "modes": {
+                mode: MODE_SENTENCES[mode] for mode in record.settings.policy.modes
+            },
             "epoch": _epoch(record),
             "notices": len(record.totals.notices()),
             **_sent(record, items),
@@ -89,7 +111,10 @@ class HolderView:
     def checks(self) -> list[dict[str, Any]]:
         """Whether the records are as they were written, and agree."""
         record = HolderRecord(self._folder)
-        return [{"name": each.name, "words": self.plain(each.words), "good": each.good} for each in record.check()]
+        return [
+            {"name": each.name, "words": self.plain(each.words), "good": each.good}
+            for each in record.check()
+        ]
 
     def plain(self, error: object) -> str:
         """What an error or a sentence says, without the place of the folder."""
@@ -100,14 +125,26 @@ class HolderView:
 
 
 def _sent(record: HolderRecord, items: Iterable[SentItem]) -> dict[str, Any]:
-    """What left and what was refused, the newest first; cohorts stand once, by the names that are known here."""
+    """What left and what was refused, the newest first; cohorts stand once, by the names that are
+    known here.
+    """
     cohorts: dict[tuple[str, ...], int] = {}
     rows = []
     for each in items:
         facts = each.to_json()
         place = cohorts.setdefault(each.members, len(cohorts)) if each.members else None
-        rows.append({**facts, "members": len(each.members), "cohort": place, "holds": CONTENTS.get(each.kind, "")})
-    named = [sorted(record.names.get(key, f"{key[:12]}…") for key in keys) for keys in cohorts]
+        rows.append(
+            {
+                **facts,
+                "members": len(each.members),
+                "cohort": place,
+                "holds": CONTENTS.get(each.kind, ""),
+            }
+        )
+    named = [
+        sorted(record.names.get(key, f"{key[:12]}…") for key in keys)
+        for keys in cohorts
+    ]
     return {"items": rows[::-1], "cohorts": named}
 
 
@@ -117,7 +154,12 @@ def _by_kind(left: list[SentItem]) -> list[dict[str, Any]]:
     for each in left:
         sizes[each.kind] += each.bytes
     return [
-        {"kind": kind, "holds": CONTENTS.get(kind, ""), "times": times[kind], "bytes": sizes[kind]}
+        {
+            "kind": kind,
+            "holds": CONTENTS.get(kind, ""),
+            "times": times[kind],
+            "bytes": sizes[kind],
+        }
         for kind in sorted(times, key=lambda kind: -sizes[kind])
     ]
 
@@ -126,7 +168,8 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
     """What a document has cost so far and may cost, and what of this holder was seen.
 
     spent, allowed: an ε; None stands for infinity. exact: how many outputs had no noise.
-    sums:   sums under masks with this holder's part that were opened, or may have been, by what was summed.
+    sums:   sums under masks with this holder's part that were opened, or may have been, by what was
+            summed.
     clear:  answers that showed its own exact numbers. noisy: its own numbers under noise.
     """
     masked = [each for each in items if each.kind == "sealed_sums"]
@@ -137,11 +180,17 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
         "delta": account["delta"],
         "exact": sum(each["rho"] == "exact" for each in account["outputs"]),
         "outputs": len(account["outputs"]),
-        "sums": Counter(f"{each.lot} {each.opened}" for each in masked if each.opened in ("yes", "perhaps")),
+        "sums": Counter(
+            f"{each.lot} {each.opened}"
+            for each in masked
+            if each.opened in ("yes", "perhaps")
+        ),
         "unopened": sum(each.opened == "no" for each in masked),
         "clear": sum(each.opened == "clear" for each in items),
         "noisy": sum(each.opened == "noisy" for each in items),
-        "round_limit": None if policy.max_round_epsilon == math.inf else policy.max_round_epsilon,
+        "round_limit": (
+            None if policy.max_round_epsilon == math.inf else policy.max_round_epsilon
+        ),
         "min_cohort": policy.min_cohort,
     }
 
@@ -158,18 +207,27 @@ def _epoch(record: HolderRecord) -> dict[str, Any] | None:
 
 def _bundle(record: HolderRecord) -> dict[str, Any]:
     """The code of this installation, and whether it is what the owner has approved."""
-    return {**_installed(), "approved": _installed()["sha256"] in record.settings.bundles} | {
-        "approvals": list(record.settings.bundles)
-    }
+    return {
+        **_installed(),
+        "approved": _installed()["sha256"] in record.settings.bundles,
+    } | {"approvals": list(record.settings.bundles)}
 
 
 @cache
 def _installed() -> dict[str, Any]:
     files = [
-        {"name": name, "lines": content.count(b"\n"), "sha256": hashlib.sha256(content).hexdigest()}
+        {
+            "name": name,
+            "lines": content.count(b"\n"),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
         for name, content in bundle_files().items()
     ]
-    return {"sha256": installed_sha256(), "files": files, "lines": sum(each["lines"] for each in files)}
+    return {
+        "sha256": installed_sha256(),
+        "files": files,
+        "lines": sum(each["lines"] for each in files),
+    }
 
 
 def audit_figures(path: Path) -> list[dict[str, Any]] | None:
@@ -178,7 +236,11 @@ def audit_figures(path: Path) -> list[dict[str, Any]] | None:
         findings = json.loads(path.read_bytes())["findings"]
         return [
             {"view": str(each["view"])[:100]}
-            | {name: each[name] for name in AUDIT_FIGURES if isinstance(each.get(name), int | float)}
+            | {
+                name: each[name]
+                for name in AUDIT_FIGURES
+                if isinstance(each.get(name), int | float)
+            }
             for each in findings
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):

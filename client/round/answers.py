@@ -1,7 +1,8 @@
 """A request in, a signed answer out: decode, ask the policy, do the work, encode.
 
-Whatever goes wrong becomes a refusal with a code and a reason that hold nothing private; the whole story
-is written to the holder's own log. No answer depends on the corpus but by the vectors that a mode releases.
+Whatever goes wrong becomes a refusal with a code and a reason that hold nothing private; the whole
+story is written to the holder's own log. No answer depends on the corpus but by the vectors that a
+mode releases.
 """
 
 from __future__ import annotations
@@ -51,27 +52,49 @@ REASONS: dict[type[RidgewayError], tuple[str, str]] = {
         "device_missing",
         "this holder's GPU cannot be used as it is set up; its own log says why",
     ),
-    errors.EncoderError: ("encoder_missing", "the round's encoder cannot be used on this holder's machine"),
+    errors.EncoderError: (
+        "encoder_missing",
+        "the round's encoder cannot be used on this holder's machine",
+    ),
 }
 
 
 def answer(holder: Holder, packet: Packet) -> Packet:
-    """The holder's signed answer, whatever arrives and goes wrong; raises only if it cannot note what it sends."""
+    """The holder's signed answer, whatever arrives and goes wrong; raises only if it cannot note
+    what it sends.
+    """
     round_: dict[str, Any] = {"round": NO_ROUND, "number": 0}
     try:
         request = open_packet(packet)
-        check_coordinator(holder.journal, holder.settings.policy.coordinator, request.sender, request.handovers)
-        round_ = {"round": request.round, "number": request.number, **_mode(request.message)}
+        check_coordinator(
+            holder.journal,
+            holder.settings.policy.coordinator,
+            request.sender,
+            request.handovers,
+        )
+        round_ = {
+            "round": request.round,
+            "number": request.number,
+            **_mode(request.message),
+        }
         message, blobs = _handler(request)(holder, request)
     except Exception as error:
         message, blobs = _refusal(holder, error), ()
-    reply = seal_packet(message, holder.identity, round=round_["round"], reply_to=packet.digest, blobs=blobs)
+    reply = seal_packet(
+        message,
+        holder.identity,
+        round=round_["round"],
+        reply_to=packet.digest,
+        blobs=blobs,
+    )
     _note(holder, round_, message, reply)
     return reply
 
 
 def _mode(message: Message) -> dict[str, str]:
-    """Under which mode something is asked for, where the request says it: for the owner's own record."""
+    """Under which mode something is asked for, where the request says it: for the owner's own
+    record.
+    """
     if isinstance(message, messages.Announce | messages.Evaluate):
         return {"mode": message.terms.mode}
     if isinstance(message, messages.Collect | messages.Share):
@@ -82,23 +105,33 @@ def _mode(message: Message) -> dict[str, str]:
 def _refusal(holder: Holder, error: Exception) -> messages.Refusal:
     if isinstance(error, Refused):
         holder.log.warning("refused (%s): %s", error.code, error.reason)
-        return messages.Refusal(code=error.code, reason=error.reason[:500], keys=error.keys[:MAX_HOLDERS])
+        return messages.Refusal(
+            code=error.code, reason=error.reason[:500], keys=error.keys[:MAX_HOLDERS]
+        )
     holder.log.error("could not answer: %s", errors.first_line(error), exc_info=error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return messages.Refusal(code="disk_full", reason="this holder's disk is full")
     for kind, (code, reason) in REASONS.items():
         if isinstance(error, kind):
             return messages.Refusal(code=code, reason=reason)
-    return messages.Refusal(code="failed", reason="this holder could not answer; its own log says why")
+    return messages.Refusal(
+        code="failed", reason="this holder could not answer; its own log says why"
+    )
 
 
-def _note(holder: Holder, round_: dict[str, Any], message: Message, reply: Packet) -> None:
-    """Remember what is about to leave: kind, size and hash, and of sums the cohort or session that they are for."""
+def _note(
+    holder: Holder, round_: dict[str, Any], message: Message, reply: Packet
+) -> None:
+    """Remember what is about to leave: kind, size and hash, and of sums the cohort or session that
+    they are for.
+    """
     facts: dict[str, Any] = {
         **round_,
         "kind": message.kind,
         "sha256": reply.digest,
-        "bytes": len(reply.header) + sum(memoryview(blob).nbytes for blob in reply.blobs),
+        "bytes": (
+            len(reply.header) + sum(memoryview(blob).nbytes for blob in reply.blobs)
+        ),
     }
     if isinstance(message, messages.ClearStatistics | messages.NoisyStatistics):
         facts |= {"cohort": message.cohort, "epoch": message.source}
@@ -112,20 +145,44 @@ def _note(holder: Holder, round_: dict[str, Any], message: Message, reply: Packe
 def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
     cohort = request.message.cohort
     holder.take_handovers(request.message.handovers)
-    found = [_refusal(holder, error) for error in obstacles(holder, cohort)] if cohort else []
-    told = {each.code: messages.Obstacle(code=each.code, keys=each.keys) for each in found}
+    found = (
+        [_refusal(holder, error) for error in obstacles(holder, cohort)]
+        if cohort
+        else []
+    )
+    told = {
+        each.code: messages.Obstacle(code=each.code, keys=each.keys) for each in found
+    }
     current = holder.epochs.current()
     epoch = _open_epoch(holder, current) if current else None
-    return messages.Here(release=_held(holder), epoch=epoch, obstacles=tuple(told.values())), ()
+    return (
+        messages.Here(
+            release=_held(holder), epoch=epoch, obstacles=tuple(told.values())
+        ),
+        (),
+    )
 
 
 def _open_epoch(holder: Holder, epoch: Epoch) -> messages.OpenEpoch:
-    return messages.OpenEpoch(name=epoch.name, used=holder.totals.has_signed("statistics", epoch.name))
+    return messages.OpenEpoch(
+        name=epoch.name, used=holder.totals.has_signed("statistics", epoch.name)
+    )
 
 
 def _held(holder: Holder) -> messages.HeldRelease | None:
-    newest = next((each.facts for each in holder.releases() if each.facts["number"] == holder.newest), None)
-    return messages.HeldRelease(number=newest["number"], release=newest["release"]) if newest else None
+    newest = next(
+        (
+            each.facts
+            for each in holder.releases()
+            if each.facts["number"] == holder.newest
+        ),
+        None,
+    )
+    return (
+        messages.HeldRelease(number=newest["number"], release=newest["release"])
+        if newest
+        else None
+    )
 
 
 def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
@@ -137,7 +194,11 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
     holder.encoder(terms)
     epoch = holder.epoch(terms)
     holder.check_affordable(terms)
-    advert = masked_answers.advertised(holder, request, terms, epoch.name) if terms.uses_masks else None
+    advert = (
+        masked_answers.advertised(holder, request, terms, epoch.name)
+        if terms.uses_masks
+        else None
+    )
     offer = messages.Offer(
         domain=holder.domain,
         epoch=_open_epoch(holder, epoch),
@@ -149,13 +210,19 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
 
 
 def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
-    """Send this holder's own sums: exact ones in clear rounds, under all of the noise in private ones."""
+    """Send this holder's own sums: exact ones in clear rounds, under all of the noise in private
+    ones.
+    """
     cohort = request.message.cohort
     terms = cohort.terms
     check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
     if terms.uses_masks:
-        raise Refused("not_masked", "under these terms this holder sends no sums but under masks")
-    check_members(holder.handovers, holder.pinned_keys, [each.key for each in cohort.members])
+        raise Refused(
+            "not_masked", "under these terms this holder sends no sums but under masks"
+        )
+    check_members(
+        holder.handovers, holder.pinned_keys, [each.key for each in cohort.members]
+    )
     epoch = holder.epoch(terms)
     holder.note_cohort(request.round, cohort)
     named = {"cohort": cohort.id, "source": epoch.name}
@@ -163,7 +230,8 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
         noisy = holder.noisy(epoch, terms.privacy).column_sums()
         return messages.NoisyStatistics(**named), (vector_blob(terms.vector_of(noisy)),)
     sums = holder.exact_sums(epoch, cohort)
-    check_bound(terms.mass * len(cohort.domains))  # of plain masses the coordinator takes care: no refusal tells of one
+    # of plain masses the coordinator takes care: no refusal tells of one
+    check_bound(terms.mass * len(cohort.domains))
     holder.pay_exact(terms, epoch, "statistics")
     return messages.ClearStatistics(**named), (vector_blob(terms.vector_of(sums)),)
 
@@ -175,9 +243,14 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     message = request.message
     check_terms(holder.settings.policy, message.terms)
     if holder.domain not in message.domains:
-        raise Refused("wrong_domain", f"this holder's domain {holder.domain} is not among the router's")
+        raise Refused(
+            "wrong_domain",
+            f"this holder's domain {holder.domain} is not among the router's",
+        )
     if list(message.temperatures) != sorted(set(message.temperatures)):
-        raise Refused("malformed", "temperatures are not all different and in their order")
+        raise Refused(
+            "malformed", "temperatures are not all different and in their order"
+        )
     if message.terms.privacy:
         return _noisy_counts(holder, request)
     if message.terms.mode == "masked":
@@ -187,20 +260,30 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     return _exact_counts(holder, request, epoch)
 
 
-def _exact_counts(holder: Holder, request: Opened[messages.Evaluate], epoch: Epoch) -> Answer:
-    """Where the router routes held-out documents, what it changes, and what calibrates it: exact counts."""
+def _exact_counts(
+    holder: Holder, request: Opened[messages.Evaluate], epoch: Epoch
+) -> Answer:
+    """Where the router routes held-out documents, what it changes, and what calibrates it: exact
+    counts.
+    """
     message = request.message
     weights = weights_of(request.blobs[0], message.terms.features, len(message.domains))
     scorer = _scorer(holder, message, epoch, weights)
     last = _last_release(holder, message)
-    changes = scorer.changes(last, last.domains.index(holder.domain)) if last else (0, 0)
+    changes = (
+        scorer.changes(last, last.domains.index(holder.domain)) if last else (0, 0)
+    )
     counts = np.append(scorer.routed(), changes)
     quality = holder.expert_scores(epoch, message.experts)
-    reliability = scorer.calibration(message.temperatures) if message.temperatures else NO_COUNTS
+    reliability = (
+        scorer.calibration(message.temperatures) if message.temperatures else NO_COUNTS
+    )
     question = _question(request)
     if message.terms.mode == "masked":
         rows = paired(counts), quality
-        return masked_answers.seal_counts(holder, request, rows, paired(reliability), question)
+        return masked_answers.seal_counts(
+            holder, request, rows, paired(reliability), question
+        )
     own = {holder.handovers.owner(holder.identity.public): epoch.name}
     total = SignedTotal("counts", message.terms.id, epoch.name, own, question=question)
     with holder.sessions.alone():
@@ -214,17 +297,25 @@ def _exact_counts(holder: Holder, request: Opened[messages.Evaluate], epoch: Epo
 
 
 def _noisy_counts(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
-    """To which domain how many documents are routed, under noise, by the router that the noisy total gives.
+    """To which domain how many documents are routed, under noise, by the router that the noisy
+    total gives.
 
-    The total is public, so this holder solves it itself: nobody chooses the weights that it counts under.
+    The total is public, so this holder solves it itself: nobody chooses the weights that it counts
+    under.
     """
     message = request.message
     terms, privacy = message.terms, message.terms.privacy
     assert privacy is not None
     if message.session or message.temperatures or message.experts or message.last:
-        raise Refused("malformed", "in private rounds this holder counts for one router, and nothing else")
+        raise Refused(
+            "malformed",
+            "in private rounds this holder counts for one router, and nothing else",
+        )
     if set(message.holders) != set(message.domains):
-        raise Refused("malformed", "the total's holders and the router's domains do not belong together")
+        raise Refused(
+            "malformed",
+            "the total's holders and the router's domains do not belong together",
+        )
     epoch = holder.epoch(terms)
     weights = _solved(holder, request)
     holder.note_solved(request.round, weights)
@@ -241,7 +332,11 @@ def _solved(holder: Holder, request: Opened[messages.Evaluate]) -> Weights:
     assert terms.privacy is not None
     prior = holder.prior(terms.privacy)
     if prior is None or not isinstance(encoder, TableEncoder):
-        raise Refused("prior_missing", f"this holder has not got the prior {terms.privacy.prior[:12]} of these terms")
+        raise Refused(
+            "prior_missing",
+            f"this holder has not got the prior {terms.privacy.prior[:12]} of these"
+            " terms",
+        )
     vector = vector_of(request.blobs[0], terms.vector_size(domains))
     total = terms.statistics_of(vector, domains)
     weights = solve_private(total, terms.privacy, message.holders, prior, encoder.scale)
@@ -250,9 +345,13 @@ def _solved(holder: Holder, request: Opened[messages.Evaluate]) -> Weights:
     return weights
 
 
-def _scorer(holder: Holder, message: messages.Evaluate, epoch: Epoch, weights: Weights) -> Scorer:
+def _scorer(
+    holder: Holder, message: messages.Evaluate, epoch: Epoch, weights: Weights
+) -> Scorer:
     terms = message.terms
-    table = router_table(holder.encoder(terms), terms.sampling.sampling, weights, holder.settings.device)
+    table = router_table(
+        holder.encoder(terms), terms.sampling.sampling, weights, holder.settings.device
+    )
     own = message.domains.index(holder.domain)
     return Scorer(table, message.rule, holder.epochs.held_out(epoch), own)
 
@@ -264,7 +363,9 @@ def _question(request: Opened[messages.Evaluate]) -> str:
 
 
 def _last_release(holder: Holder, message: messages.Evaluate) -> Release | None:
-    """The release to compare with, from this holder's own copy; none if it has none that knows its domain."""
+    """The release to compare with, from this holder's own copy; none if it has none that knows its
+    domain.
+    """
     release = holder.release(message.last) if message.last else None
     if release is None or holder.domain not in release.domains:
         return None

@@ -35,7 +35,11 @@ from ridgeway.common.base.schema import Digest, Record, record_json
 from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
-from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared
+from ridgeway.common.statistics.statistics_file import (
+    Prepared,
+    load_prepared,
+    save_prepared,
+)
 from ridgeway.common.statistics.sums import Integers
 
 OPENED_EPOCH = "epoch"
@@ -85,18 +89,31 @@ class EpochStore:
         try:
             return Epoch.model_validate_json(path.read_bytes())
         except (FileNotFoundError, ValidationError):
-            raise FormatError(f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`") from None
+            raise FormatError(
+                f"{path} is missing or damaged; open a new epoch with `ridgeway client"
+                " ready`"
+            ) from None
 
-    def open(self, epoch: Epoch, fill: Callable[[Path], None], in_totals: Collection[str]) -> None:
+    def open(
+        self, epoch: Epoch, fill: Callable[[Path], None], in_totals: Collection[str]
+    ) -> None:
         """Put an epoch in place whole, and make it the current one.
 
         The one before it stays, since an answer under way may be reading it; earlier ones go.
         in_totals: the epochs that are in a total; the digests of their documents stay.
         """
-        kept = {epoch.name, *(str(each.facts["epoch"]) for each in self._journal.entries(OPENED_EPOCH)[-1:])}
+        kept = {
+            epoch.name,
+            *(
+                str(each.facts["epoch"])
+                for each in self._journal.entries(OPENED_EPOCH)[-1:]
+            ),
+        }
         with whole_folder(self._folder / epoch.name) as draft:
             fill(draft)
-            write_whole(draft / EPOCH, record_json(epoch.model_dump(mode="json")), private=True)
+            write_whole(
+                draft / EPOCH, record_json(epoch.model_dump(mode="json")), private=True
+            )
         self._folder.chmod(0o700)
         self._journal.append((OPENED_EPOCH, {"epoch": epoch.name, "sums": epoch.sums}))
         for path in self._folder.iterdir():
@@ -127,7 +144,9 @@ class EpochStore:
         return HeldOut(arrays["ids"], arrays["lengths"])
 
     def digests_of(self, name: str) -> Digests | None:
-        """One number for each document of an epoch, the current one or one that is in a total; None if not known."""
+        """One number for each document of an epoch, the current one or one that is in a total; None
+        if not known.
+        """
         for path in (self._folder / name / DIGESTS, self._past / name):
             if path.exists():
                 return load_file(path)["digests"]
@@ -136,7 +155,9 @@ class EpochStore:
     def scores(self, epoch: Epoch) -> QualityTable | None:
         """Scores of experts in the holder's domain; None if there are none."""
         path = self._path(epoch, SCORES)
-        return quality_from_json(json.loads(path.read_bytes())) if path.exists() else None
+        return (
+            quality_from_json(json.loads(path.read_bytes())) if path.exists() else None
+        )
 
     def noisy(self, epoch: Epoch, output: str) -> tuple[Integers, str] | None:
         """A vector under noise that was made before, and what it was made for."""
@@ -146,7 +167,9 @@ class EpochStore:
             return None
         return arrays["vector"], bytes(arrays["made_for"]).hex()
 
-    def keep_noisy(self, epoch: Epoch, output: str, vector: Integers, made_for: str) -> None:
+    def keep_noisy(
+        self, epoch: Epoch, output: str, vector: Integers, made_for: str
+    ) -> None:
         name = np.frombuffer(bytes.fromhex(made_for), np.uint8)
         content = save({"vector": vector, "made_for": name})
         write_whole(self._path(epoch, output + NOISY), content, private=True)
@@ -159,7 +182,10 @@ class EpochStore:
         try:
             return load_file(path)
         except (FileNotFoundError, SafetensorError):
-            raise FormatError(f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`") from None
+            raise FormatError(
+                f"{path} is missing or damaged; open a new epoch with `ridgeway client"
+                " ready`"
+            ) from None
 
 
 def write_statistics(draft: Path, prepared: Prepared) -> None:
@@ -173,7 +199,11 @@ def write_document_sums(draft: Path, sums: DocumentSums) -> None:
 
 
 def write_held_out(draft: Path, sample: HeldOut) -> None:
-    write_whole(draft / HELD_OUT, save({"ids": sample.ids, "lengths": sample.lengths}), private=True)
+    write_whole(
+        draft / HELD_OUT,
+        save({"ids": sample.ids, "lengths": sample.lengths}),
+        private=True,
+    )
 
 
 def write_scores(draft: Path, scores: QualityTable) -> None:

@@ -1,6 +1,5 @@
-"""A holder's scores of experts' answers to prompts of its domain: what it may tell of them is sums and numbers.
-
-Knows score files. Knows nothing of messages.
+"""A holder's scores of experts' answers to prompts of its domain: what it may tell of them is sums
+and numbers.
 """
 
 from __future__ import annotations
@@ -12,27 +11,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, DomainScore, QualityTable, quality_of
+from ridgeway.common.routing.quality import (
+    MAX_HOLDER_SCORES,
+    DomainScore,
+    QualityTable,
+    quality_of,
+)
 from ridgeway.common.routing.score_files import read_scores
 
 MIN_SCORES = 10
-"""The fewest scores of an expert whose sum is told: fewer would show what single prompts were worth."""
+"""The fewest scores of an expert whose sum is told: fewer would show what single prompts were
+worth.
+"""
 
 
 def own_scores(path: Path, domain: str) -> QualityTable:
     """What a file says of experts in this domain; lines of another domain are passed over."""
     own = (line for line in read_scores(path) if line.domain in ("", domain))
-    scores = (DomainScore(domain, name, score) for line in own for name, score in line.scores.items())
+    scores = (
+        DomainScore(domain, name, score)
+        for line in own
+        for name, score in line.scores.items()
+    )
     table = quality_of(scores, (domain,))
     if table.counts.max() > MAX_HOLDER_SCORES:
-        raise CorpusError(f"{path}: more than {MAX_HOLDER_SCORES:,} scores of one expert; give a part of them")
+        raise CorpusError(
+            f"{path}: more than {MAX_HOLDER_SCORES:,} scores of one expert; give a part"
+            " of them"
+        )
     return table
 
 
-def told_scores(table: QualityTable | None, experts: Sequence[str]) -> NDArray[np.int64]:
-    """The sums of these experts' scores in fixed point, then the numbers of scores: 0 for those with too few."""
+def told_scores(
+    table: QualityTable | None, experts: Sequence[str]
+) -> NDArray[np.int64]:
+    """The sums of these experts' scores in fixed point, then the numbers of scores: 0 for those
+    with too few.
+    """
     told = np.zeros((2, len(experts)), dtype=np.int64)
-    known = dict(zip(table.experts, zip(table.sums[0], table.counts[0], strict=True), strict=True)) if table else {}
+    known = (
+        dict(
+            zip(
+                table.experts,
+                zip(table.sums[0], table.counts[0], strict=True),
+                strict=True,
+            )
+        )
+        if table
+        else {}
+    )
     for place, name in enumerate(experts):
         total, count = known.get(name, (0, 0))
         if count >= MIN_SCORES:

@@ -1,4 +1,5 @@
-"""A domain holder's folder: settings, keys, the data that stands ready, releases that came, and a journal.
+"""A domain holder's folder: settings, keys, the data that stands ready, releases that came, and a
+journal.
 
 Nothing here reads the corpus: client/ready.py does, when the owner opens an epoch.
 """
@@ -39,7 +40,14 @@ from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior, read_prior
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.routing.release import MANIFEST, PRIVACY, ROUTER, TOKENIZER, Release, load_release
+from ridgeway.common.routing.release import (
+    MANIFEST,
+    PRIVACY,
+    ROUTER,
+    TOKENIZER,
+    Release,
+    load_release,
+)
 from ridgeway.common.statistics.sums import Integers, Statistics
 
 SETTINGS, CARD, IDENTITY = "client.toml", "holder.pub", "identity.key"
@@ -59,7 +67,8 @@ class HolderSettings(Record):
 
     corpus:     files and folders with the domain's text, or
     statistics: a file made ahead with `client prepare`, and `held_out` the documents it left out.
-    scores:     a file with scores of experts' answers to prompts of this domain, whose sums may be shared.
+    scores:     a file with scores of experts' answers to prompts of this domain, whose sums may be
+                shared.
     skip_broken: the largest share of records that may be passed over because they cannot be read.
     device:     where to sum: auto, cpu, cuda, or one card such as cuda:0.
     encoder:    where this machine finds the encoder, if not under its own name.
@@ -82,7 +91,9 @@ class HolderSettings(Record):
     spending: str | None = None
     address: str
     bundles: Annotated[tuple[Digest, ...], Field(min_length=1)]
-    proxy: str | None = Field(default=None, pattern=r"^https?://([^\s/@]+@)?[^\s/@]+:[0-9]{1,5}/?$")
+    proxy: str | None = Field(
+        default=None, pattern=r"^https?://([^\s/@]+@)?[^\s/@]+:[0-9]{1,5}/?$"
+    )
     policy: Policy
 
 
@@ -93,7 +104,9 @@ class Holder:
         self.folder = folder
         self.settings = read_settings(folder / SETTINGS, HolderSettings)
         if bool(self.settings.corpus) == bool(self.settings.statistics):
-            raise InputError(f"{folder / SETTINGS}: name either a corpus or a statistics file")
+            raise InputError(
+                f"{folder / SETTINGS}: name either a corpus or a statistics file"
+            )
         self.journal = Journal(folder / "journal.db")
         self.identity: Identity = owned_identity(folder / IDENTITY, self.handovers)
 
@@ -108,8 +121,12 @@ class Holder:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         logger = logging.getLogger(f"ridgeway.holder.{path.resolve()}")
         if not logger.handlers:
-            handler = RotatingFileHandler(path, maxBytes=4 << 20, backupCount=3, encoding="utf-8", delay=True)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            handler = RotatingFileHandler(
+                path, maxBytes=4 << 20, backupCount=3, encoding="utf-8", delay=True
+            )
+            handler.setFormatter(
+                logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+            )
             logger.addHandler(handler)
             logger.setLevel(logging.INFO)
             logger.propagate = False
@@ -128,8 +145,14 @@ class Holder:
         new = set(told) - {*known.links, *known.forks}
         if not new:
             return known
-        concerned = {self.settings.policy.coordinator, self.identity.public, *self.pinned_keys}
-        return take_handovers(self.journal, sorted(new, key=lambda link: link.issued), concerned)
+        concerned = {
+            self.settings.policy.coordinator,
+            self.identity.public,
+            *self.pinned_keys,
+        }
+        return take_handovers(
+            self.journal, sorted(new, key=lambda link: link.issued), concerned
+        )
 
     @property
     def coordinator(self) -> str:
@@ -144,9 +167,13 @@ class Holder:
 
     @property
     def pinned_keys(self) -> frozenset[str]:
-        """The holders that this one takes part with, itself among them, by the keys that they have now."""
+        """The holders that this one takes part with, itself among them, by the keys that they have
+        now.
+        """
         known = self.handovers
-        return frozenset(known.newest(key) for key in self._pinned) | {self.identity.public}
+        return frozenset(known.newest(key) for key in self._pinned) | {
+            self.identity.public
+        }
 
     @cached_property
     def _pinned(self) -> tuple[str, ...]:
@@ -154,16 +181,30 @@ class Holder:
 
     def has_been_in(self, round_: str) -> bool:
         """Whether there was a masked session of this name before."""
-        return any(entry.facts["round"] == round_ for entry in self.journal.entries("session"))
+        return any(
+            entry.facts["round"] == round_ for entry in self.journal.entries("session")
+        )
 
     @property
     def totals(self) -> SignedTotals:
         return SignedTotals(self.journal)
 
-    def note_cohort(self, round_: str, cohort: Cohort, session: str | None = None) -> None:
+    def note_cohort(
+        self, round_: str, cohort: Cohort, session: str | None = None
+    ) -> None:
         """Write down with whom this holder is about to take part."""
         members = [member.key for member in cohort.members]
-        self.journal.append(("cohort", {"round": round_, "cohort": cohort.id, "session": session, "members": members}))
+        self.journal.append(
+            (
+                "cohort",
+                {
+                    "round": round_,
+                    "cohort": cohort.id,
+                    "session": session,
+                    "members": members,
+                },
+            )
+        )
 
     # The data that stands ready
 
@@ -172,15 +213,21 @@ class Holder:
         return EpochStore(self.folder, self.journal)
 
     def epoch(self, terms: Terms) -> Epoch:
-        """The epoch that stands ready for rounds under these terms; raises Refused if there is none."""
+        """The epoch that stands ready for rounds under these terms; raises Refused if there is
+        none.
+        """
         current = self.epochs.current()
         if current is None:
-            raise Refused("no_epoch", "this holder has no data ready; its owner opens an epoch with `client ready`")
+            raise Refused(
+                "no_epoch",
+                "this holder has no data ready; its owner opens an epoch with `client"
+                " ready`",
+            )
         if current.sums != sums_id(terms):
             raise Refused(
                 "epoch_does_not_fit",
-                "this holder's data stands ready for another encoder, sampling or prior; its owner opens a new "
-                "epoch with `client ready`",
+                "this holder's data stands ready for another encoder, sampling or"
+                " prior; its owner opens a new epoch with `client ready`",
             )
         return current
 
@@ -199,31 +246,51 @@ class Holder:
         return account_of(self.settings, self.journal)
 
     def check_affordable(self, terms: Terms) -> None:
-        """Raise Refused if a private round costs more than this holder allows: its sums, or its counts."""
+        """Raise Refused if a private round costs more than this holder allows: its sums, or its
+        counts.
+        """
         if not terms.privacy:
             return
         current = self.epoch(terms)
         account = self.account
         account.check_affordable(
             [
-                account.expense(current.name, "statistics", "private", terms.privacy, current.holdout),
-                account.expense(current.name, "counts", "private", terms.privacy, current.holdout),
+                account.expense(
+                    current.name,
+                    "statistics",
+                    "private",
+                    terms.privacy,
+                    current.holdout,
+                ),
+                account.expense(
+                    current.name, "counts", "private", terms.privacy, current.holdout
+                ),
             ]
         )
 
-    def sign_exact(self, total: SignedTotal, session: str, terms: Terms, epoch: Epoch) -> None:
-        """Write down a total of exact numbers that is about to be signed or sent, and that it costs ε = ∞."""
+    def sign_exact(
+        self, total: SignedTotal, session: str, terms: Terms, epoch: Epoch
+    ) -> None:
+        """Write down a total of exact numbers that is about to be signed or sent, and that it costs
+        ε = ∞.
+        """
         paid = self.account.is_paid(epoch.name, total.lot, terms.mode)
         self.totals.sign(total, session, paid=paid)
         self.pay_exact(terms, epoch, total.lot)
 
     def pay_exact(self, terms: Terms, epoch: Epoch, lot: str) -> None:
-        """Write down that an exact output leaves: from then on no ε bounds what is known of its documents."""
+        """Write down that an exact output leaves: from then on no ε bounds what is known of its
+        documents.
+        """
         output: Output = "statistics" if lot == "statistics" else "counts"
-        self.account.pay(self.account.expense(epoch.name, output, terms.mode, None, epoch.holdout))
+        self.account.pay(
+            self.account.expense(epoch.name, output, terms.mode, None, epoch.holdout)
+        )
 
     def expert_scores(self, epoch: Epoch, experts: Sequence[str]) -> Integers:
-        """Sums of scores of these experts, then their numbers; zeros where this holder has or shares none."""
+        """Sums of scores of these experts, then their numbers; zeros where this holder has or
+        shares none.
+        """
         shared = self.settings.policy.share_scores
         return told_scores(self.epochs.scores(epoch) if shared else None, experts)
 
@@ -247,16 +314,21 @@ class Holder:
             found = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
         except EncoderError as error:
             self.log.exception("encoder")
-            raise Refused("encoder_missing", f"encoder {terms.encoder[:12]} is not on this holder's machine") from error
+            raise Refused(
+                "encoder_missing",
+                f"encoder {terms.encoder[:12]} is not on this holder's machine",
+            ) from error
         if found.fingerprint != terms.encoder:
             raise Refused(
                 "encoder_mismatch",
-                f"the round uses encoder {terms.encoder[:12]} and this holder has {found.fingerprint[:12]}",
+                f"the round uses encoder {terms.encoder[:12]} and this holder has"
+                f" {found.fingerprint[:12]}",
             )
         if found.width + 1 != terms.features:
             raise Refused(
                 "encoder_mismatch",
-                f"the terms name {terms.features} features and encoder {terms.encoder[:12]} has {found.width + 1}",
+                f"the terms name {terms.features} features and encoder"
+                f" {terms.encoder[:12]} has {found.width + 1}",
             )
         return found
 
@@ -272,10 +344,21 @@ class Holder:
         return max((int(entry.facts["number"]) for entry in self.releases()), default=0)
 
     def release(self, release: str) -> Release | None:
-        """A release that was received, verified again; none if it was not, or is not whole any more."""
-        number = next((each.facts["number"] for each in self.releases() if each.facts["release"] == release), None)
+        """A release that was received, verified again; none if it was not, or is not whole any
+        more.
+        """
+        number = next(
+            (
+                each.facts["number"]
+                for each in self.releases()
+                if each.facts["release"] == release
+            ),
+            None,
+        )
         try:
-            found = number and load_release(self.release_folder(number), key=self.settings.policy.coordinator)
+            found = number and load_release(
+                self.release_folder(number), key=self.settings.policy.coordinator
+            )
         except FormatError:
             self.log.exception("release %s", number)
             return None
@@ -285,12 +368,20 @@ class Holder:
         return release_folder(self.folder, number)
 
     def note_solved(self, round_: str, weights: NDArray[np.float64]) -> None:
-        """Keep what the noisy total of a round was solved to here: its release must follow from it."""
+        """Keep what the noisy total of a round was solved to here: its release must follow from
+        it.
+        """
         name = np.frombuffer(bytes.fromhex(round_), np.uint8)
-        write_whole(self.folder / SOLVED, save({"weights": weights, "round": name}), private=True)
+        write_whole(
+            self.folder / SOLVED,
+            save({"weights": weights, "round": name}),
+            private=True,
+        )
 
     def _check_follows(self, round_: str, loaded: Release) -> None:
-        """Raise Refused if this holder has solved the total of a private round to another router."""
+        """Raise Refused if this holder has solved the total of a private round to another
+        router.
+        """
         if PRIVACY not in loaded.manifest:
             return
         try:
@@ -301,29 +392,62 @@ class Holder:
             return
         own = solved["weights"]
         same = own.shape == loaded.weights.shape
-        if not same or not np.allclose(own, loaded.weights, rtol=SAME_WEIGHTS, atol=SAME_WEIGHTS * np.abs(own).max()):
-            raise Refused("bad_release", "the router does not follow from the noisy total that it was made of")
+        if not same or not np.allclose(
+            own,
+            loaded.weights,
+            rtol=SAME_WEIGHTS,
+            atol=SAME_WEIGHTS * np.abs(own).max(),
+        ):
+            raise Refused(
+                "bad_release",
+                "the router does not follow from the noisy total that it was made of",
+            )
 
-    def store_release(self, round_: str, number: int, release: str, files: Sequence[bytes | memoryview]) -> None:
-        """Verify a release against the pinned key, then put it in place whole; a stored one is never replaced."""
-        known = {int(entry.facts["number"]): entry.facts["release"] for entry in self.releases()}
+    def store_release(
+        self,
+        round_: str,
+        number: int,
+        release: str,
+        files: Sequence[bytes | memoryview],
+    ) -> None:
+        """Verify a release against the pinned key, then put it in place whole; a stored one is
+        never replaced.
+        """
+        known = {
+            int(entry.facts["number"]): entry.facts["release"]
+            for entry in self.releases()
+        }
         if known.get(number) == release:
             return
         if known and number <= max(known):
-            raise Refused("old_release", f"release {max(known)} is stored here, so another release {number} is not")
+            raise Refused(
+                "old_release",
+                f"release {max(known)} is stored here, so another release {number}"
+                " is not",
+            )
         given = tuple(map(bytes, files))
         try:
             loaded = _verified_release(given, self.coordinator)
         except FormatError as error:
             self.log.warning("release %s was refused: %s", number, error)
-            raise Refused("bad_release", "the release is not whole, or not signed by the key pinned here") from None
+            raise Refused(
+                "bad_release",
+                "the release is not whole, or not signed by the key pinned here",
+            ) from None
         if (loaded.id, loaded.manifest.get("number")) != (release, number):
-            raise Refused("bad_release", "the release is not the one that was announced")
+            raise Refused(
+                "bad_release", "the release is not the one that was announced"
+            )
         self._check_follows(round_, loaded)
         with whole_folder(self.release_folder(number)) as draft:
             for name, content in zip(RELEASE_FILES, given, strict=True):
                 write_whole(draft / name, content)
-        self.journal.append(("received", {"number": number, "release": release, "domains": list(loaded.domains)}))
+        self.journal.append(
+            (
+                "received",
+                {"number": number, "release": release, "domains": list(loaded.domains)},
+            )
+        )
 
 
 def account_of(settings: HolderSettings, journal: Journal) -> Account:
@@ -351,4 +475,6 @@ def _verified_release(files: tuple[bytes, ...], key: str) -> Release:
 
     Pure, so that where many holders run in one process it is verified once for all of them.
     """
-    return load_release(Path("received"), key=key, files=dict(zip(RELEASE_FILES, files, strict=True)))
+    return load_release(
+        Path("received"), key=key, files=dict(zip(RELEASE_FILES, files, strict=True))
+    )

@@ -1,6 +1,7 @@
-"""Which keys a holder knows to be one owner's: the hand-overs that it met, kept in its journal, the first of each key.
+"""Which keys a holder knows to be one owner's: the hand-overs that it met, kept in its journal, the
+first of each key.
 
-What counts is what the owners of the keys have signed, whoever brings it. Knows the journal; knows nothing of messages.
+What counts is what the owners of the keys have signed, whoever brings it.
 """
 
 from __future__ import annotations
@@ -12,22 +13,33 @@ from ridgeway.common.base.identity import HandOver, HandOvers
 from ridgeway.common.base.journal import Journal
 
 HANDED_OVER, FORKED_KEY = "handed_over", "forked_key"
-"""The kinds of a journal's entries: a key that was handed over, and one that was handed over once more."""
+"""The kinds of a journal's entries: a key that was handed over, and one that was handed over once
+more.
+"""
 
 
 def known_handovers(journal: Journal) -> HandOvers:
-    noted = (HandOver.of(entry.facts) for entry in journal.entries(HANDED_OVER, FORKED_KEY))
+    noted = (
+        HandOver.of(entry.facts) for entry in journal.entries(HANDED_OVER, FORKED_KEY)
+    )
     return HandOvers().told(noted, own_record=True)
 
 
-def take_handovers(journal: Journal, told: Iterable[HandOver], concerned: Collection[str]) -> HandOvers:
-    """Write down what is new about the owners of some keys, and leave the rest; returns all that is known then."""
+def take_handovers(
+    journal: Journal, told: Iterable[HandOver], concerned: Collection[str]
+) -> HandOvers:
+    """Write down what is new about the owners of some keys, and leave the rest; returns all that is
+    known then.
+    """
     known = known_handovers(journal)
     grown = known.told(told)
     owners = {grown.owner(key) for key in concerned}
     events = [
         (kind, link.to_json())
-        for kind, links, before in ((HANDED_OVER, grown.links, known.links), (FORKED_KEY, grown.forks, known.forks))
+        for kind, links, before in (
+            (HANDED_OVER, grown.links, known.links),
+            (FORKED_KEY, grown.forks, known.forks),
+        )
         for link in links[len(before) :]
         if grown.owner(link.before) in owners
     ]
@@ -37,8 +49,11 @@ def take_handovers(journal: Journal, told: Iterable[HandOver], concerned: Collec
     return known_handovers(journal)
 
 
-def check_coordinator(journal: Journal, pinned: str, sender: str, told: Iterable[HandOver] = ()) -> HandOvers:
-    """Raise Refused unless the sender is who the pinned key belongs to, under the key that it has now.
+def check_coordinator(
+    journal: Journal, pinned: str, sender: str, told: Iterable[HandOver] = ()
+) -> HandOvers:
+    """Raise Refused unless the sender is who the pinned key belongs to, under the key that it has
+    now.
 
     told: the hand-overs that came with what was sent; they are taken in.
     """
@@ -49,24 +64,43 @@ def check_coordinator(journal: Journal, pinned: str, sender: str, told: Iterable
     if sender in known.keys(pinned):
         raise Refused(
             "key_handed_over",
-            f"the coordinator handed its key {sender[:12]}… over to {now[:12]}…, so what the earlier one signs counts "
-            "no more; if this comes from the operator, an old copy of its folder was restored",
+            f"the coordinator handed its key {sender[:12]}… over to {now[:12]}…, so"
+            " what the earlier one signs counts no more; if this comes from the"
+            " operator, an old copy of its folder was restored",
         )
     if known.owner(sender) == known.owner(pinned):
         raise Refused(
             "forked_key",
-            f"the coordinator's key was handed over twice: first to {now[:12]}…, which holds here, and then to "
-            f"{sender[:12]}…; somebody else may have the old key, so ask the operator by another way",
+            f"the coordinator's key was handed over twice: first to {now[:12]}…, which"
+            f" holds here, and then to {sender[:12]}…; somebody else may have the old"
+            " key, so ask the operator by another way",
         )
-    raise Refused("unknown_coordinator", f"requests signed by {sender[:12]}… are not answered here")
+    raise Refused(
+        "unknown_coordinator",
+        f"requests signed by {sender[:12]}… are not answered here",
+    )
 
 
-def check_members(known: HandOvers, pinned: Collection[str], keys: Collection[str]) -> None:
-    """Raise Refused if a cohort has one holder in it twice, or one under a key that counts no more, or never did."""
+def check_members(
+    known: HandOvers, pinned: Collection[str], keys: Collection[str]
+) -> None:
+    """Raise Refused if a cohort has one holder in it twice, or one under a key that counts no more,
+    or never did.
+    """
     if len({known.owner(key) for key in keys}) < len(keys):
-        raise Refused("repeated_holder", "one holder stands in the cohort under two keys")
+        raise Refused(
+            "repeated_holder", "one holder stands in the cohort under two keys"
+        )
     if outdated := {key for key in keys if known.newest(key) != key}:
-        raise Refused("key_handed_over", "a member has handed this key over to another", outdated)
+        raise Refused(
+            "key_handed_over", "a member has handed this key over to another", outdated
+        )
     owners = {known.owner(key) for key in pinned}
-    if forked := {key for key in keys if key not in pinned and known.owner(key) in owners}:
-        raise Refused("forked_key", "a member's key was handed over twice, and first to another key than this", forked)
+    if forked := {
+        key for key in keys if key not in pinned and known.owner(key) in owners
+    }:
+        raise Refused(
+            "forked_key",
+            "a member's key was handed over twice, and first to another key than this",
+            forked,
+        )

@@ -1,7 +1,7 @@
 """A holder's side of a session under masks: advertise, share, seal, confirm, open, each once.
 
-Every step is checked here, on the holder's own machine, against what the holder has pinned and what it
-has signed before; nothing that a coordinator says can change that.
+Every step is checked here, on the holder's own machine, against what the holder has pinned and what
+it has signed before; nothing that a coordinator says can change that.
 """
 
 from __future__ import annotations
@@ -20,19 +20,41 @@ from ridgeway.client.round.session_store import GONE, Agreed, Answered, SessionS
 from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
-from ridgeway.common.masking.agreement import Advert, Place, check_agreement, check_survivors, place_of
-from ridgeway.common.masking.member import advertise, confirm, new_secrets, open_envelope, reveal, seal, share
+from ridgeway.common.masking.agreement import (
+    Advert,
+    Place,
+    check_agreement,
+    check_survivors,
+    place_of,
+)
+from ridgeway.common.masking.member import (
+    advertise,
+    confirm,
+    new_secrets,
+    open_envelope,
+    reveal,
+    seal,
+    share,
+)
 from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, MAX_COUNTS, Lot, Message
+from ridgeway.common.protocol.messages import (
+    ENVELOPE_BYTES,
+    LOTS,
+    MAX_COUNTS,
+    Lot,
+    Message,
+)
 from ridgeway.common.protocol.packet import Blob, Opened
 from ridgeway.common.statistics.sums import Integers, check_bound
 
 Answer = tuple[Message, Sequence[Blob]]
 
 
-def advertised(holder: Holder, request: Opened[messages.Announce], terms: Terms, epoch: str) -> Advert:
+def advertised(
+    holder: Holder, request: Opened[messages.Announce], terms: Terms, epoch: str
+) -> Advert:
     """Keys for a session that may come of this round.
 
     A round's name serves once; the same request again gets the same answer.
@@ -41,10 +63,15 @@ def advertised(holder: Holder, request: Opened[messages.Announce], terms: Terms,
         state = holder.sessions.load()
         if state is not None and state.round == request.round:
             if state.announced != request.digest or state.advert.source != epoch:
-                raise Refused("session_reused", "this round was announced before, and differently")
+                raise Refused(
+                    "session_reused", "this round was announced before, and differently"
+                )
             return state.advert
         if holder.has_been_in(request.round):
-            raise Refused("session_reused", "this holder has been in a session of this name before")
+            raise Refused(
+                "session_reused",
+                "this holder has been in a session of this name before",
+            )
         own = new_secrets(len(LOTS), secrets.token_bytes)
         shown = advertise(own, holder.identity, terms.id, request.round, epoch, epoch)
         holder.journal.append(("session", {"round": request.round}))
@@ -70,28 +97,47 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
             _check_session(holder, state, message)
-            dealt = share(agreement, state.secrets, place_of(agreement, holder.identity.public), secrets.token_bytes)
+            dealt = share(
+                agreement,
+                state.secrets,
+                place_of(agreement, holder.identity.public),
+                secrets.token_bytes,
+            )
             holder.note_cohort(request.round, cohort, agreement.id.hex())
             envelopes = pack_by_place(dealt.envelopes)
-            agreed, dealt_to = Agreed.of(cohort, agreement), tuple(sorted(dealt.envelopes))
+            agreed, dealt_to = (
+                Agreed.of(cohort, agreement),
+                tuple(sorted(dealt.envelopes)),
+            )
             changes = {"agreed": agreed, "kept": dealt.kept.hex(), "dealt": dealt_to}
-            state = state.with_answer("share", request.digest, envelopes.hex(), **changes)
+            state = state.with_answer(
+                "share", request.digest, envelopes.hex(), **changes
+            )
             holder.sessions.save(state)
         sent = bytes.fromhex(state.answered["share"].reply)
         return messages.Envelopes(session=agreement.id.hex()), (sent,)
 
 
-def _check_session(holder: Holder, state: SessionState, message: messages.Share) -> None:
+def _check_session(
+    holder: Holder, state: SessionState, message: messages.Share
+) -> None:
     """Everything that must hold before a secret is dealt out."""
     cohort, agreement = message.cohort, message.agreement
     if not cohort.terms.uses_masks:
         raise Refused("not_masked", "secrets are shared for sums under masks only")
     if agreement.round != state.round or agreement.lots != LOTS:
-        raise Refused("other_session", "the agreement is of another round, or adds up other things")
+        raise Refused(
+            "other_session",
+            "the agreement is of another round, or adds up other things",
+        )
     if agreement.cohort != cohort.id or agreement.terms != cohort.terms.id:
-        raise Refused("other_session", "the agreement is of another cohort, or of other terms")
+        raise Refused(
+            "other_session", "the agreement is of another cohort, or of other terms"
+        )
     if list(agreement.keys) != sorted(member.key for member in cohort.members):
-        raise Refused("other_session", "the agreement and the cohort name different members")
+        raise Refused(
+            "other_session", "the agreement and the cohort name different members"
+        )
     pinned = holder.pinned_keys
     check_members(holder.handovers, pinned, agreement.keys)
     check_agreement(agreement, state.advert, pinned, holder.settings.policy.min_cohort)
@@ -104,10 +150,18 @@ def answer_hold(holder: Holder, request: Opened[messages.Hold]) -> Answer:
 
 
 def answer_seal(holder: Holder, request: Opened[messages.Seal]) -> Answer:
-    """Hold what the others have dealt out, then send the sums of the epoch that was advertised, under masks."""
+    """Hold what the others have dealt out, then send the sums of the epoch that was advertised,
+    under masks.
+    """
     with holder.sessions.alone():
         state = _hold(holder, request)
-        return _sealed(holder, state, request, "statistics", _sums(holder, state, state.session.cohort))
+        return _sealed(
+            holder,
+            state,
+            request,
+            "statistics",
+            _sums(holder, state, state.session.cohort),
+        )
 
 
 def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
@@ -119,18 +173,35 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
         shared, own = tuple(sorted(set(message.shared))), state.place
         check_survivors(session, shared, shared)
         if own not in shared:
-            raise Refused("not_in_cohort", "this holder has shared its secrets and is said not to have")
+            raise Refused(
+                "not_in_cohort",
+                "this holder has shared its secrets and is said not to have",
+            )
         envelopes = _envelopes(request.blobs[0])
         others = set(shared) - {own}
-        if not set(envelopes) <= others or (not session.neighbourhood and set(envelopes) != others):
-            raise Refused("bad_envelope", "the shares are not those of the other members that have shared")
-        held, secrets_ = {own: bytes.fromhex(state.kept)} if state.kept else {}, state.secrets
+        if not set(envelopes) <= others or (
+            not session.neighbourhood and set(envelopes) != others
+        ):
+            raise Refused(
+                "bad_envelope",
+                "the shares are not those of the other members that have shared",
+            )
+        held, secrets_ = (
+            ({own: bytes.fromhex(state.kept)} if state.kept else {}),
+            state.secrets,
+        )
         for place, envelope in envelopes.items():
             held[place] = open_envelope(session, secrets_, own, place, envelope)
         holding = tuple(sorted(held))
         kept = tuple(held[place].hex() for place in holding)
         state = state.with_answer(
-            "hold", request.digest, shared=shared, holding=holding, held=kept, kept=GONE, cipher=GONE
+            "hold",
+            request.digest,
+            shared=shared,
+            holding=holding,
+            held=kept,
+            kept=GONE,
+            cipher=GONE,
         )
         holder.sessions.save(state)
     return state
@@ -140,45 +211,67 @@ def _envelopes(content: Blob) -> dict[Place, bytes]:
     try:
         return unpack_by_place(content, ENVELOPE_BYTES)
     except MaskingError:
-        raise Refused("bad_envelope", "the shares of the other members are not of the right size") from None
+        raise Refused(
+            "bad_envelope", "the shares of the other members are not of the right size"
+        ) from None
 
 
 def _sums(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int64]:
-    """The sums of the epoch that was advertised, weighted and placed as the cohort says, or under noise."""
+    """The sums of the epoch that was advertised, weighted and placed as the cohort says, or under
+    noise.
+    """
     check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
     terms, epoch = cohort.terms, _advertised_epoch(holder, state)
     if terms.privacy:
-        own = holder.noisy(epoch, terms.privacy).shared_sums(len(cohort.members), cohort.id)
+        own = holder.noisy(epoch, terms.privacy).shared_sums(
+            len(cohort.members), cohort.id
+        )
     else:
         own = holder.exact_sums(epoch, cohort)
         check_bound(terms.mass * len(cohort.domains) or own.mass * len(cohort.members))
-    return terms.vector_of(own.placed(cohort.domains.index(holder.domain), len(cohort.domains)))
+    return terms.vector_of(
+        own.placed(cohort.domains.index(holder.domain), len(cohort.domains))
+    )
 
 
 def _advertised_epoch(holder: Holder, state: SessionState) -> Epoch:
     current = holder.epoch(state.session.terms)
     if current.name != state.advert.source:
         raise Refused(
-            "source_changed", "this holder has opened a new epoch since the round was announced; run it again"
+            "source_changed",
+            "this holder has opened a new epoch since the round was announced; run it"
+            " again",
         )
     return current
 
 
 def countable_epoch(holder: Holder, request: Opened[messages.Evaluate]) -> Epoch:
-    """The epoch whose held-out documents may be counted in this session; raises Refused if none may."""
+    """The epoch whose held-out documents may be counted in this session; raises Refused if none
+    may.
+    """
     message = request.message
     if message.session is None:
-        raise Refused("not_masked", "under masked terms this holder sends no counts in the clear")
+        raise Refused(
+            "not_masked", "under masked terms this holder sends no counts in the clear"
+        )
     with holder.sessions.alone():
         return _advertised_epoch(holder, _countable(holder, request, message.session))
 
 
-def _countable(holder: Holder, request: Opened[messages.Evaluate], session: str) -> SessionState:
+def _countable(
+    holder: Holder, request: Opened[messages.Evaluate], session: str
+) -> SessionState:
     state = _state(holder, request, session)
     if request.message.terms.id != state.session.terms.id:
-        raise Refused("other_session", "the counts are asked for under other terms than the session's")
+        raise Refused(
+            "other_session",
+            "the counts are asked for under other terms than the session's",
+        )
     if not set(request.message.domains) <= set(state.session.domains):
-        raise Refused("wrong_domain", "the router's domains are not those of the session's members")
+        raise Refused(
+            "wrong_domain",
+            "the router's domains are not those of the session's members",
+        )
     _sealable(state, request, "counts")
     return state
 
@@ -192,7 +285,8 @@ def seal_counts(
 ) -> Answer:
     """The counts of this holder's domain among zeros for all the others, under masks.
 
-    rows:        each stands in a row of the domain's own. calibration: in one that all domains share.
+    rows:        each stands in a row of the domain's own. calibration: in one that all domains
+                 share.
     question:    stands for what was asked.
     """
     message = request.message
@@ -200,7 +294,9 @@ def seal_counts(
     domains, own = len(message.domains), message.domains.index(holder.domain)
     if sum(each.size for each in rows) * domains + calibration.size > MAX_COUNTS:
         raise Refused("too_large", f"more than {MAX_COUNTS:,} counts were asked for")
-    placed = np.concatenate([*(_among_zeros(each, own, domains) for each in rows), calibration])
+    placed = np.concatenate(
+        [*(_among_zeros(each, own, domains) for each in rows), calibration]
+    )
     with holder.sessions.alone():
         state = _countable(holder, request, message.session)
         return _sealed(holder, state, request, "counts", placed, question=question)
@@ -220,34 +316,50 @@ def _sealed(
     vector: NDArray[np.int64],
     **changes: str,
 ) -> Answer:
-    """A vector under the masks of its lot. One vector only: under the same masks two would show their difference."""
+    """A vector under the masks of its lot. One vector only: under the same masks two would show
+    their difference.
+    """
     session = state.session
     before = _sealable(state, request, lot)
     neighbours = {*state.dealt, *state.holding}
-    made = seal(session, state.secrets, state.place, lot, state.shared, neighbours, vector)
+    made = seal(
+        session, state.secrets, state.place, lot, state.shared, neighbours, vector
+    )
     digest = sha256(made.data)
     if before is None:
-        holder.sessions.save(state.with_answer(f"seal {lot}", request.digest, digest, **changes))
+        holder.sessions.save(
+            state.with_answer(f"seal {lot}", request.digest, digest, **changes)
+        )
     elif before.reply != digest:
-        raise Refused("already_answered", f"this holder has sealed other {lot} in this session")
+        raise Refused(
+            "already_answered", f"this holder has sealed other {lot} in this session"
+        )
     return messages.SealedSums(session=session.digest, lot=lot), (made.data,)
 
 
-def _sealable(state: SessionState, request: Opened[Message], lot: Lot) -> Answered | None:
-    """How a lot was sealed before by this very request, if it was; raises Refused if it cannot be any more, or yet."""
+def _sealable(
+    state: SessionState, request: Opened[Message], lot: Lot
+) -> Answered | None:
+    """How a lot was sealed before by this very request, if it was; raises Refused if it cannot be
+    any more, or yet.
+    """
     if not state.shared:
-        raise Refused("no_session", "this holder has not got the others' shares in this session")
+        raise Refused(
+            "no_session", "this holder has not got the others' shares in this session"
+        )
     if state.masks[LOTS.index(lot)] == GONE:
-        raise Refused("already_answered", f"the sum of {lot} was opened, and its masks are gone")
+        raise Refused(
+            "already_answered", f"the sum of {lot} was opened, and its masks are gone"
+        )
     return state.taken(f"seal {lot}", request.digest)
 
 
 def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answer:
     """Write down of whom a sum is to be, then sign it.
 
-    A member that falls away before it signs is left out, and the others are asked again: so a further sum may be
-    signed, but only one of fewer of the same members, and only as long as no shares were revealed. To sign it is to
-    give up the larger one.
+    A member that falls away before it signs is left out, and the others are asked again: so a
+    further sum may be signed, but only one of fewer of the same members, and only as long as no
+    shares were revealed. To sign it is to give up the larger one.
     """
     message = request.message
     lot, step = message.lot, f"confirm {message.lot}"
@@ -255,20 +367,33 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
         state = _state(holder, request, message.session)
         sent = tuple(sorted(set(message.sent)))
         question = _question(state, lot)
-        signature = confirm(state.session, holder.identity, lot, state.shared, sent, question)
+        signature = confirm(
+            state.session, holder.identity, lot, state.shared, sent, question
+        )
         before = state.answered.get(step)
         if before is None or before.reply != _places(sent):
             if {f"lock {lot}", f"open {lot}"} & set(state.answered):
-                raise Refused("already_answered", f"this holder has helped to open a sum of {lot} in this session")
+                raise Refused(
+                    "already_answered",
+                    f"this holder has helped to open a sum of {lot} in this session",
+                )
             if before is not None and not set(sent) < set(_read_places(before.reply)):
-                raise Refused("two_survivor_sets", "another set of senders was confirmed before, and not a larger one")
+                raise Refused(
+                    "two_survivor_sets",
+                    "another set of senders was confirmed before, and not a larger one",
+                )
             _agree_to_sum(holder, state, lot, sent)
             holder.sessions.save(state.with_answer(step, request.digest, _places(sent)))
-        return messages.Confirmed(session=message.session, lot=lot, signature=signature), ()
+        return (
+            messages.Confirmed(session=message.session, lot=lot, signature=signature),
+            (),
+        )
 
 
 def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
-    """Write down that this holder opens the sum that it signed last, and no other, then sign that."""
+    """Write down that this holder opens the sum that it signed last, and no other, then sign
+    that.
+    """
     message = request.message
     lot, step = message.lot, f"lock {message.lot}"
     with holder.sessions.alone():
@@ -278,20 +403,32 @@ def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
         signature = confirm(state.session, holder.identity, *asked, lock=True)
         if state.taken(step, request.digest) is None:
             holder.sessions.save(state.with_answer(step, request.digest))
-        return messages.Locked(session=message.session, lot=lot, signature=signature), ()
+        return (
+            messages.Locked(session=message.session, lot=lot, signature=signature),
+            (),
+        )
 
 
-def _signed_last(state: SessionState, lot: Lot, shown: Sequence[Place]) -> tuple[Place, ...]:
-    """The members of a sum; raises Refused unless it is the one of this lot that this holder signed last."""
+def _signed_last(
+    state: SessionState, lot: Lot, shown: Sequence[Place]
+) -> tuple[Place, ...]:
+    """The members of a sum; raises Refused unless it is the one of this lot that this holder signed
+    last.
+    """
     sent = tuple(sorted(set(shown)))
     confirmed = state.answered.get(f"confirm {lot}")
     if confirmed is None or confirmed.reply != _places(sent):
-        raise Refused("two_survivor_sets", "another set of senders is to be opened than this holder confirmed")
+        raise Refused(
+            "two_survivor_sets",
+            "another set of senders is to be opened than this holder confirmed",
+        )
     return sent
 
 
 def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
-    """Reveal the shares that take the masks off a sum: the last step, after which this lot's secrets are gone."""
+    """Reveal the shares that take the masks off a sum: the last step, after which this lot's
+    secrets are gone.
+    """
     message = request.message
     lot, step = message.lot, f"open {message.lot}"
     with holder.sessions.alone():
@@ -300,22 +437,34 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
             session, question = state.session, _question(state, lot)
             sent = _signed_last(state, lot, message.sent)
             if session.neighbourhood and f"lock {lot}" not in state.answered:
-                raise Refused("not_locked", "this holder opens a sum of so many members only after it has locked it")
+                raise Refused(
+                    "not_locked",
+                    "this holder opens a sum of so many members only after it has"
+                    " locked it",
+                )
             given = reveal(
                 *(session, state.place, lot, state.shares(), state.shared, sent),
                 dict(message.confirmations),
                 question,
                 dict(message.locks),
             )
-            holder.totals.open(_total(holder, state, lot, sent), message.session, state.round)
+            holder.totals.open(
+                _total(holder, state, lot, sent), message.session, state.round
+            )
             revealed = pack_by_place(given).hex()
-            state = state.without_lot(LOTS.index(lot)).with_answer(step, request.digest, revealed)
+            state = state.without_lot(LOTS.index(lot)).with_answer(
+                step, request.digest, revealed
+            )
             holder.sessions.save(state)
-        return messages.Revealed(session=message.session, lot=lot), (bytes.fromhex(state.answered[step].reply),)
+        return messages.Revealed(session=message.session, lot=lot), (
+            bytes.fromhex(state.answered[step].reply),
+        )
 
 
 def forget_session(holder: Holder, round_: str) -> None:
-    """The round is over: nothing of its session is needed any more. That of another round is left alone."""
+    """The round is over: nothing of its session is needed any more. That of another round is left
+    alone.
+    """
     with holder.sessions.alone():
         state = holder.sessions.load()
         if state is None or state.round == round_:
@@ -325,7 +474,9 @@ def forget_session(holder: Holder, round_: str) -> None:
 def _state(holder: Holder, request: Opened[Message], session: str) -> SessionState:
     state = holder.sessions.of_round(request.round)
     if state.session.digest != session:
-        raise Refused("other_session", "this holder is in another session of this round")
+        raise Refused(
+            "other_session", "this holder is in another session of this round"
+        )
     return state
 
 
@@ -333,23 +484,36 @@ def _question(state: SessionState, lot: Lot) -> str:
     """What stands for what was asked: all members must have been asked the same."""
     sealed = state.answered.get(f"seal {lot}")
     if sealed is None:
-        raise Refused("not_sealed", f"this holder has not sealed any {lot} in this session")
-    return "" if lot == "statistics" else sealed.request  # each member is asked for statistics with shares of its own
+        raise Refused(
+            "not_sealed", f"this holder has not sealed any {lot} in this session"
+        )
+    # each member is asked for statistics with shares of its own
+    return "" if lot == "statistics" else sealed.request
 
 
-def _total(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> SignedTotal:
+def _total(
+    holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]
+) -> SignedTotal:
     """The total over these members."""
     session, known = state.session, holder.handovers
     keys = {place: session.keys[place - 1] for place in sent}
-    epochs = {known.owner(key): session.sources[place - 1] for place, key in keys.items()}
+    epochs = {
+        known.owner(key): session.sources[place - 1] for place, key in keys.items()
+    }
     if lot == "counts":
-        return SignedTotal(lot, session.terms.id, state.advert.source, epochs, question=state.question)
+        return SignedTotal(
+            lot, session.terms.id, state.advert.source, epochs, question=state.question
+        )
     shares = {known.owner(key): session.cohort.shares[key] for key in keys.values()}
     return SignedTotal(lot, session.terms.id, state.advert.source, epochs, shares)
 
 
-def _agree_to_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]) -> None:
-    """Write down that this holder signs a sum, and what that costs; raises Refused if it does not."""
+def _agree_to_sum(
+    holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]
+) -> None:
+    """Write down that this holder signs a sum, and what that costs; raises Refused if it does
+    not.
+    """
     terms = state.session.terms
     check_members_of_sum(holder.settings.policy, len(sent), len(holder.pinned_keys))
     epoch = _advertised_epoch(holder, state)
@@ -359,7 +523,9 @@ def _agree_to_sum(holder: Holder, state: SessionState, lot: Lot, sent: Sequence[
         if not terms.privacy:
             holder.sign_exact(total, session, terms, epoch)
             return
-        expense = account.expense(epoch.name, lot, "private", terms.privacy, epoch.holdout)
+        expense = account.expense(
+            epoch.name, lot, "private", terms.privacy, epoch.holdout
+        )
         account.check_affordable([expense])
         paid = account.is_paid(epoch.name, lot, "private")
         holder.totals.sign(total, session, paid=paid)

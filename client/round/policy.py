@@ -31,7 +31,8 @@ Budget = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 class Policy(Record):
     """The holder's conditions, as they stand in client.toml.
 
-    coordinator: the key that requests and releases must be signed with, or one that it was handed over to.
+    coordinator: the key that requests and releases must be signed with, or one that it was handed
+                 over to.
     encoders:    fingerprints of the encoders whose sums may leave.
     modes:       the modes of rounds that this holder takes part in.
     privacy:     how private rounds bound documents: "columns" or "full".
@@ -39,8 +40,10 @@ class Policy(Record):
     max_epsilon: what all that ever left may cost a document together; inf allows anything.
     min_cohort:  the fewest members of a cohort, and of a sum that this holder helps to open.
     mass:        the sample mass of every domain, where domains are weighted equally.
-    share_scores: answer with the sums of the scores that `scores` in client.toml names; else with none.
-    window:      tokens a sample; with `max_tokens`, `stride`, `documents`, `units` and `mistyped` it says
+    share_scores: answer with the sums of the scores that `scores` in client.toml names; else with
+                  none.
+    window:      tokens a sample; with `max_tokens`, `stride`, `documents`, `units` and `mistyped`
+                 it says
                  how text is sampled: so and no other way.
     """
 
@@ -73,28 +76,40 @@ class Policy(Record):
 
 
 def check_terms(policy: Policy, terms: Terms) -> None:
-    """Raise Refused unless these terms are acceptable. What is named in a refusal is public anyway."""
+    """Raise Refused unless these terms are acceptable. What is named in a refusal is public
+    anyway.
+    """
     if terms.encoder not in policy.encoders:
         known = ", ".join(each[:12] for each in policy.encoders)
         raise Refused(
             "encoder_not_allowed",
-            f"the round uses encoder {terms.encoder[:12]}; this holder has agreed to {known}",
+            f"the round uses encoder {terms.encoder[:12]}; this holder has agreed to"
+            f" {known}",
         )
     if terms.mode not in policy.modes:
         raise Refused(
             "mode_not_allowed",
-            f"this holder takes part in {' and '.join(policy.modes)} rounds, not in {terms.mode} ones",
+            f"this holder takes part in {' and '.join(policy.modes)} rounds, not in"
+            f" {terms.mode} ones",
         )
     if terms.privacy:
         _check_privacy(policy, terms)
     elif terms.weighting not in policy.weightings:
-        raise Refused("weighting_not_allowed", f"this holder does not agree to {terms.weighting} weighting")
+        raise Refused(
+            "weighting_not_allowed",
+            f"this holder does not agree to {terms.weighting} weighting",
+        )
     if terms.mass not in (0, policy.mass):
-        raise Refused("mass_not_allowed", f"this holder has agreed to a mass of {policy.mass:,}, not of {terms.mass:,}")
+        raise Refused(
+            "mass_not_allowed",
+            f"this holder has agreed to a mass of {policy.mass:,}, not of"
+            f" {terms.mass:,}",
+        )
     if terms.sampling.sampling != policy.sampling:
         raise Refused(
             "window_not_allowed",
-            f"this holder has agreed to {policy.sampling}, not to {terms.sampling.sampling}",
+            f"this holder has agreed to {policy.sampling}, not to"
+            f" {terms.sampling.sampling}",
         )
 
 
@@ -104,15 +119,20 @@ def _check_privacy(policy: Policy, terms: Terms) -> None:
     if asked.mode != policy.privacy:
         raise Refused(
             "privacy_not_allowed",
-            f"this holder has agreed to private rounds of {policy.privacy!r}, not of {asked.mode!r}",
+            f"this holder has agreed to private rounds of {policy.privacy!r}, not of"
+            f" {asked.mode!r}",
         )
     if asked.epsilon > policy.max_round_epsilon:
         raise Refused(
             "privacy_not_allowed",
-            f"this holder allows an ε of {policy.max_round_epsilon:g} a round, not of {asked.epsilon:g}",
+            f"this holder allows an ε of {policy.max_round_epsilon:g} a round, not of"
+            f" {asked.epsilon:g}",
         )
     if asked.delta > policy.max_delta:
-        raise Refused("privacy_not_allowed", f"this holder allows a δ of {policy.max_delta:g}, not of {asked.delta:g}")
+        raise Refused(
+            "privacy_not_allowed",
+            f"this holder allows a δ of {policy.max_delta:g}, not of {asked.delta:g}",
+        )
 
 
 def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Member:
@@ -120,13 +140,19 @@ def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Membe
     check_terms(policy, cohort.terms)
     member = cohort.member(key)
     if member is None:
-        raise Refused("not_in_cohort", "this holder is not in the cohort it was asked to join")
+        raise Refused(
+            "not_in_cohort", "this holder is not in the cohort it was asked to join"
+        )
     if member.domain != domain:
-        raise Refused("wrong_domain", f"the cohort counts this holder to {member.domain}; it holds {domain}")
+        raise Refused(
+            "wrong_domain",
+            f"the cohort counts this holder to {member.domain}; it holds {domain}",
+        )
     if len(cohort.members) < policy.min_cohort:
         raise Refused(
             "cohort_too_small",
-            f"this holder joins cohorts of {policy.min_cohort} or more, not of {len(cohort.members)}",
+            f"this holder joins cohorts of {policy.min_cohort} or more, not of"
+            f" {len(cohort.members)}",
         )
     return member
 
@@ -137,21 +163,25 @@ def check_roster(policy: Policy, pinned: Collection[str]) -> None:
     if len(pinned) < least:
         raise Refused(
             "roster_not_pinned",
-            f"this holder has pinned the keys of {len(pinned) - 1} others, and a cohort under masks needs "
-            f"{least} members; it pins them with `ridgeway client pin`",
+            f"this holder has pinned the keys of {len(pinned) - 1} others, and a cohort"
+            f" under masks needs {least} members; it pins them with `ridgeway client"
+            " pin`",
         )
 
 
 def check_members_of_sum(policy: Policy, members: int, pinned: int) -> None:
-    """Raise Refused unless a sum has enough members, and more than two thirds of the pinned roster."""
+    """Raise Refused unless a sum has enough members, and more than two thirds of the pinned
+    roster.
+    """
     if members < policy.min_cohort:
         raise Refused(
             "cohort_too_small",
-            f"this holder opens sums of {policy.min_cohort} members or more, not of {members}",
+            f"this holder opens sums of {policy.min_cohort} members or more, not of"
+            f" {members}",
         )
     if members < threshold_for(pinned):
         raise Refused(
             "too_few_of_roster",
-            f"this holder has pinned {pinned} members and opens sums of {threshold_for(pinned)} of them "
-            f"or more, not of {members}",
+            f"this holder has pinned {pinned} members and opens sums of"
+            f" {threshold_for(pinned)} of them or more, not of {members}",
         )

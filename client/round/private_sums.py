@@ -1,7 +1,8 @@
 """What a holder sends in private rounds: sums over bounded documents, and counts, under noise.
 
-Of an epoch one vector of sums and one of counts may leave, each noised once. A vector is kept before
-it is paid for, and paid for before it leaves, so a crash between two of these costs nothing twice.
+Of an epoch one vector of sums and one of counts may leave, each noised once. A vector is kept
+before it is paid for, and paid for before it leaves, so a crash between two of these costs nothing
+twice.
 """
 
 from __future__ import annotations
@@ -16,15 +17,23 @@ from ridgeway.client.round.totals import used_up
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.schema import record_json
 from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
-from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, Integers, check_documents
+from ridgeway.common.privacy.document_bound import (
+    UNIT,
+    DocumentSums,
+    Integers,
+    check_documents,
+)
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.statistics.sums import Statistics, single_domain
 
 
-def laid_out(sums: DocumentSums, privacy: Privacy, members: int = 1) -> tuple[Integers, Integers]:
+def laid_out(
+    sums: DocumentSums, privacy: Privacy, members: int = 1
+) -> tuple[Integers, Integers]:
     """What is noised of some sums, each product once, and the σ of the noise on each number of it.
 
-    members: of how many members' shares the noise on products is made up. That on the column is always
+    members: of how many members' shares the noise on products is made up. That on the column is
+             always
     all here: in a domain with one holder nobody else adds to it.
     """
     own, products = privacy.shared(members)
@@ -34,7 +43,9 @@ def laid_out(sums: DocumentSums, privacy: Privacy, members: int = 1) -> tuple[In
     return np.concatenate((sums.column, sums.products[upper])), scales
 
 
-def with_noise(exact: Integers, scales: Integers, draw: Randomness = secrets.token_bytes) -> Integers:
+def with_noise(
+    exact: Integers, scales: Integers, draw: Randomness = secrets.token_bytes
+) -> Integers:
     """These numbers, each with noise of its own σ."""
     noisy = exact.copy()
     for sigma in np.unique(scales).tolist():
@@ -57,7 +68,9 @@ def as_statistics(sums: DocumentSums, noisy: Integers) -> Statistics:
 class NoisyOutputs:
     """An epoch's outputs under noise."""
 
-    def __init__(self, epochs: EpochStore, epoch: Epoch, account: Account, privacy: Privacy) -> None:
+    def __init__(
+        self, epochs: EpochStore, epoch: Epoch, account: Account, privacy: Privacy
+    ) -> None:
         self._epochs = epochs
         self._epoch = epoch
         self._account = account
@@ -72,7 +85,8 @@ class NoisyOutputs:
     def shared_sums(self, members: int, cohort: str) -> Statistics:
         """The sums under this member's share of the noise, for a session under masks.
 
-        They are paid for when their total is signed; from then on they are in no other cohort's total.
+        They are paid for when their total is signed; from then on they are in no other cohort's
+        total.
         """
         sums = self._epochs.document_sums(self._epoch)
         check_documents(sums.mode, sums.documents, members)
@@ -88,26 +102,37 @@ class NoisyOutputs:
         return as_statistics(sums, noisy)
 
     def counts(self, counts: Integers, question: str) -> Integers:
-        """How many documents fell where, each in one place alone, in fixed point and under noise; paid for.
+        """How many documents fell where, each in one place alone, in fixed point and under noise;
+        paid for.
 
         question: stands for what was counted.
         """
         scales = np.full(counts.size, self._privacy.count_sigma)
         return self._released("counts", UNIT * counts, scales, question)
 
-    def _released(self, output: Output, exact: Integers, scales: Integers, question: str) -> Integers:
-        """The vector that left before, if it was made for the same; else a new one, kept and then paid for."""
+    def _released(
+        self, output: Output, exact: Integers, scales: Integers, question: str
+    ) -> Integers:
+        """The vector that left before, if it was made for the same; else a new one, kept and then
+        paid for.
+        """
         with self._account.exclusive():
-            return self._released_once(output, exact, scales, self._name(output, question))
+            return self._released_once(
+                output, exact, scales, self._name(output, question)
+            )
 
-    def _released_once(self, output: Output, exact: Integers, scales: Integers, made_for: str) -> Integers:
+    def _released_once(
+        self, output: Output, exact: Integers, scales: Integers, made_for: str
+    ) -> Integers:
         kept = self._epochs.noisy(self._epoch, output)
         same = kept is not None and kept[1] == made_for and kept[0].size == exact.size
         if self._account.is_paid(self._epoch.name, output, "private"):
             if kept is None or not same:
                 raise used_up(output)
             return kept[0]
-        expense = self._account.expense(self._epoch.name, output, "private", self._privacy, self._epoch.holdout)
+        expense = self._account.expense(
+            self._epoch.name, output, "private", self._privacy, self._epoch.holdout
+        )
         self._account.check_affordable([expense])
         noisy = with_noise(exact, scales)
         self._epochs.keep_noisy(self._epoch, output, noisy, made_for)
@@ -115,5 +140,9 @@ class NoisyOutputs:
         return noisy
 
     def _name(self, output: Output, scope: str) -> str:
-        """Stands for what a vector was made for: the terms of its noise, and a cohort or question."""
-        return sha256(record_json([output, self._privacy.model_dump(mode="json"), scope]))
+        """Stands for what a vector was made for: the terms of its noise, and a cohort or
+        question.
+        """
+        return sha256(
+            record_json([output, self._privacy.model_dump(mode="json"), scope])
+        )

@@ -1,7 +1,7 @@
 """What would keep this holder from a round with a given cohort, found out before there is one.
 
-It runs the very checks that a round runs. Only codes and keys of what it finds are told, and none of
-them depends on the corpus.
+It runs the very checks that a round runs. Only codes and keys of what it finds are told, and none
+of them depends on the corpus.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from ridgeway.common.protocol.cohort import Cohort
 from ridgeway.common.statistics.sums import vector_size
 
 SPARE_BYTES = 64 << 20
-"""For the journal, the logs and a release, beside the sums, of which two are there while one replaces the other."""
+"""For the journal, the logs and a release, beside the sums, of which two are there while one
+replaces the other.
+"""
 
 
 def obstacles(holder: Holder, cohort: Cohort) -> list[Exception]:
-    """What goes wrong in each check. Under terms that it has not agreed to nothing else is looked at."""
+    """What goes wrong in each check. Under terms that it has not agreed to nothing else is looked
+    at.
+    """
     try:
         check_terms(holder.settings.policy, cohort.terms)
         holder.encoder(cohort.terms)
@@ -42,11 +46,16 @@ def _agrees(holder: Holder, cohort: Cohort) -> None:
 
 
 def _has_room(holder: Holder, cohort: Cohort) -> None:
-    """Look for as much room as a round with this holder's own roster takes; the cohort does not change it."""
+    """Look for as much room as a round with this holder's own roster takes; the cohort does not
+    change it.
+    """
     domains = {place.domain for place in load_roster(holder.folder)} | {holder.domain}
     needed = 2 * 8 * vector_size(cohort.terms.features, len(domains)) + SPARE_BYTES
     if shutil.disk_usage(holder.folder).free < needed:
-        raise Refused("disk_full", "there is too little room on this holder's disk for its work in a round")
+        raise Refused(
+            "disk_full",
+            "there is too little room on this holder's disk for its work in a round",
+        )
 
 
 def _has_data(holder: Holder, cohort: Cohort) -> None:
@@ -58,11 +67,17 @@ def _knows_the_members(holder: Holder, cohort: Cohort) -> None:
     keys, pinned = {member.key for member in cohort.members}, holder.pinned_keys
     check_members(holder.handovers, pinned, keys)
     if unknown := keys - pinned:
-        raise Refused("forged_roster", "members are not on the roster that this holder has pinned", unknown)
+        raise Refused(
+            "forged_roster",
+            "members are not on the roster that this holder has pinned",
+            unknown,
+        )
 
 
 def _would_sign(holder: Holder, cohort: Cohort) -> None:
-    check_members_of_sum(holder.settings.policy, len(cohort.members), len(holder.pinned_keys))
+    check_members_of_sum(
+        holder.settings.policy, len(cohort.members), len(holder.pinned_keys)
+    )
 
 
 CHECKS: Sequence[Callable[[Holder, Cohort], None]] = (

@@ -1,8 +1,8 @@
 """The roster that a holder has pinned: the keys of the holders it takes part with in masked rounds.
 
-A coordinator that could name the members would name itself many times, and see what is left. So a holder pins them,
-from cards that the other holders handed over themselves, or from the operator's invitation after comparing the keys by
-another way. Knows files; knows nothing of messages.
+A coordinator that could name the members would name itself many times, and see what is left. So a
+holder pins them, from cards that the other holders handed over themselves, or from the operator's
+invitation after comparing the keys by another way.
 """
 
 from __future__ import annotations
@@ -36,17 +36,24 @@ def load_roster(folder: Path) -> tuple[Place, ...]:
     except FileNotFoundError:
         return ()
     except (ValidationError, json.JSONDecodeError):
-        raise FormatError(f"{path} is damaged; remove it, and pin the members again") from None
+        raise FormatError(
+            f"{path} is damaged; remove it, and pin the members again"
+        ) from None
 
 
 @lru_cache(maxsize=1)
 def _members(content: bytes) -> tuple[Place, ...]:
-    """Pure, so that where many holders run in one process that pin the same it is read once for all of them."""
+    """Pure, so that where many holders run in one process that pin the same it is read once for all
+    of them.
+    """
     return Roster.model_validate_json(content).members
 
 
-def pin(folder: Path, places: Iterable[Place], owner: Callable[[str], str] = str) -> tuple[Place, ...]:
-    """Add members; one that is there already, under this key or another of the same owner, is replaced.
+def pin(
+    folder: Path, places: Iterable[Place], owner: Callable[[str], str] = str
+) -> tuple[Place, ...]:
+    """Add members; one that is there already, under this key or another of the same owner, is
+    replaced.
 
     owner: what stands for the owner of a key. Returns the whole roster.
     """
@@ -55,10 +62,18 @@ def pin(folder: Path, places: Iterable[Place], owner: Callable[[str], str] = str
 
 
 def unpin(folder: Path, keys: Collection[str]) -> tuple[Place, ...]:
-    return _write(folder, (place for place in load_roster(folder) if place.key not in keys))
+    return _write(
+        folder, (place for place in load_roster(folder) if place.key not in keys)
+    )
 
 
 def _write(folder: Path, places: Iterable[Place]) -> tuple[Place, ...]:
-    members = tuple(sorted(places, key=lambda place: (place.domain, place.name, place.key)))
-    write_whole(folder / ROSTER, record_json(Roster(members=members).model_dump(mode="json")), private=True)
+    members = tuple(
+        sorted(places, key=lambda place: (place.domain, place.name, place.key))
+    )
+    write_whole(
+        folder / ROSTER,
+        record_json(Roster(members=members).model_dump(mode="json")),
+        private=True,
+    )
     return members

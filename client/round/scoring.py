@@ -18,8 +18,17 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.routing.belonging import belonging_counts
-from ridgeway.common.routing.evaluation import CALIBRATED_COUNTS, CONFIDENCE_EDGES, CURVES, beginnings
-from ridgeway.common.routing.hidden_state_table import HiddenStateTable, compile_router, model_states
+from ridgeway.common.routing.evaluation import (
+    CALIBRATED_COUNTS,
+    CONFIDENCE_EDGES,
+    CURVES,
+    beginnings,
+)
+from ridgeway.common.routing.hidden_state_table import (
+    HiddenStateTable,
+    compile_router,
+    model_states,
+)
 from ridgeway.common.routing.release import Release
 from ridgeway.common.routing.token_table import RouterTable, tally_texts, winners
 
@@ -29,24 +38,34 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HeldOut:
-    """Documents as token ids in one row, `lengths` of them each. Private: it never leaves the holder."""
+    """Documents as token ids in one row, `lengths` of them each. Private: it never leaves the
+    holder.
+    """
 
     ids: Ids
     lengths: Counts
 
 
-def router_table(encoder: AnyEncoder, sampling: Sampling, weights: Weights, device: str) -> RouterTable:
+def router_table(
+    encoder: AnyEncoder, sampling: Sampling, weights: Weights, device: str
+) -> RouterTable:
     """The router of some weights, compiled over the whole public table, as its release is."""
     if not isinstance(encoder, TableEncoder):
-        return HiddenStateTable(weights, encoder.scale, model_states(encoder, sampling, device=device))
+        return HiddenStateTable(
+            weights, encoder.scale, model_states(encoder, sampling, device=device)
+        )
     return _compiled(encoder, sampling, weights.tobytes(), weights.shape[1])
 
 
 @lru_cache(maxsize=1)
-def _compiled(encoder: TableEncoder, sampling: Sampling, weights: bytes, domains: int) -> RouterTable:
+def _compiled(
+    encoder: TableEncoder, sampling: Sampling, weights: bytes, domains: int
+) -> RouterTable:
     """Pure, so that where many holders run in one process it is compiled once for all of them."""
     with one_blas_thread():
-        return compile_router(encoder, sampling, np.frombuffer(weights).reshape(-1, domains))
+        return compile_router(
+            encoder, sampling, np.frombuffer(weights).reshape(-1, domains)
+        )
 
 
 class Scorer:
@@ -55,7 +74,9 @@ class Scorer:
     own: the place of the holder's domain.
     """
 
-    def __init__(self, table: RouterTable, rule: Selector, held_out: HeldOut, own: int) -> None:
+    def __init__(
+        self, table: RouterTable, rule: Selector, held_out: HeldOut, own: int
+    ) -> None:
         filled = held_out.lengths > 0
         self._lengths = held_out.lengths[filled]
         self._ids = held_out.ids
@@ -65,10 +86,14 @@ class Scorer:
 
     def routed(self) -> Counts:
         """To which domain how many documents were routed."""
-        return np.bincount(self._winners(self._table, self._rule), minlength=self._table.domains)
+        return np.bincount(
+            self._winners(self._table, self._rule), minlength=self._table.domains
+        )
 
     def changes(self, last: Release, last_own: int) -> tuple[int, int]:
-        """How many documents the last release routed rightly and this router does not; and the other way round."""
+        """How many documents the last release routed rightly and this router does not; and the
+        other way round.
+        """
         now = self._winners(self._table, self._rule) == self._own
         before = self._winners(last.compiled, last.selector) == last_own
         return int((before & ~now).sum()), int((now & ~before).sum())
@@ -84,17 +109,26 @@ class Scorer:
         All are multiplied by one number, so that few documents weigh as much as many.
         """
         if len(self._lengths):
-            scores, voters = beginnings(self._table, self._rule, self._ids, self._lengths)
+            scores, voters = beginnings(
+                self._table, self._rule, self._ids, self._lengths
+            )
         else:
-            scores, voters = np.zeros((0, self._table.domains)), np.zeros(0, dtype=np.int64)
+            scores, voters = (
+                np.zeros((0, self._table.domains)),
+                np.zeros(0, dtype=np.int64),
+            )
         parts = [
             reliability(scores, voters, self._own, temperatures),
             belonging_counts(scores, voters, self._own),
         ]
-        return np.concatenate([each.ravel() for each in parts]) * (CALIBRATED_COUNTS // max(len(scores), 1))
+        return np.concatenate([each.ravel() for each in parts]) * (
+            CALIBRATED_COUNTS // max(len(scores), 1)
+        )
 
 
-def reliability(scores: NDArray[np.float64], voters: Counts, own: int, temperatures: Sequence[float]) -> Counts:
+def reliability(
+    scores: NDArray[np.float64], voters: Counts, own: int, temperatures: Sequence[float]
+) -> Counts:
     """How many texts fell into each bin of confidence, and how many of them rightly.
 
     Shape: curves × temperatures × bins × 2.
@@ -107,7 +141,9 @@ def reliability(scores: NDArray[np.float64], voters: Counts, own: int, temperatu
     first = bins * np.arange(len(temperatures))[:, None]
     for row, curve in enumerate(CURVES):
         distances = curve.distances(scores, voters)
-        sure = [curve.confidence(distances / temperature) for temperature in temperatures]
+        sure = [
+            curve.confidence(distances / temperature) for temperature in temperatures
+        ]
         places = first + np.searchsorted(CONFIDENCE_EDGES, sure, side="right") - 1
         for column, counted in enumerate((places, places[:, right])):
             found = np.bincount(counted.ravel(), minlength=first.size * bins)

@@ -1,8 +1,9 @@
-"""A holder's state in a masked session, on disk between two messages: encrypted, locked, and rid of what was used.
+"""A holder's state in a masked session, on disk between two messages: encrypted, locked, and rid of
+what was used.
 
-Every message is answered by a process of its own, so what a member must remember lies in one file, under a key that
-only the holder's identity gives. One session at a time: a new one takes the place of the old.
-Knows nothing of messages.
+Every message is answered by a process of its own, so what a member must remember lies in one file,
+under a key that only the holder's identity gives. One session at a time: a new one takes the place
+of the old.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.schema import Digest, Record
-from ridgeway.common.masking.agreement import VERSION, Advert, Agreement, Place, Secrets, place_of
+from ridgeway.common.masking.agreement import (
+    VERSION,
+    Advert,
+    Agreement,
+    Place,
+    Secrets,
+    place_of,
+)
 from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms
@@ -41,10 +49,12 @@ class Answered(Record):
 
 
 class Agreed(Record):
-    """What secrets are shared for: public, the same for all members, and the same to the end of the session.
+    """What secrets are shared for: public, the same for all members, and the same to the end of the
+    session.
 
-    It was checked before it was written, and each step reads it again, so it is as short as can be: of the agreement
-    its digest, the session's id, and what later steps need of the members, in the order of their places.
+    It was checked before it was written, and each step reads it again, so it is as short as can be:
+    of the agreement its digest, the session's id, and what later steps need of the members, in the
+    order of their places.
     """
 
     digest: Digest
@@ -88,12 +98,15 @@ class Agreed(Record):
 
 
 class SessionState(Record):
-    """What a member knows of its session. Secrets are in hexadecimal digits, and empty once they were used.
+    """What a member knows of its session. Secrets are in hexadecimal digits, and empty once they
+    were used.
 
     advert:   what was shown of the secrets. announced: the request it was shown for.
-    agreed:   what secrets were shared for; it lies in a file of its own. agreed_digest: that file's, once it is there.
+    agreed:   what secrets were shared for; it lies in a file of its own. agreed_digest: that
+              file's, once it is there.
     dealt:    the members that hold shares of this one's secrets, by place.
-    shared:   the members that have shared. holding: those of them whose shares are held here. held: those shares.
+    shared:   the members that have shared. holding: those of them whose shares are held here. held:
+              those shares.
     question: what members were asked to count, once they were.
     answered: the steps that were taken, by name.
     """
@@ -122,13 +135,17 @@ class SessionState(Record):
     @property
     def secrets(self) -> Secrets:
         halves = ((self.nonce,), (self.cipher,), self.masks, self.seeds)
-        (nonce,), (cipher,), masks, seeds = (tuple(bytes.fromhex(each) for each in half) for half in halves)
+        (nonce,), (cipher,), masks, seeds = (
+            tuple(bytes.fromhex(each) for each in half) for half in halves
+        )
         return Secrets(nonce, cipher, masks, seeds)
 
     @property
     def session(self) -> Agreed:
         if self.agreed is None:
-            raise Refused("no_session", "this holder has not shared its secrets in this session")
+            raise Refused(
+                "no_session", "this holder has not shared its secrets in this session"
+            )
         return self.agreed
 
     @property
@@ -137,27 +154,45 @@ class SessionState(Record):
 
     def shares(self) -> dict[Place, bytes]:
         """The shares that this member holds, by whose they are."""
-        return {place: bytes.fromhex(each) for place, each in zip(self.holding, self.held, strict=True)}
+        return {
+            place: bytes.fromhex(each)
+            for place, each in zip(self.holding, self.held, strict=True)
+        }
 
     def taken(self, step: str, request: str) -> Answered | None:
-        """How a step was answered, if this very request asked for it before; any other is refused."""
+        """How a step was answered, if this very request asked for it before; any other is
+        refused.
+        """
         before = self.answered.get(step)
         if before is not None and before.request != request:
-            raise Refused("already_answered", f"this holder takes the step {step} of a session once, and has taken it")
+            raise Refused(
+                "already_answered",
+                f"this holder takes the step {step} of a session once, and has"
+                " taken it",
+            )
         return before
 
-    def with_answer(self, step: str, request: str, reply: str = "", **changes: object) -> SessionState:
+    def with_answer(
+        self, step: str, request: str, reply: str = "", **changes: object
+    ) -> SessionState:
         answered = {**self.answered, step: Answered(request=request, reply=reply)}
         return self.model_copy(update={"answered": answered, **changes})
 
     def without_lot(self, index: int) -> SessionState:
         """The same without the secrets of one lot, its own and those held for others."""
-        start, end = 4 * SHARE_BYTES * index, 4 * SHARE_BYTES * (index + 1)  # in digits: a seed's and a mask key's
+        # in digits: a seed's and a mask key's
+        start, end = 4 * SHARE_BYTES * index, 4 * SHARE_BYTES * (index + 1)
         blank = "0" * (end - start)
         return self.model_copy(
             update={
-                "masks": tuple(GONE if place == index else each for place, each in enumerate(self.masks)),
-                "seeds": tuple(GONE if place == index else each for place, each in enumerate(self.seeds)),
+                "masks": tuple(
+                    GONE if place == index else each
+                    for place, each in enumerate(self.masks)
+                ),
+                "seeds": tuple(
+                    GONE if place == index else each
+                    for place, each in enumerate(self.seeds)
+                ),
                 "kept": GONE,
                 "held": tuple(each[:start] + blank + each[end:] for each in self.held),
             }
@@ -186,36 +221,54 @@ class SessionFile:
             os.close(handle)
 
     def load(self) -> SessionState | None:
-        """The state, if there is one of this version; one that was tampered with is as good as none."""
+        """The state, if there is one of this version; one that was tampered with is as good as
+        none.
+        """
         try:
             content = self._path.read_bytes()
             state = SessionState.model_validate_json(
-                self._key.decrypt(content[:NONCE_BYTES], content[NONCE_BYTES:], self._identity.public.encode())
+                self._key.decrypt(
+                    content[:NONCE_BYTES],
+                    content[NONCE_BYTES:],
+                    self._identity.public.encode(),
+                )
             )
             if state.advert.version != VERSION:
                 return None
             if not state.agreed_digest:
                 return state
             digest, agreed = _agreed(self._agreed.read_bytes())
-            return state.model_copy(update={"agreed": agreed}) if digest == state.agreed_digest else None
+            return (
+                state.model_copy(update={"agreed": agreed})
+                if digest == state.agreed_digest
+                else None
+            )
         except (FileNotFoundError, InvalidTag, ValidationError, ValueError):
             return None
 
     def of_round(self, round_: str) -> SessionState:
         state = self.load()
         if state is None or state.round != round_:
-            raise Refused("no_session", "this holder is in no masked session of this round")
+            raise Refused(
+                "no_session", "this holder is in no masked session of this round"
+            )
         return state
 
     def save(self, state: SessionState) -> None:
-        """Keep the state; what was agreed on is written once, before the first state that names it."""
+        """Keep the state; what was agreed on is written once, before the first state that names
+        it.
+        """
         if state.agreed is not None and not state.agreed_digest:
             agreed = state.agreed.model_dump_json().encode()
             write_whole(self._agreed, agreed, private=True)
             state = state.model_copy(update={"agreed_digest": sha256(agreed)})
         nonce = secrets.token_bytes(NONCE_BYTES)
         plain = state.model_dump_json().encode()
-        write_whole(self._path, nonce + self._key.encrypt(nonce, plain, self._identity.public.encode()), private=True)
+        write_whole(
+            self._path,
+            nonce + self._key.encrypt(nonce, plain, self._identity.public.encode()),
+            private=True,
+        )
 
     def erase(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -224,5 +277,7 @@ class SessionFile:
 
 @lru_cache(maxsize=2)
 def _agreed(content: bytes) -> tuple[str, Agreed]:
-    """Its digest, and what it says. Pure, so that where many members run in one process it is read once for all."""
+    """Its digest, and what it says. Pure, so that where many members run in one process it is read
+    once for all.
+    """
     return sha256(content), Agreed.model_validate_json(content)

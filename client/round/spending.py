@@ -1,8 +1,10 @@
-"""What a corpus has cost its documents: every output that left, whichever folder or federation it left through.
+"""What a corpus has cost its documents: every output that left, whichever folder or federation it
+left through.
 
-Each expense stands twice: in the folder's own journal, and in a file of this user's that all folders
-share. What was spent is the union of both, so neither a new folder, nor an older copy of one, nor a
-second federation on the same corpus starts afresh. An exact output costs an ε of infinity.
+Each expense stands twice: in the folder's own journal, and in a file of this user's that all
+folders share. What was spent is the union of both, so neither a new folder, nor an older copy of
+one, nor a second federation on the same corpus starts afresh. An exact output costs an ε of
+infinity.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Expense:
 
     epoch:   the data it was made of. mode: of the round.
     holdout: the share of documents that was kept out of sums then, to be counted.
-    corpus:  the files and folders with the text. federation: the coordinator's key, as it was pinned.
+    corpus:  the files and folders with the text. federation: the coordinator's key, as it was
+             pinned.
     """
 
     epoch: str
@@ -64,7 +67,9 @@ class Expense:
     @classmethod
     def of(cls, facts: dict[str, Any], time: str) -> Expense:
         rho = EXACT if facts["rho"] == "exact" else Fraction(facts["rho"])
-        return cls(**{**facts, "rho": rho, "corpus": tuple(facts["corpus"]), "time": time})
+        return cls(
+            **{**facts, "rho": rho, "corpus": tuple(facts["corpus"]), "time": time}
+        )
 
 
 def shared_file() -> Path:
@@ -75,10 +80,13 @@ def shared_file() -> Path:
 def spent(paid: Sequence[Expense]) -> Cost:
     """What a document has cost at most.
 
-    A document is either summed or held out, by its own hash, so it pays for one of the two; if the share
-    that is held out was changed in between, it may have paid for both.
+    A document is either summed or held out, by its own hash, so it pays for one of the two; if the
+    share that is held out was changed in between, it may have paid for both.
     """
-    outputs = [in_all(each.rho for each in paid if each.output == output) for output in ("statistics", "counts")]
+    outputs = [
+        in_all(each.rho for each in paid if each.output == output)
+        for output in ("statistics", "counts")
+    ]
     return in_all(outputs) if len({each.holdout for each in paid}) > 1 else max(outputs)
 
 
@@ -103,7 +111,10 @@ class Account:
 
     def expenses(self) -> list[Expense]:
         """Every output that was paid for, in the order of time."""
-        own = [Expense.of(dict(entry.facts), entry.time) for entry in self._journal.entries(SPENT)]
+        own = [
+            Expense.of(dict(entry.facts), entry.time)
+            for entry in self._journal.entries(SPENT)
+        ]
         found = {each.id: each for each in (*self._shared(), *own)}
         return sorted(found.values(), key=lambda each: each.time)
 
@@ -114,9 +125,18 @@ class Account:
         """What a document has cost so far, or with some outputs more."""
         return epsilon_of(spent([*self.expenses(), *more]), self.delta)
 
-    def expense(self, epoch: str, output: Output, mode: Mode, privacy: Privacy | None, holdout: float) -> Expense:
+    def expense(
+        self,
+        epoch: str,
+        output: Output,
+        mode: Mode,
+        privacy: Privacy | None,
+        holdout: float,
+    ) -> Expense:
         rho: Cost = privacy.rho if privacy else EXACT
-        return Expense(epoch, output, mode, rho, holdout, self._corpus, self._federation)
+        return Expense(
+            epoch, output, mode, rho, holdout, self._corpus, self._federation
+        )
 
     def check_affordable(self, more: Sequence[Expense]) -> None:
         """Raise Refused if these outputs would cost more than is left."""
@@ -128,13 +148,14 @@ class Account:
         if cost == math.inf:
             raise Refused(
                 "budget_spent",
-                "exact sums or counts of this holder's corpus have left before, so no ε bounds what is known of "
-                "its documents; its owner may set `max_epsilon = inf`",
+                "exact sums or counts of this holder's corpus have left before, so no ε"
+                " bounds what is known of its documents; its owner may set `max_epsilon"
+                " = inf`",
             )
         raise Refused(
             "budget_spent",
-            f"this holder has spent an ε of {self.epsilon():.3g} and allows {self.max_epsilon:g} in all; with "
-            f"this round it would be {cost:.3g}",
+            f"this holder has spent an ε of {self.epsilon():.3g} and allows"
+            f" {self.max_epsilon:g} in all; with this round it would be {cost:.3g}",
         )
 
     def pay(self, *expenses: Expense) -> None:
@@ -150,7 +171,9 @@ class Account:
         return self._path.exists()
 
     def carry(self) -> None:
-        """Write the journal's expenses into the shared file if they are not there, as after a crash or a loss."""
+        """Write the journal's expenses into the shared file if they are not there, as after a crash
+        or a loss.
+        """
         known = {each.id for each in self._shared()}
         for entry in self._journal.entries(SPENT):
             if Expense.of(dict(entry.facts), entry.time).id not in known:
@@ -164,12 +187,16 @@ class Account:
             "exact": cost == math.inf,
             "allowed": None if self.max_epsilon == math.inf else self.max_epsilon,
             "delta": self.delta,
-            "outputs": [{"time": each.time, **each.facts()} for each in self.expenses()],
+            "outputs": [
+                {"time": each.time, **each.facts()} for each in self.expenses()
+            ],
         }
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the account, so that nobody else, through this folder or another, spends what is left meanwhile."""
+        """Hold the account, so that nobody else, through this folder or another, spends what is
+        left meanwhile.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -191,7 +218,8 @@ class Account:
             expenses = [Expense.of(record, record.pop("time")) for record in records]
         except (ValueError, KeyError, TypeError):
             raise FormatError(
-                f"{self._path} is damaged, so what documents have cost is not known; restore it from a copy"
+                f"{self._path} is damaged, so what documents have cost is not known;"
+                " restore it from a copy"
             ) from None
         return [each for each in expenses if overlap(each.corpus, self._corpus)]
 
@@ -207,7 +235,9 @@ class Account:
 
 
 def overlap(one: Iterable[str], other: Iterable[str]) -> bool:
-    """Whether a document may lie below both: a path is the same, or a folder that holds the other."""
+    """Whether a document may lie below both: a path is the same, or a folder that holds the
+    other.
+    """
     return any(_holds(a, b) or _holds(b, a) for a in one for b in other)
 
 

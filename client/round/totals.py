@@ -1,8 +1,8 @@
 """The totals that a holder has signed for: its data of one epoch is in one opened total, ever.
 
-A total is named by all that decides its bytes: its terms, its members, their epochs and their shares of
-the mass, and for counts what was asked. So the same total may be signed again after a session that
-failed, and no other. Written in the journal before a signature or a share leaves.
+A total is named by all that decides its bytes: its terms, its members, their epochs and their
+shares of the mass, and for counts what was asked. So the same total may be signed again after a
+session that failed, and no other. Written in the journal before a signature or a share leaves.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ FEW_MEMBERS = 3
 def used_up(lot: Lot) -> Refused:
     """Why an epoch takes part in no other sum."""
     if lot == "statistics":
-        return Refused("epoch_used", "this holder's data of this epoch is in a total already, and in no other one")
-    return Refused("already_counted", "this holder has counted for another router in this epoch, and counts for one")
+        return Refused(
+            "epoch_used",
+            "this holder's data of this epoch is in a total already, and in no"
+            " other one",
+        )
+    return Refused(
+        "already_counted",
+        "this holder has counted for another router in this epoch, and counts for one",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,8 @@ class SignedTotal:
     """A total that a holder is asked to sign.
 
     epoch:    the holder's own. epochs: those of all members, by the owners of their keys.
-    shares:   of sums, each member's share of its domain's mass: those of the cohort, whoever fell away.
+    shares:   of sums, each member's share of its domain's mass: those of the cohort, whoever fell
+              away.
     question: what was asked, where counts are summed.
     """
 
@@ -53,23 +61,32 @@ class SignedTotal:
 
     def facts(self) -> dict[str, Any]:
         members = sorted(self.epochs)
-        return {"lot": self.lot, "epoch": self.epoch, "total": self.id, "members": members}
+        return {
+            "lot": self.lot,
+            "epoch": self.epoch,
+            "total": self.id,
+            "members": members,
+        }
 
 
 class SignedTotals:
-    """Law: whatever is asked in whatever order, the totals of one epoch and lot that can be opened are one."""
+    """Law: whatever is asked in whatever order, the totals of one epoch and lot that can be opened
+    are one.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def sign(self, total: SignedTotal, session: str, *, paid: bool) -> None:
-        """Write down a total that is about to be signed; raises Refused if the epoch is in another one.
+        """Write down a total that is about to be signed; raises Refused if the epoch is in another
+        one.
 
-        paid: whether a total of this epoch and lot was paid for. If the journal does not know which, it is an
+        paid: whether a total of this epoch and lot was paid for. If the journal does not know
+              which, it is an
         older copy, and the epoch is in a total that nobody here remembers.
 
-        Within one session a member signs smaller and smaller sets and opens the last one, so totals of
-        this very session do not count. If one was opened, the larger ones before it never were.
+        Within one session a member signs smaller and smaller sets and opens the last one, so totals
+        of this very session do not count. If one was opened, the larger ones before it never were.
         """
         noted = [
             entry
@@ -77,30 +94,42 @@ class SignedTotals:
             if (entry.facts["lot"], entry.facts["epoch"]) == (total.lot, total.epoch)
         ]
         opened = {entry.facts["total"] for entry in noted if entry.kind == OPENED}
-        signed = {entry.facts["total"] for entry in noted if entry.facts["session"] != session}
+        signed = {
+            entry.facts["total"] for entry in noted if entry.facts["session"] != session
+        }
         if (opened or signed) - {total.id} or (paid and not noted):
             raise used_up(total.lot)
         self._journal.append((SIGNED, {"session": session, **total.facts()}))
 
     def open(self, total: SignedTotal, session: str, round_: str) -> None:
         """Write down a total whose shares are about to be revealed."""
-        self._journal.append((OPENED, {"round": round_, "session": session, **total.facts()}))
+        self._journal.append(
+            (OPENED, {"round": round_, "session": session, **total.facts()})
+        )
 
     def has_signed(self, lot: Lot, epoch: str) -> bool:
         """Whether this epoch's data is, or may be, in an opened total."""
         entries = self._journal.entries(SIGNED)
-        return any((each.facts["lot"], each.facts["epoch"]) == (lot, epoch) for each in entries)
+        return any(
+            (each.facts["lot"], each.facts["epoch"]) == (lot, epoch) for each in entries
+        )
 
     def epochs(self) -> set[str]:
         """The epochs that are, or may be, in an opened total of sums or of counts."""
         return {str(each.facts["epoch"]) for each in self._journal.entries(SIGNED)}
 
     def notices(self) -> list[dict[str, Any]]:
-        """Pairs of opened totals, one after the other, that few members joined or left between: for the owner.
+        """Pairs of opened totals, one after the other, that few members joined or left between: for
+        the owner.
 
-        What only these members gave, and what the others changed, follows from the difference of the two.
+        What only these members gave, and what the others changed, follows from the difference of
+        the two.
         """
-        totals = [each.facts for each in self._journal.entries(OPENED) if each.facts["lot"] == "statistics"]
+        totals = [
+            each.facts
+            for each in self._journal.entries(OPENED)
+            if each.facts["lot"] == "statistics"
+        ]
         found = []
         for before, after in pairwise(totals):
             differ = set(before["members"]) ^ set(after["members"])

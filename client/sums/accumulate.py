@@ -1,7 +1,7 @@
 """Token ids → exact sums: windows in general, counts where a window is one token.
 
-The state of an accumulator is a handful of integer arrays that add up, so that work can be divided, kept and resumed.
-Knows numpy, and scipy where nothing was compiled. Knows nothing of files, text or graphics cards.
+The state of an accumulator is a handful of integer arrays that add up, so that work can be divided,
+kept and resumed.
 """
 
 from __future__ import annotations
@@ -49,11 +49,14 @@ MAX_CENTRED_SQUARE = 4 * MAX_SQUARE
 
 BYTE_BLOCK_SAMPLES = 2048
 FLOAT_BLOCK_SAMPLES = 512
-"""The samples that are multiplied at once: for many more, few columns of window means stay below float32's limit."""
+"""The samples that are multiplied at once: for many more, few columns of window means stay below
+float32's limit.
+"""
 
 COARSE, COARSE_BESIDE = 128, 32
-"""Windows of eight tokens have few words, all multiples of the first number: they are multiplied in a way of their own,
-if a multiple of the second number of columns stands beside them."""
+"""Windows of eight tokens have few words, all multiples of the first number: they are multiplied in
+a way of their own, if a multiple of the second number of columns stands beside them.
+"""
 
 WIDE_BLOCKS = 7
 """The blocks that go to float64 at once when one had too many columns beyond the limit."""
@@ -65,7 +68,9 @@ COLUMN_BLOCKS = 8
 
 
 class Accumulator(Protocol):
-    """Sums over documents. Law: the states of two accumulators, added, are the state over both their documents."""
+    """Sums over documents. Law: the states of two accumulators, added, are the state over both
+    their documents.
+    """
 
     def add(self, ids: Ids, lengths: Integers) -> None:
         """Take in documents whose ids stand in one row, `lengths` of them each."""
@@ -81,7 +86,10 @@ class Accumulator(Protocol):
 
 
 def accumulators(
-    table: NDArray[np.int16], sampling: Sampling, words: WordSketch | None = None, cosines: Cosines | None = None
+    table: NDArray[np.int16],
+    sampling: Sampling,
+    words: WordSketch | None = None,
+    cosines: Cosines | None = None,
 ) -> Callable[[], Accumulator]:
     """A maker of accumulators that share one table: for windows of one token, counting is enough.
 
@@ -93,9 +101,13 @@ def accumulators(
     return lambda: WindowSums(shared, sampling)
 
 
-def only_counts(sampling: Sampling, words: WordSketch | None = None, cosines: Cosines | None = None) -> bool:
+def only_counts(
+    sampling: Sampling, words: WordSketch | None = None, cosines: Cosines | None = None
+) -> bool:
     """Whether the sums follow from how often each token occurs."""
-    return words is None and cosines is None and sampling.window == 1 and sampling.is_plain
+    return (
+        words is None and cosines is None and sampling.window == 1 and sampling.is_plain
+    )
 
 
 def add_states(one: State, other: State) -> State:
@@ -106,7 +118,10 @@ class WindowTable:
     """The table, and the features of windows by it; shared by the accumulators of all threads."""
 
     def __init__(
-        self, table: NDArray[np.int16], words: WordSketch | None = None, cosines: Cosines | None = None
+        self,
+        table: NDArray[np.int16],
+        words: WordSketch | None = None,
+        cosines: Cosines | None = None,
     ) -> None:
         self._linear_width = int(table.shape[1]) + (words.width if words else 0)
         self.last_words = words.width if words and not cosines else 0
@@ -114,32 +129,56 @@ class WindowTable:
         self.width = self._linear_width + (cosines.width if cosines else 0)
         self._fill = compiled_means()
         self._words, self._cosines = words, cosines
-        # numpy sums in the width of the table, the extension in its own; a copy of numpy's has large pages, read faster
+        # numpy sums in the width of the table, the extension in its own; a copy of numpy's has
+        # large pages, read faster
         width = np.dtype(np.int32 if self._fill is None else np.int16)
-        self._table: NDArray[np.signedinteger[Any]] = np.array(table, dtype=width, order="C")
+        self._table: NDArray[np.signedinteger[Any]] = np.array(
+            table, dtype=width, order="C"
+        )
 
     def features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
         """All features of each window, but the constant one."""
         means = self.window_means(ids, bounds)
-        return means if self._cosines is None else np.hstack([means, self._cosines.of(means)])
+        return (
+            means
+            if self._cosines is None
+            else np.hstack([means, self._cosines.of(means)])
+        )
 
     def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
-        """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding up; then its words."""
+        """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding
+        up; then its words.
+        """
         words = self._words
         if self._fill is None:
             means = means_by_numpy(self._table, ids, bounds)
-            return means if words is None else np.hstack([means, words.window_features(ids, bounds)])
+            return (
+                means
+                if words is None
+                else np.hstack([means, words.window_features(ids, bounds)])
+            )
         means = np.empty((len(bounds) - 1, self._linear_width), dtype=np.int16)
-        self._fill(self._table, self._table.shape[1], ids, bounds, means, *(in_memory(words) if words else ()))
+        self._fill(
+            self._table,
+            self._table.shape[1],
+            ids,
+            bounds,
+            means,
+            *(in_memory(words) if words else ()),
+        )
         return means
 
 
-def means_by_numpy(table: NDArray[np.signedinteger[Any]], ids: Ids, bounds: Integers) -> NDArray[np.int16]:
+def means_by_numpy(
+    table: NDArray[np.signedinteger[Any]], ids: Ids, bounds: Integers
+) -> NDArray[np.int16]:
     """The means of windows where nothing is compiled, which are the right ones by definition."""
     from scipy.sparse import csr_array
 
     ones = np.ones(len(ids), dtype=np.int32)
-    picks = csr_array((ones, ids, bounds.astype(np.int32)), shape=(len(bounds) - 1, len(table)))
+    picks = csr_array(
+        (ones, ids, bounds.astype(np.int32)), shape=(len(bounds) - 1, len(table))
+    )
     sums = picks @ table
     counts = np.diff(bounds).astype(np.int32)[:, None]
     sums *= 2
@@ -149,10 +188,19 @@ def means_by_numpy(table: NDArray[np.signedinteger[Any]], ids: Ids, bounds: Inte
     return means
 
 
-def in_memory(words: WordSketch) -> tuple[NDArray[np.uint8], Integers, int, int, int, int]:
+def in_memory(
+    words: WordSketch,
+) -> tuple[NDArray[np.uint8], Integers, int, int, int, int]:
     """A sketch as the extension takes it."""
     options, spelling = words.options, words.spelling
-    return spelling.letters, spelling.starts, options.width, options.amplitude, options.shortest, options.longest
+    return (
+        spelling.letters,
+        spelling.starts,
+        options.width,
+        options.amplitude,
+        options.shortest,
+        options.longest,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -162,26 +210,41 @@ def compiled_means() -> Callable[..., None] | None:
         from ridgeway.client.sums.row_means import row_means
     except ImportError:
         return None
-    table = np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, 40 * 9).astype(np.int16).reshape(40, 9)
+    table = (
+        np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, 40 * 9)
+        .astype(np.int16)
+        .reshape(40, 9)
+    )
     bounds = np.cumsum(np.arange(21))
     ids = (np.arange(bounds[-1], dtype=np.int32) * 7) % 40
-    letters = np.frombuffer(b"a tried word, spelt in forty tokens of letters", dtype=np.uint8)
+    letters = np.frombuffer(
+        b"a tried word, spelt in forty tokens of letters", dtype=np.uint8
+    )
     words = WordSketch(WordFeatures(7), Spelling(letters, np.arange(41) + 2))
     means = np.empty((20, 9 + words.width), dtype=np.int16)
     row_means(table, 9, ids, bounds, means, *in_memory(words))
-    expected = means_by_numpy(table.astype(np.int32), ids, bounds), words.window_features(ids, bounds)
+    expected = (
+        means_by_numpy(table.astype(np.int32), ids, bounds),
+        words.window_features(ids, bounds),
+    )
     return row_means if np.array_equal(means, np.hstack(expected)) else None
 
 
 @lru_cache(maxsize=1)
 def compiled_products() -> Callable[..., None] | None:
-    """The extension that takes products byte by byte, if it was built, fits this processor, and is right."""
+    """The extension that takes products byte by byte, if it was built, fits this processor, and is
+    right.
+    """
     try:
         from ridgeway.client.sums.byte_products import byte_products
     except ImportError:
         return None
     dense, coarse, count = COARSE_BESIDE, 4, 40
-    samples = np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, count * (dense + coarse)).astype(np.int16).reshape(count, -1)
+    samples = (
+        np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, count * (dense + coarse))
+        .astype(np.int16)
+        .reshape(count, -1)
+    )
     samples[:, dense:] = samples[::-1, :coarse] // COARSE * COARSE
     centre, gram = -samples[3], np.zeros((dense + coarse + 1,) * 2, dtype=np.int64)
     centre[dense:] = 0
@@ -190,29 +253,39 @@ def compiled_products() -> Callable[..., None] | None:
     features = np.ones((count, dense + coarse + 1), dtype=np.int64)
     features[:, :-1] = samples - centre
     whole = np.triu(gram) + np.tril(gram, -1).T
-    return byte_products if np.array_equal(whole, np.triu(7 * features.T @ features)) else None
+    return (
+        byte_products
+        if np.array_equal(whole, np.triu(7 * features.T @ features))
+        else None
+    )
 
 
 class ExactGram:
     """Σ n φφᵀ over integer samples that count n times, with a constant one behind each.
 
-    Samples wait until there are enough that count alike, and are then multiplied at once. From each column a whole
-    number near its mean is first taken, and put back at the end, because small numbers are multiplied faster: byte by
-    byte where an extension does that, else as floats, whose products are exact nevertheless. Whatever the order, a
-    partial sum of φᵢφⱼ is no larger than the larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴, float32 holds every
-    partial sum, so the product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one does, since rounding
+    Samples wait until there are enough that count alike, and are then multiplied at once. From each
+    column a whole number near its mean is first taken, and put back at the end, because small
+    numbers are multiplied faster: byte by byte where an extension does that, else as floats, whose
+    products are exact nevertheless. Whatever the order, a partial sum of φᵢφⱼ is no larger than the
+    larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴, float32 holds every partial sum, so the
+    product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one does, since rounding
     keeps order. The few columns where it does are taken again in float64.
 
-    words: how many of the last columns are features of words. Samples whose words are coarse are multiplied apart.
+    words: how many of the last columns are features of words. Samples whose words are coarse are
+           multiplied apart.
     """
 
     def __init__(self, width: int, words: int = 0) -> None:
         self._features = width + 1
         self._words = words
         self._products = compiled_products()
-        self._size = FLOAT_BLOCK_SAMPLES if self._products is None else BYTE_BLOCK_SAMPLES
+        self._size = (
+            FLOAT_BLOCK_SAMPLES if self._products is None else BYTE_BLOCK_SAMPLES
+        )
         shape = (self._size, width)
-        self._blocks = defaultdict[Kind, NDArray[np.int16]](lambda: np.empty(shape, dtype=np.int16))
+        self._blocks = defaultdict[Kind, NDArray[np.int16]](
+            lambda: np.empty(shape, dtype=np.int16)
+        )
         self._filled = defaultdict[Kind, int](int)
         self._centre: NDArray[np.int16] | None = None
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
@@ -224,21 +297,40 @@ class ExactGram:
 
     def add(self, samples: NDArray[np.signedinteger[Any]], times: int = 1) -> None:
         """Take in N×h samples, none of them beyond FEATURE_LIMIT, that count `times` times each."""
-        if self._products is None or not self._words or (self._features - 1 - self._words) % COARSE_BESIDE:
+        if (
+            self._products is None
+            or not self._words
+            or (self._features - 1 - self._words) % COARSE_BESIDE
+        ):
             self._collect(samples, (times, 0))
             return
-        coarse = np.bitwise_or.reduce(samples[:, -self._words :], axis=1) & (COARSE - 1) == 0
+        coarse = (
+            np.bitwise_or.reduce(samples[:, -self._words :], axis=1) & (COARSE - 1) == 0
+        )
         self._collect(samples, (times, self._words), np.flatnonzero(coarse))
         self._collect(samples, (times, 0), np.flatnonzero(~coarse))
 
-    def _collect(self, samples: NDArray[np.signedinteger[Any]], kind: Kind, chosen: Integers | None = None) -> None:
+    def _collect(
+        self,
+        samples: NDArray[np.signedinteger[Any]],
+        kind: Kind,
+        chosen: Integers | None = None,
+    ) -> None:
         """Take in the samples of a kind: those that are chosen, or all."""
-        samples, chosen = samples.astype(np.int16, copy=False), np.arange(len(samples)) if chosen is None else chosen
+        samples, chosen = (
+            samples.astype(np.int16, copy=False),
+            (np.arange(len(samples)) if chosen is None else chosen),
+        )
         while len(chosen):
             filled = self._filled[kind]
             part, chosen = np.split(chosen, [self._size - filled])
             self._filled[kind] += len(part)
-            samples.take(part, axis=0, out=self._blocks[kind][filled : self._filled[kind]], mode="clip")
+            samples.take(
+                part,
+                axis=0,
+                out=self._blocks[kind][filled : self._filled[kind]],
+                mode="clip",
+            )
             if self._filled[kind] == self._size:
                 self._multiply(kind)
 
@@ -257,19 +349,24 @@ class ExactGram:
         features = np.ones((len(block), self._features), dtype=np.float32)
         np.subtract(block, self._centre, out=features[:, :-1])
         if self._wide_blocks or not self._add_narrow(features, times):
-            self._wide_blocks = self._wide_blocks - 1 if self._wide_blocks else WIDE_BLOCKS
+            self._wide_blocks = (
+                self._wide_blocks - 1 if self._wide_blocks else WIDE_BLOCKS
+            )
             wide = features.astype(np.float64)
             self._gram += times * (wide.T @ wide)
 
     def _add_narrow(self, features: NDArray[np.float32], times: int) -> bool:
         """Add a product in float32, unless too much of it would not be exact."""
-        # Of a matrix with itself, numpy takes half the product; unlike scipy, it lets other threads run meanwhile.
+        # Of a matrix with itself, numpy takes half the product; unlike scipy, it lets other threads
+        # run meanwhile.
         product = features.T @ features
         inexact = np.flatnonzero(product.diagonal() >= NARROW_LIMIT)
         if len(inexact) * 4 > self._features:
             return False
         product[inexact] = product[:, inexact] = 0
-        self._gram += product if times == 1 else np.multiply(product, times, dtype=np.float64)
+        self._gram += (
+            product if times == 1 else np.multiply(product, times, dtype=np.float64)
+        )
         if len(inexact):
             wide = features.astype(np.float64)
             again = times * (wide[:, inexact].T @ wide)
@@ -289,10 +386,15 @@ class ExactGram:
             self._multiply(kind)
         if self._pending:
             self._flush()
-        centre, sums = np.zeros(self._features, dtype=np.int64), self._total[:, -1].copy()
+        centre, sums = (
+            np.zeros(self._features, dtype=np.int64),
+            self._total[:, -1].copy(),
+        )
         if self._centre is not None:
             centre[:-1] = self._centre
-        total: Integers = np.stack((centre, sums), axis=1) @ np.stack((sums + sums[-1] * centre, centre))
+        total: Integers = np.stack((centre, sums), axis=1) @ np.stack(
+            (sums + sums[-1] * centre, centre)
+        )
         total += self._total
         if self._products is not None:  # which leaves some of it on the other side
             total += np.tril(self._total, -1).T
@@ -326,7 +428,9 @@ class WindowSums(GramSums):
     def add_layers(self, found: Sequence[Layer]) -> None:
         for layer in found:
             if len(layer.ids):
-                self._gram.add(self._table.features(layer.ids, layer.bounds), layer.times)
+                self._gram.add(
+                    self._table.features(layer.ids, layer.bounds), layer.times
+                )
 
     def state(self) -> State:
         return {"gram": bounded(self._gram.triangle())}
@@ -339,14 +443,20 @@ def bounded(triangle: Integers) -> Integers:
 
 
 def of_triangle(triangle: Integers) -> Statistics:
-    """The statistics of one domain whose upper triangle this is. Raises BoundExceeded if it could overflow."""
+    """The statistics of one domain whose upper triangle this is. Raises BoundExceeded if it could
+    overflow.
+    """
     bounded(triangle)
     features = (math.isqrt(8 * triangle.size + 1) - 1) // 2
-    return single_domain(unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram)
+    return single_domain(
+        unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram
+    )
 
 
 class TokenCounts:
-    """For w = 1 and a static table, A = Eᵀ diag(n) E: count tokens, and take one product at the end."""
+    """For w = 1 and a static table, A = Eᵀ diag(n) E: count tokens, and take one product at the
+    end.
+    """
 
     def __init__(self, table: NDArray[np.int16], sampling: Sampling) -> None:
         self._table = table
@@ -368,14 +478,18 @@ class TokenCounts:
         return single_domain(gram_of_counts(self._table, state["counts"], threads))
 
 
-def gram_of_counts(table: NDArray[np.int16], counts: Integers, threads: int = 1) -> Integers:
+def gram_of_counts(
+    table: NDArray[np.int16], counts: Integers, threads: int = 1
+) -> Integers:
     """Σ n φφᵀ over tokens with counts n, exactly, in blocks that float64 holds."""
     check_bound(int(counts.sum()))
     features = table.shape[1] + 1
     gram = np.zeros((features, features), dtype=np.int64)
     blocks = list(exact_blocks(counts, max(1, BLOCK_BYTES // (8 * features))))
     with one_blas_thread(), ThreadPoolExecutor(threads, "gram") as pool:
-        parts = pool.map(lambda block: _weighted_gram(table[block.tokens], block.counts), blocks)
+        parts = pool.map(
+            lambda block: _weighted_gram(table[block.tokens], block.counts), blocks
+        )
         for block, part in zip(blocks, parts, strict=True):
             gram += block.weight * part
     return np.triu(gram) + np.triu(gram, 1).T
@@ -390,7 +504,9 @@ class CountBlock(NamedTuple):
 
 
 def exact_blocks(counts: Integers, most: int) -> Iterator[CountBlock]:
-    """Counts in blocks of at most `most` tokens, each so small that float64 products over it are exact."""
+    """Counts in blocks of at most `most` tokens, each so small that float64 products over it are
+    exact.
+    """
     check_bound(int(counts.sum()))
     base = DIGIT if int(counts.sum()) * MAX_SQUARE >= EXACT_LIMIT else EXACT_LIMIT
     weight = 1
@@ -401,7 +517,9 @@ def exact_blocks(counts: Integers, most: int) -> Iterator[CountBlock]:
         first = 0
         while first < len(used):
             before = int(sums[first - 1]) if first else 0
-            last = int(np.searchsorted(sums, before + EXACT_LIMIT // MAX_SQUARE, side="left"))
+            last = int(
+                np.searchsorted(sums, before + EXACT_LIMIT // MAX_SQUARE, side="left")
+            )
             last = min(last, first + most)
             yield CountBlock(weight, used[first:last], digits[used[first:last]])
             first = last

@@ -1,8 +1,8 @@
 """Private files → documents, one after another, so that memory does not grow with the corpus.
 
-Reads .txt .md .jsonl .csv .parquet and source code, plain or as .gz and .zst, from files, folders and URLs. Large files
-of lines and of row groups are read in pieces, which other threads, processes or machines may read.
-Knows files and records. Knows nothing of tokens or sums.
+Reads .txt .md .jsonl .csv .parquet and source code, plain or as .gz and .zst, from files, folders
+and URLs. Large files of lines and of row groups are read in pieces, which other threads, processes
+or machines may read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from ridgeway.client.sums.corpus_places import (
     place_name,
     real_place,
 )
-from ridgeway.common.base.errors import CorpusError, InputError, RidgewayError, first_line
+from ridgeway.common.base.errors import (
+    CorpusError,
+    InputError,
+    RidgewayError,
+    first_line,
+)
 from ridgeway.common.base.jsonl import jsonl_texts, record_text
 
 Kind = Literal["text", "jsonl", "csv", "parquet"]
@@ -41,10 +46,13 @@ DOCUMENT_LIMIT = 1 << 16
 """A document longer than this many characters counts as several, cut at line ends."""
 
 WHOLE_LIMIT = 1 << 20
-"""Where a document counts as one, however long it is, its first characters stand for it: this many."""
+"""Where a document counts as one, however long it is, its first characters stand for it: this many.
+"""
 
 PIECE_BYTES = 16 << 20
-"""Larger files of lines, and of row groups, are read in pieces of about this size, which begin where a line does."""
+"""Larger files of lines, and of row groups, are read in pieces of about this size, which begin
+where a line does.
+"""
 
 RECORD_KINDS: dict[str, Kind] = {
     ".jsonl": "jsonl",
@@ -71,7 +79,8 @@ COMPRESSIONS = frozenset((".gz", ".zst"))
 class CorpusFile:
     """One file of a corpus, or a piece of one, and what its name says of its content.
 
-    A piece has the lines, or the row groups, whose first byte lies at `begin` ≤ n < `end`; end −1: all that follow.
+    A piece has the lines, or the row groups, whose first byte lies at `begin` ≤ n < `end`; end −1:
+    all that follow.
     """
 
     path: Path
@@ -103,16 +112,21 @@ class Counters:
 
 
 def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
-    """The files of a corpus, large ones in pieces, in a fixed order, and how many others were passed over.
+    """The files of a corpus, large ones in pieces, in a fixed order, and how many others were
+    passed over.
 
-    A file named on its own is read whatever its ending; in folders, known endings are read and hidden names are not.
+    A file named on its own is read whatever its ending; in folders, known endings are read and
+    hidden names are not.
     """
     found: dict[Path, CorpusFile] = {}
     skipped = 0
     for root in roots:
         if is_folder(root):
             for path in _files_below(root):
-                known = _inner_name(path).suffix.lower() in {*RECORD_KINDS, *TEXT_SUFFIXES}
+                known = _inner_name(path).suffix.lower() in {
+                    *RECORD_KINDS,
+                    *TEXT_SUFFIXES,
+                }
                 if known and not _is_binary(path):
                     found[real_place(path)] = _source(path)
                 else:
@@ -120,19 +134,25 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
         elif is_file(root):
             if _is_binary(root):
                 raise CorpusError(
-                    f"{root} is a binary file, not text; Ridgeway reads UTF-8 text, records and source code"
+                    f"{root} is a binary file, not text; Ridgeway reads UTF-8 text,"
+                    " records and source code"
                 )
             found[real_place(root)] = _source(root)
         else:
             raise InputError(f"there is no file or folder {place_name(root)}")
-    return [piece for source in sorted(found.values()) for piece in _in_pieces(source)], skipped
+    return [
+        piece for source in sorted(found.values()) for piece in _in_pieces(source)
+    ], skipped
 
 
 def _in_pieces(source: CorpusFile) -> list[CorpusFile]:
     size = file_status(source.path).size
     if source.compression or source.kind == "csv" or size <= PIECE_BYTES:
         return [source]
-    return [replace(source, begin=begin, end=min(begin + PIECE_BYTES, size)) for begin in range(0, size, PIECE_BYTES)]
+    return [
+        replace(source, begin=begin, end=min(begin + PIECE_BYTES, size))
+        for begin in range(0, size, PIECE_BYTES)
+    ]
 
 
 def documents(
@@ -146,9 +166,11 @@ def documents(
 ) -> Iterator[str]:
     """The documents of one file, those without text passed over and counted.
 
-    skipped: gets the places of records that cannot be read, which are passed over and counted; without it, the first
+    skipped: gets the places of records that cannot be read, which are passed over and counted;
+             without it, the first
     such record raises. A file that is damaged as a whole always does.
-    whole:   a record, and a file of plain text, is one document however long: its first WHOLE_LIMIT characters.
+    whole:   a record, and a file of plain text, is one document however long: its first WHOLE_LIMIT
+             characters.
 
     Law: what is read of a whole document depends on nothing else in the corpus.
     """
@@ -157,11 +179,19 @@ def documents(
         return  # its first piece stands for the file
     try:
         source = replace(source, end=-1) if is_one else source
-        texts = _texts(source, text_fields, counters, position, _BrokenRecords(counters, skipped))
+        texts = _texts(
+            source, text_fields, counters, position, _BrokenRecords(counters, skipped)
+        )
         if is_one:
             texts = iter(["".join(islice(texts, WHOLE_LIMIT // DOCUMENT_LIMIT))])
         for text in texts:
-            for piece in [text[:WHOLE_LIMIT]] if whole else cut(text) if len(text) > DOCUMENT_LIMIT else [text]:
+            for piece in (
+                [text[:WHOLE_LIMIT]]
+                if whole
+                else cut(text)
+                if len(text) > DOCUMENT_LIMIT
+                else [text]
+            ):
                 if piece and not piece.isspace():
                     yield piece
                 else:
@@ -170,12 +200,26 @@ def documents(
         raise
     except Exception as error:
         if is_url(source.path):  # stores raise what they like
-            why = "it is gone" if isinstance(error, FileNotFoundError) else first_line(error).rstrip(".")
-            next_move = "see that its store can be reached and that the file is whole, and run the same command again"
-            raise CorpusError(f"{place_name(source.path)} cannot be read: {why}; {next_move}") from error
-        if not isinstance(error, _read_errors()) or (isinstance(error, OSError) and error.errno is not None):
+            why = (
+                "it is gone"
+                if isinstance(error, FileNotFoundError)
+                else first_line(error).rstrip(".")
+            )
+            next_move = (
+                "see that its store can be reached and that the file is whole, and run"
+                " the same command again"
+            )
+            raise CorpusError(
+                f"{place_name(source.path)} cannot be read: {why}; {next_move}"
+            ) from error
+        if not isinstance(error, _read_errors()) or (
+            isinstance(error, OSError) and error.errno is not None
+        ):
             raise
-        raise CorpusError(f"{source.path} cannot be read: {first_line(error)}; it may be cut off or damaged") from error
+        raise CorpusError(
+            f"{source.path} cannot be read: {first_line(error)}; it may be cut off or"
+            " damaged"
+        ) from error
 
 
 def is_held_out(text: str, share: float) -> bool:
@@ -190,7 +234,10 @@ def cut(text: str) -> Iterator[str]:
     """A text in pieces of at most DOCUMENT_LIMIT characters, at line ends where there are any."""
     start = 0
     while len(text) - start > DOCUMENT_LIMIT:
-        end = text.rfind("\n", start, start + DOCUMENT_LIMIT) + 1 or start + DOCUMENT_LIMIT
+        end = (
+            text.rfind("\n", start, start + DOCUMENT_LIMIT) + 1
+            or start + DOCUMENT_LIMIT
+        )
         yield text[start:end]
         start = end
     yield text[start:]
@@ -221,7 +268,10 @@ def _source(path: Path) -> CorpusFile:
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
     kind = RECORD_KINDS.get(_inner_name(path).suffix.lower(), "text")
     if kind == "parquet" and compression:
-        raise CorpusError(f"{path} is a compressed parquet file; parquet is compressed inside, so unpack it first")
+        raise CorpusError(
+            f"{path} is a compressed parquet file; parquet is compressed inside, so"
+            " unpack it first"
+        )
     return CorpusFile(path, kind, compression)
 
 
@@ -234,7 +284,9 @@ def _is_binary(path: Path) -> bool:
 
 
 class _BrokenRecords:
-    """Entered for every record: passes over those that cannot be read if their places are wanted."""
+    """Entered for every record: passes over those that cannot be read if their places are
+    wanted.
+    """
 
     def __init__(self, counters: Counters, places: list[str] | None) -> None:
         self._counters, self._places = counters, places
@@ -242,11 +294,16 @@ class _BrokenRecords:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: object
+    ) -> bool:
         if not isinstance(error, CorpusError):
             return False
         if self._places is None:
-            raise CorpusError(f"{error}; mend it, or let a small share of records be passed over ({SKIP_WORDS})")
+            raise CorpusError(
+                f"{error}; mend it, or let a small share of records be passed over"
+                f" ({SKIP_WORDS})"
+            )
         self._counters.broken += 1
         if len(self._places) < MAX_PLACES:
             self._places.append(str(error))
@@ -254,18 +311,30 @@ class _BrokenRecords:
 
 
 def _texts(
-    source: CorpusFile, names: Sequence[str], counters: Counters, position: Position, each: _BrokenRecords
+    source: CorpusFile,
+    names: Sequence[str],
+    counters: Counters,
+    position: Position,
+    each: _BrokenRecords,
 ) -> Iterator[str]:
     if source.kind == "parquet":
         yield from _parquet_texts(source, names, position, each)
         return
     with _opened(source, position) as stream:
-        name = place_name(source.path) + (f", after its first {source.begin:,} bytes" if source.begin else "")
+        name = place_name(source.path) + (
+            f", after its first {source.begin:,} bytes" if source.begin else ""
+        )
         if source.kind == "jsonl":
-            yield from jsonl_texts(_lines(stream, counters, source.begin), names, name, each)
+            yield from jsonl_texts(
+                _lines(stream, counters, source.begin), names, name, each
+            )
         elif source.kind == "csv":
-            delimiter = "\t" if _inner_name(source.path).suffix.lower() == ".tsv" else ","
-            yield from _csv_texts(_lines(stream, counters, 0), names, name, delimiter, each)
+            delimiter = (
+                "\t" if _inner_name(source.path).suffix.lower() == ".tsv" else ","
+            )
+            yield from _csv_texts(
+                _lines(stream, counters, 0), names, name, delimiter, each
+            )
         else:
             yield from _pieces(stream, counters, source)
 
@@ -275,7 +344,9 @@ def _opened(source: CorpusFile, position: Position) -> Iterator[IO[bytes]]:
     with open_file(source.path) as raw:
         end = -1 if source.end < 0 else _line_start(raw, source.end)
         raw.seek(_line_start(raw, source.begin))
-        tracked = cast(IO[bytes], io.BufferedReader(_Tracked(raw, position, end), 1 << 20))
+        tracked = cast(
+            IO[bytes], io.BufferedReader(_Tracked(raw, position, end), 1 << 20)
+        )
         if source.compression == ".gz":
             with gzip.open(tracked, "rb") as stream:
                 yield cast(IO[bytes], stream)
@@ -316,7 +387,9 @@ class _Tracked(io.RawIOBase):
 
 
 class _Unpacked(io.RawIOBase):
-    """The content of a file of zstd frames; unlike the library's own reader, it minds when the last one is cut off."""
+    """The content of a file of zstd frames; unlike the library's own reader, it minds when the last
+    one is cut off.
+    """
 
     def __init__(self, packed: IO[bytes]) -> None:
         self._packed = packed
@@ -345,7 +418,9 @@ class _Unpacked(io.RawIOBase):
 
 
 def _lines(stream: IO[bytes], counters: Counters, begin: int) -> Iterator[str]:
-    """The lines of a UTF-8 file from a place on; bytes that are not UTF-8 are replaced and counted."""
+    """The lines of a UTF-8 file from a place on; bytes that are not UTF-8 are replaced and
+    counted.
+    """
     for number, line in enumerate(stream, begin):
         try:
             text = line.decode()
@@ -381,7 +456,9 @@ def _blocks(stream: IO[bytes], counters: Counters, source: CorpusFile) -> Iterat
         except UnicodeDecodeError:
             lenient.setstate(state)
             text = lenient.decode(raw, final=not raw)
-            counters.replaced += text.count("\ufffd") - (state[0] + raw).count(b"\xef\xbf\xbd")
+            counters.replaced += text.count("\ufffd") - (state[0] + raw).count(
+                b"\xef\xbf\xbd"
+            )
             strict.reset() if not raw else strict.setstate(lenient.getstate())
             yield text
         if not raw:
@@ -389,35 +466,62 @@ def _blocks(stream: IO[bytes], counters: Counters, source: CorpusFile) -> Iterat
 
 
 def _csv_texts(
-    lines: Iterable[str], names: Sequence[str], name: str, delimiter: str, each: _BrokenRecords
+    lines: Iterable[str],
+    names: Sequence[str],
+    name: str,
+    delimiter: str,
+    each: _BrokenRecords,
 ) -> Iterator[str]:
     csv.field_size_limit(1 << 30)
-    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)  # a quote that never ends is an error
+    # a quote that never ends is an error
+    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
     for cells in reader:
         cells.pop(cast(str, None), None)  # cells beyond the header
-        record = {name: cell or None for name, cell in cells.items()}  # an empty cell is no text
+        record = {
+            name: cell or None for name, cell in cells.items()
+        }  # an empty cell is no text
         with each:
             yield record_text(record, names, f"{name}, line {reader.line_num}")
 
 
-def _parquet_texts(source: CorpusFile, names: Sequence[str], position: Position, each: _BrokenRecords) -> Iterator[str]:
-    with open_file(source.path) as raw, _imported("pyarrow.parquet", "parquet").ParquetFile(raw) as file:
+def _parquet_texts(
+    source: CorpusFile, names: Sequence[str], position: Position, each: _BrokenRecords
+) -> Iterator[str]:
+    with (
+        open_file(source.path) as raw,
+        _imported("pyarrow.parquet", "parquet").ParquetFile(raw) as file,
+    ):
         columns = [name for name in names if name in file.schema_arrow.names]
         if not columns:
             record_text(dict.fromkeys(file.schema_arrow.names), names, str(source.path))
-        size, groups, before = file_status(source.path).size, file.metadata.num_row_groups, 0
+        size, groups, before = (
+            file_status(source.path).size,
+            file.metadata.num_row_groups,
+            0,
+        )
         for group in range(groups):
-            place, rows = size * group // groups, file.metadata.row_group(group).num_rows
+            place, rows = (
+                size * group // groups,
+                file.metadata.row_group(group).num_rows,
+            )
             seen = before
             before += rows
             if place < source.begin or 0 <= source.end <= place:
                 continue
-            for batch in file.iter_batches(batch_size=1024, row_groups=[group], columns=columns):
+            for batch in file.iter_batches(
+                batch_size=1024, row_groups=[group], columns=columns
+            ):
                 for record in batch.to_pylist():
                     seen += 1
                     with each:
-                        yield record_text(record, columns, f"{place_name(source.path)}, row {seen}")
-                position.bytes = place - source.begin + size * (seen - before + rows) // (groups * rows)
+                        yield record_text(
+                            record, columns, f"{place_name(source.path)}, row {seen}"
+                        )
+                position.bytes = (
+                    place
+                    - source.begin
+                    + size * (seen - before + rows) // (groups * rows)
+                )
 
 
 def _imported(name: str, what: str) -> Any:
@@ -425,7 +529,8 @@ def _imported(name: str, what: str) -> Any:
         return import_module(name)
     except ImportError:
         raise CorpusError(
-            f"reading {what} needs the package {name.partition('.')[0]}; install ridgeway[client]"
+            f"reading {what} needs the package {name.partition('.')[0]}; install"
+            " ridgeway[client]"
         ) from None
 
 

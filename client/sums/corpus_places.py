@@ -1,6 +1,7 @@
-"""Where a corpus lies: in files of this machine, or at a URL such as s3://bucket/folder, which fsspec reads.
+"""Where a corpus lies: in files of this machine, or at a URL such as s3://bucket/folder, which
+fsspec reads.
 
-A URL is held as a path, in which `s3://bucket` is `s3:/bucket`. Knows files. Knows nothing of what is in them.
+A URL is held as a path, in which `s3://bucket` is `s3:/bucket`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from ridgeway.common.base.files import sha256
 URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
 LOCAL_SCHEMES = ("file", "local")
 HTTP_VERSIONS = ("ETag", "Content-MD5", "Digest", "Last-Modified")
-"""What servers say of a file's version. fsspec takes what lies at an http URL for unchanging, and leaves them out."""
+"""What servers say of a file's version. fsspec takes what lies at an http URL for unchanging, and
+leaves them out.
+"""
 
 Answer = TypeVar("Answer")
 
 
 class FileStatus(NamedTuple):
-    """What changes when a file does; what else a store says of one, such as its ETag, stands hashed in `modified`."""
+    """What changes when a file does; what else a store says of one, such as its ETag, stands hashed
+    in `modified`.
+    """
 
     size: int
     modified: int
@@ -39,11 +44,17 @@ def is_url(path: Path) -> bool:
 def place_name(path: Path) -> str:
     """A path, or the URL that it stands for."""
     found = URL.fullmatch(str(path))
-    return f"{found[1]}:{'///' if found[1] in LOCAL_SCHEMES else '//'}{found[2]}" if found else str(path)
+    return (
+        f"{found[1]}:{'///' if found[1] in LOCAL_SCHEMES else '//'}{found[2]}"
+        if found
+        else str(path)
+    )
 
 
 def absolute(path: Path) -> Path:
-    """The same place from any folder. The name says the kind, so a link is not what it points to."""
+    """The same place from any folder. The name says the kind, so a link is not what it points
+    to.
+    """
     return path if is_url(path) else path.parent.resolve() / path.name
 
 
@@ -53,43 +64,70 @@ def real_place(path: Path) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    return bool(_asked(path, lambda files, name: files.isdir(name))) if is_url(path) else path.is_dir()
+    return (
+        bool(_asked(path, lambda files, name: files.isdir(name)))
+        if is_url(path)
+        else path.is_dir()
+    )
 
 
 def is_file(path: Path) -> bool:
-    return bool(_asked(path, lambda files, name: files.isfile(name))) if is_url(path) else path.is_file()
+    return (
+        bool(_asked(path, lambda files, name: files.isfile(name)))
+        if is_url(path)
+        else path.is_file()
+    )
 
 
 def entries(folder: Path) -> list[Path]:
     """What lies in a folder; of links, those to files alone."""
     if not is_url(folder):
-        return sorted(path for path in folder.iterdir() if not (path.is_symlink() and path.is_dir()))
+        return sorted(
+            path
+            for path in folder.iterdir()
+            if not (path.is_symlink() and path.is_dir())
+        )
 
     def listed(files: Any, name: str) -> list[str]:
         files.invalidate_cache(name)
-        return [str(each).rstrip("/").rpartition("/")[2] for each in files.ls(name, detail=False)]
+        return [
+            str(each).rstrip("/").rpartition("/")[2]
+            for each in files.ls(name, detail=False)
+        ]
 
     return sorted(folder / name for name in _asked(folder, listed))
 
 
 def open_file(path: Path) -> IO[bytes]:
     return (
-        cast(IO[bytes], _asked(path, lambda files, name: files.open(name, "rb"))) if is_url(path) else path.open("rb")
+        cast(IO[bytes], _asked(path, lambda files, name: files.open(name, "rb")))
+        if is_url(path)
+        else path.open("rb")
     )
 
 
 def file_status(path: Path) -> FileStatus:
     if not is_url(path):
         status = path.stat()
-        return FileStatus(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        return FileStatus(
+            status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+        )
 
     def told(files: Any, name: str) -> FileStatus:
         files.invalidate_cache(files._parent(name))  # or a change would not be seen
         info = files.info(name)
-        usual = type(files).ukey is import_module("fsspec").AbstractFileSystem.ukey  # which would ask once more
-        key = hashlib.sha256(str(info).encode()).hexdigest() if usual else files.ukey(name)
+        # which would ask once more
+        usual = type(files).ukey is import_module("fsspec").AbstractFileSystem.ukey
+        key = (
+            hashlib.sha256(str(info).encode()).hexdigest()
+            if usual
+            else files.ukey(name)
+        )
         if info["size"] is None:
-            raise InputError(f"{place_name(path)} cannot be read: its server does not tell its size; copy it first")
+            raise InputError(
+                f"{place_name(path)} cannot be read: its server does not tell its size;"
+                " copy it first"
+            )
         version = sha256(str((key, *map(info.get, HTTP_VERSIONS))).encode())
         return FileStatus(int(info["size"]), int(version[:15], 16), 0, 0)
 
@@ -106,8 +144,9 @@ def _asked(path: Path, ask: Callable[[Any, str], Answer]) -> Answer:
         files, name = import_module("fsspec.core").url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise InputError(
-            f"{url} cannot be read ({first_line(error)}); corpora at a URL are read with fsspec and its package for "
-            "the store, as s3fs is for s3: install them, or copy the corpus to this machine"
+            f"{url} cannot be read ({first_line(error)}); corpora at a URL are read"
+            " with fsspec and its package for the store, as s3fs is for s3: install"
+            " them, or copy the corpus to this machine"
         ) from None
     try:
         return ask(files, name)
@@ -115,5 +154,6 @@ def _asked(path: Path, ask: Callable[[Any, str], Answer]) -> Answer:
         raise
     except Exception as error:
         raise InputError(
-            f"{url} cannot be read: {first_line(error).rstrip('.')}; see that the store can be reached and lets you in"
+            f"{url} cannot be read: {first_line(error).rstrip('.')}; see that the store"
+            " can be reached and lets you in"
         ) from error

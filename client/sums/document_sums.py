@@ -1,4 +1,5 @@
-"""A private corpus → the sums over its documents, each one row of bounded length, however long its text.
+"""A private corpus → the sums over its documents, each one row of bounded length, however long its
+text.
 
 They never leave as they are: noise is added by others.
 """
@@ -10,19 +11,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeway.client.sums.corpus import Counters, Position, cut, documents, find_sources, is_held_out
+from ridgeway.client.sums.corpus import (
+    Counters,
+    Position,
+    cut,
+    documents,
+    find_sources,
+    is_held_out,
+)
 from ridgeway.client.sums.part_store import Stamp, stamped
-from ridgeway.client.sums.prepare import BATCH_CHARACTERS, Interrupted, PrepareJob, Watch, check_readable, check_text
+from ridgeway.client.sums.prepare import (
+    BATCH_CHARACTERS,
+    Interrupted,
+    PrepareJob,
+    Watch,
+    check_readable,
+    check_text,
+)
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bounded_sums, empty_sums
+from ridgeway.common.privacy.document_bound import (
+    DocumentSums,
+    PrivacyMode,
+    bounded_sums,
+    empty_sums,
+)
 from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.public_prior import PublicPrior
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DocumentJob:
-    """Everything that decides what a corpus adds up to where documents are bounded, but for the prior."""
+    """Everything that decides what a corpus adds up to where documents are bounded, but for the
+    prior.
+    """
 
     corpus: PrepareJob
     encoder: TableEncoder
@@ -33,7 +55,9 @@ class DocumentJob:
         return list(stamped(find_sources(self.corpus.roots)[0]))
 
 
-def sum_documents(job: DocumentJob, prior: PublicPrior, watch: Watch | None = None) -> DocumentSums:
+def sum_documents(
+    job: DocumentJob, prior: PublicPrior, watch: Watch | None = None
+) -> DocumentSums:
     """Read the corpus, and sum its documents."""
     watch = watch or Watch()
     stamps = job.stamps()
@@ -41,27 +65,39 @@ def sum_documents(job: DocumentJob, prior: PublicPrior, watch: Watch | None = No
     total = empty_sums(job.mode, job.encoder.width)
     for texts in _batches(job.corpus, counters, watch):
         pieces = [list(cut(text)) for text in texts]
-        ids, lengths = job.encoder.tokenizer.encode_many([piece for each in pieces for piece in each])
+        ids, lengths = job.encoder.tokenizer.encode_many(
+            [piece for each in pieces for piece in each]
+        )
         starts = np.concatenate([[0], np.cumsum([len(each) for each in pieces])])[:-1]
         whole = np.add.reduceat(lengths, starts)
         counters.tokens += len(ids)
-        total = total + bounded_sums(job.mode, document_vectors(prior, ids, whole, job.encoder.table))
+        total = total + bounded_sums(
+            job.mode, document_vectors(prior, ids, whole, job.encoder.table)
+        )
     check_text(counters, ", ".join(map(str, job.corpus.roots)))
     if job.stamps() != stamps:
-        raise CorpusError("the corpus changed while it was read; run the same command again")
+        raise CorpusError(
+            "the corpus changed while it was read; run the same command again"
+        )
     return total
 
 
-def _batches(job: PrepareJob, counters: Counters, watch: Watch) -> Iterator[Sequence[str]]:
+def _batches(
+    job: PrepareJob, counters: Counters, watch: Watch
+) -> Iterator[Sequence[str]]:
     """The documents that are summed, some at a time."""
     sources, _ = find_sources(job.roots)
     if not sources:
-        raise CorpusError(f"{', '.join(map(str, job.roots))} has no file that can be read")
+        raise CorpusError(
+            f"{', '.join(map(str, job.roots))} has no file that can be read"
+        )
     skipped: list[str] | None = [] if job.skip_broken else None
     size, done, texts, held = sum(source.bytes for source in sources), 0, list[str](), 0
     for source in sources:
         position = Position()
-        for text in documents(source, job.text_fields, counters, position, skipped, whole=True):
+        for text in documents(
+            source, job.text_fields, counters, position, skipped, whole=True
+        ):
             counters.documents += 1
             if is_held_out(text, job.holdout):
                 counters.held_out += 1
@@ -77,4 +113,6 @@ def _batches(job: PrepareJob, counters: Counters, watch: Watch) -> Iterator[Sequ
         done += source.bytes
     if texts:
         yield texts
-    check_readable(counters, job.skip_broken, f"the first is {skipped[0]}" if skipped else "")
+    check_readable(
+        counters, job.skip_broken, f"the first is {skipped[0]}" if skipped else ""
+    )

@@ -1,6 +1,7 @@
-"""Parts: kept sums over stretches of a corpus, each with the files it covers, so that work is never done twice.
+"""Parts: kept sums over stretches of a corpus, each with the files it covers, so that work is never
+done twice.
 
-They name private files, so they stay in a folder that only the holder can read. Knows files; knows nothing of text.
+They name private files, so they stay in a folder that only the holder can read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ridgeway.client.sums.corpus import MAX_PLACES, CorpusFile, Counters
-from ridgeway.client.sums.corpus_places import FileStatus, absolute, file_status, is_url, place_name
+from ridgeway.client.sums.corpus_places import (
+    FileStatus,
+    absolute,
+    file_status,
+    is_url,
+    place_name,
+)
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.statistics.sums import Integers
 
@@ -26,7 +33,9 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A file as it was when it was read, or a piece of it: if any of this differs, it is read again."""
+    """A file as it was when it was read, or a piece of it: if any of this differs, it is read
+    again.
+    """
 
     path: str
     size: int
@@ -52,7 +61,9 @@ class Stamp:
 
 
 def stamped(sources: Iterable[CorpusFile]) -> dict[Stamp, CorpusFile]:
-    """Files and pieces by what they are now. Each file is asked once, however many pieces it has: stores are far."""
+    """Files and pieces by what they are now. Each file is asked once, however many pieces it has:
+    stores are far.
+    """
     found: dict[Path, FileStatus] = {}
     stamps: dict[Stamp, CorpusFile] = {}
     for source in sources:
@@ -64,7 +75,9 @@ def stamped(sources: Iterable[CorpusFile]) -> dict[Stamp, CorpusFile]:
 
 
 def first_changed(stamps: Iterable[Stamp]) -> Stamp | None:
-    """The first of them whose file is no longer as it was, or is gone. Raises InputError if a store cannot be asked."""
+    """The first of them whose file is no longer as it was, or is gone. Raises InputError if a store
+    cannot be asked.
+    """
     found: dict[str, FileStatus | None] = {}
     for stamp in stamps:
         if stamp.path not in found:
@@ -83,7 +96,9 @@ def _status(path: str) -> FileStatus | None:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The documents `start` ≤ n < `stop` of a file or a piece; `ends_file` if no more follow in it."""
+    """The documents `start` ≤ n < `stop` of a file or a piece; `ends_file` if no more follow in
+    it.
+    """
 
     stamp: Stamp
     start: int
@@ -93,7 +108,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPart:
-    """Sums over some stretches, and what was met in them. broken: the places of records that were passed over."""
+    """Sums over some stretches, and what was met in them. broken: the places of records that were
+    passed over.
+    """
 
     stretches: tuple[Stretch, ...]
     counters: Counters
@@ -112,7 +129,10 @@ class StoredPart:
         header: dict[str, object] = {
             "format": FORMAT,
             "version": VERSION,
-            "stretches": [[asdict(each.stamp), each.start, each.stop, each.ends_file] for each in self.stretches],
+            "stretches": [
+                [asdict(each.stamp), each.start, each.stop, each.ends_file]
+                for each in self.stretches
+            ],
             "counters": asdict(self.counters),
             "broken": list(self.broken),
         }
@@ -124,43 +144,71 @@ class StoredPart:
         """The inverse; None if it is damaged or of another version: it is then made again."""
         try:
             size = int.from_bytes(content[:8], "little")
-            header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["ridgeway"])
+            header = json.loads(
+                json.loads(content[8 : 8 + size])["__metadata__"]["ridgeway"]
+            )
             state = load(content)
             digest = header.pop("digest")
-            if header["format"] != FORMAT or header["version"] != VERSION or digest != _digest(header, state):
+            if (
+                header["format"] != FORMAT
+                or header["version"] != VERSION
+                or digest != _digest(header, state)
+            ):
                 return None
-            stretches = tuple(Stretch(Stamp(**stamp), *rest) for stamp, *rest in header["stretches"])
-            return cls(stretches, Counters(**header["counters"]), state, tuple(header.get("broken", ())))
+            stretches = tuple(
+                Stretch(Stamp(**stamp), *rest) for stamp, *rest in header["stretches"]
+            )
+            return cls(
+                stretches,
+                Counters(**header["counters"]),
+                state,
+                tuple(header.get("broken", ())),
+            )
         except (SafetensorError, KeyError, TypeError, ValueError):
             return None
 
 
 class PartStore:
-    """The parts of one way of summing: `terms` is everything, files apart, that the sums depend on."""
+    """The parts of one way of summing: `terms` is everything, files apart, that the sums depend
+    on.
+    """
 
     def __init__(self, cache: Path, terms: Mapping[str, object]) -> None:
         self._folder = cache / "prepared" / sha256(canonical_json(terms))
 
     def save(self, part: StoredPart) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(self._folder / f"{time.time_ns():020}.part", part.to_bytes(), private=True)
+        write_whole(
+            self._folder / f"{time.time_ns():020}.part", part.to_bytes(), private=True
+        )
 
     def usable(self, stamps: Set[Stamp]) -> list[StoredPart]:
-        """The parts that lie within these files and do not overlap, oldest first. Outdated ones are removed.
+        """The parts that lie within these files and do not overlap, oldest first. Outdated ones are
+        removed.
 
-        stamps: of files as they are now. Of other corpora's files, those on this machine are looked at; stores are not
+        stamps: of files as they are now. Of other corpora's files, those on this machine are looked
+                at; stores are not
         asked, which may be far or closed, so what was kept of theirs stays.
         """
         chosen: list[StoredPart] = []
         reached: dict[Stamp, int] = {}
-        now: dict[str, FileStatus | None] = {stamp.path: stamp.status for stamp in stamps}
+        now: dict[str, FileStatus | None] = {
+            stamp.path: stamp.status for stamp in stamps
+        }
         for path in sorted(self._folder.glob("*.part")):
             part = _read(path)
-            if part is None or any(_outdated(stretch.stamp, now) for stretch in part.stretches):
+            if part is None or any(
+                _outdated(stretch.stamp, now) for stretch in part.stretches
+            ):
                 path.unlink(missing_ok=True)
-            elif all(s.stamp in stamps and s.start == reached.get(s.stamp, 0) for s in part.stretches):
+            elif all(
+                s.stamp in stamps and s.start == reached.get(s.stamp, 0)
+                for s in part.stretches
+            ):
                 chosen.append(part)
-                reached.update({s.stamp: -1 if s.ends_file else s.stop for s in part.stretches})
+                reached.update(
+                    {s.stamp: -1 if s.ends_file else s.stop for s in part.stretches}
+                )
         return chosen
 
     def clear(self) -> None:
@@ -186,6 +234,14 @@ def _read(path: Path) -> StoredPart | None:
 
 
 def _digest(header: Mapping[str, object], state: Mapping[str, Integers]) -> str:
-    """Over all that a part says. Names of files need not be UTF-8, so the header is hashed and kept as ASCII."""
+    """Over all that a part says. Names of files need not be UTF-8, so the header is hashed and kept
+    as ASCII.
+    """
     words = json.dumps([header, sorted(state)], sort_keys=True).encode()
-    return sha256(words, *(np.ascontiguousarray(state[name], dtype="<i8").data for name in sorted(state)))
+    return sha256(
+        words,
+        *(
+            np.ascontiguousarray(state[name], dtype="<i8").data
+            for name in sorted(state)
+        ),
+    )

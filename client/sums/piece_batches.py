@@ -1,7 +1,6 @@
-"""A piece of a corpus → batches of its documents, less those that are held out, with what was met on the way, and the
+"""A piece of a corpus → batches of its documents, less those that are held out, with what was met
+on the way, and the
 samples of a batch: all that is done before sums are taken, in whatever process.
-
-Knows how documents are read, held out, tokenised and sampled. Knows nothing of sums or processes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ridgeway.client.sums.corpus import CorpusFile, Counters, Position, documents, is_held_out
+from ridgeway.client.sums.corpus import (
+    CorpusFile,
+    Counters,
+    Position,
+    documents,
+    is_held_out,
+)
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.mistyped_text import with_mistyped_copies
 from ridgeway.common.encoding.tokenizer import Tokenizer
@@ -34,7 +39,9 @@ class ReadingRules:
 
 
 class Samples(NamedTuple):
-    """What the documents of a batch add to the sums. tokens: how many they have, mistyped copies apart."""
+    """What the documents of a batch add to the sums. tokens: how many they have, mistyped copies
+    apart.
+    """
 
     tokens: int
     layers: list[Layer]
@@ -42,7 +49,9 @@ class Samples(NamedTuple):
 
 def samples_of(texts: list[str], tokenizer: Tokenizer, sampling: Sampling) -> Samples:
     """The samples of documents, and of their mistyped copies where those count."""
-    ids, lengths = tokenizer.encode_many(with_mistyped_copies(texts) if sampling.mistyped else texts)
+    ids, lengths = tokenizer.encode_many(
+        with_mistyped_copies(texts) if sampling.mistyped else texts
+    )
     found = [layer for layer in layers(ids, lengths, sampling) if len(layer.ids)]
     return Samples(int(lengths[: len(texts)].sum()), found)
 
@@ -64,8 +73,12 @@ class PieceBatch(NamedTuple):
     ends: bool
 
 
-def read_batches(source: CorpusFile, first: int, rules: ReadingRules) -> Iterator[PieceBatch]:
-    """The documents of a piece from number `first` on; there is always a last batch, if only an empty one."""
+def read_batches(
+    source: CorpusFile, first: int, rules: ReadingRules
+) -> Iterator[PieceBatch]:
+    """The documents of a piece from number `first` on; there is always a last batch, if only an
+    empty one.
+    """
     met, counted, position = Counters(), Counters(), Position()
     skipped: list[str] | None = [] if rules.skip_broken else None
     texts, size, place = list[str](), 0, 0

@@ -1,8 +1,9 @@
-"""Processes that read, tokenise and sample pieces of a corpus: one interpreter does that for a few cores, not for many.
+"""Processes that read, tokenise and sample pieces of a corpus: one interpreter does that for a few
+cores, not for many.
 
-A process gets the tokenizer's definition and then pieces, and answers with samples, over pipes that only it and its
-parent hold. A piece whose process ends or answers nonsense is read on by this process, from where the answers ended.
-Processes end when their parent does. Knows pieces, samples and pipes. Knows nothing of sums.
+A process gets the tokenizer's definition and then pieces, and answers with samples, over pipes that
+only it and its parent hold. A piece whose process ends or answers nonsense is read on by this
+process, from where the answers ended. Processes end when their parent does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.corpus import CorpusFile, Counters
-from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, Samples, read_batches, samples_of
+from ridgeway.client.sums.piece_batches import (
+    PieceBatch,
+    ReadingRules,
+    Samples,
+    read_batches,
+    samples_of,
+)
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling
 from ridgeway.common.encoding.fast_bpe import EncoderTables
@@ -41,7 +48,8 @@ BATCHES_AHEAD = 2
 
 
 class PackedSamples(NamedTuple):
-    """Samples as they travel. shapes: of each layer, how often it counts, and how many windows and ids it has.
+    """Samples as they travel. shapes: of each layer, how often it counts, and how many windows and
+    ids it has.
 
     sizes: how many ids each window has, layer after layer.
     """
@@ -53,22 +61,40 @@ class PackedSamples(NamedTuple):
 
     @classmethod
     def of(cls, samples: Samples) -> PackedSamples:
-        shapes = [(layer.times, len(layer.bounds) - 1, len(layer.ids)) for layer in samples.layers]
+        shapes = [
+            (layer.times, len(layer.bounds) - 1, len(layer.ids))
+            for layer in samples.layers
+        ]
         sizes = [np.diff(layer.bounds).astype(np.int32) for layer in samples.layers]
         ids = [layer.ids for layer in samples.layers]
         none = np.zeros(0, np.int32)
-        return cls(samples.tokens, shapes, np.concatenate((none, *sizes)), np.concatenate((none, *ids)))
+        return cls(
+            samples.tokens,
+            shapes,
+            np.concatenate((none, *sizes)),
+            np.concatenate((none, *ids)),
+        )
 
     def unpacked(self, rows: int) -> Samples:
-        """The samples. Raises ValueError unless they could be of texts, with ids below `rows`: sums over anything else
-        would be of no text that ever was."""
+        """The samples. Raises ValueError unless they could be of texts, with ids below `rows`: sums
+        over anything else would be of no text that ever was.
+        """
         ids, ends = self.ids, np.append(0, np.cumsum(self.sizes, dtype=np.int64))
         shapes = np.array([(0, 0, 0), *self.shapes], dtype=np.int64)
         _, windows, tokens = np.cumsum(shapes, axis=0).T
-        in_range = ids.min(initial=0) >= 0 and ids.max(initial=-1) < rows and shapes[1:].min(initial=1) > 0
-        of_size = self.sizes.min(initial=1) > 0 and self.sizes.max(initial=0) <= MAX_JOINED_WINDOW_TOKENS
+        in_range = (
+            ids.min(initial=0) >= 0
+            and ids.max(initial=-1) < rows
+            and shapes[1:].min(initial=1) > 0
+        )
+        of_size = (
+            self.sizes.min(initial=1) > 0
+            and self.sizes.max(initial=0) <= MAX_JOINED_WINDOW_TOKENS
+        )
         fits = windows[-1] == len(self.sizes) and tokens[-1] == len(ids)
-        if not (in_range and of_size and fits and np.array_equal(ends[windows], tokens)):
+        if not (
+            in_range and of_size and fits and np.array_equal(ends[windows], tokens)
+        ):
             raise ValueError("the process has answered something else")
         layers = [
             Layer(ids[begin:end], ends[first : last + 1] - begin, times)
@@ -81,9 +107,14 @@ class PackedSamples(NamedTuple):
 
 @contextlib.contextmanager
 def piece_readers(
-    tokenizer: Tokenizer, definition: bytes, pieces: Sequence[tuple[CorpusFile, int]], rules: ReadingRules, count: int
+    tokenizer: Tokenizer,
+    definition: bytes,
+    pieces: Sequence[tuple[CorpusFile, int]],
+    rules: ReadingRules,
+    count: int,
 ) -> Iterator[Iterator[Read]]:
-    """Within this block, all batches of some pieces, in order within each piece, read by as many processes.
+    """Within this block, all batches of some pieces, in order within each piece, read by as many
+    processes.
 
     pieces: each with the number of its documents to pass over.
     """
@@ -103,18 +134,26 @@ class _Readers:
         rules: ReadingRules,
         count: int,
     ) -> None:
-        self._tokenizer, self._definition, self._pieces, self._rules = tokenizer, definition, pieces, rules
+        self._tokenizer, self._definition, self._pieces, self._rules = (
+            tokenizer,
+            definition,
+            pieces,
+            rules,
+        )
         self._left: SimpleQueue[int] = SimpleQueue()
         for number in range(len(pieces)):
             self._left.put(number)
         self._read: Queue[Read | BaseException | None] = Queue(BATCHES_AHEAD * count)
         self._closed = Event()
         self._processes: list[ReaderProcess] = []
-        with contextlib.suppress(OSError):  # a machine that starts no more processes has those it has
+        # a machine that starts no more processes has those it has
+        with contextlib.suppress(OSError):
             for _ in range(min(count, len(pieces))):
                 self._processes.append(ReaderProcess())
         followed: Sequence[ReaderProcess | None] = self._processes or [None]
-        self._followers = [Thread(target=self._follow, args=(each,), daemon=True) for each in followed]
+        self._followers = [
+            Thread(target=self._follow, args=(each,), daemon=True) for each in followed
+        ]
         for follower in self._followers:
             follower.start()
 
@@ -146,9 +185,13 @@ class _Readers:
     def _read_piece(self, number: int, process: ReaderProcess | None) -> None:
         source, first = self._pieces[number]
         if process is not None:
-            with contextlib.suppress(OSError, EOFError, ValueError, KeyError, TypeError, MemoryError):
+            with contextlib.suppress(
+                OSError, EOFError, ValueError, KeyError, TypeError, MemoryError
+            ):
                 for batch, packed in process.read(source, first):
-                    self._read.put((number, batch, packed.unpacked(self._tokenizer.rows)))
+                    self._read.put(
+                        (number, batch, packed.unpacked(self._tokenizer.rows))
+                    )
                     first = batch.place
                     if batch.ends or self._closed.is_set():
                         return
@@ -174,7 +217,8 @@ class ReaderProcess:
 
     def __init__(self) -> None:
         paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        alone = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}  # threads that have nothing to do
+        # threads that have nothing to do
+        alone = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             # -P: what lies in the current folder is not code
             [sys.executable, "-P", "-m", "ridgeway.client.sums.piece_readers"],
@@ -186,7 +230,8 @@ class ReaderProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._sink, self._source = self._process.stdin, self._process.stdout
-        with contextlib.suppress(ImportError, AttributeError, OSError):  # a wider pipe is quicker where there is one
+        # a wider pipe is quicker where there is one
+        with contextlib.suppress(ImportError, AttributeError, OSError):
             import fcntl
 
             fcntl.fcntl(self._source, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -195,23 +240,42 @@ class ReaderProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def begin(self, tokenizer: Tokenizer, definition: bytes, rules: ReadingRules) -> None:
+    def begin(
+        self, tokenizer: Tokenizer, definition: bytes, rules: ReadingRules
+    ) -> None:
         only_nfc, pattern, parts = tokenizer.tables or (False, 0, ())
         fast = {"only_nfc": only_nfc, "pattern": pattern, "lower": tokenizer.lower}
         sizes = [len(each) for each in (definition, *parts)]
-        _write(self._sink, {"rules": asdict(rules), **fast, "sizes": sizes}, definition, *parts)
+        _write(
+            self._sink,
+            {"rules": asdict(rules), **fast, "sizes": sizes},
+            definition,
+            *parts,
+        )
 
-    def read(self, source: CorpusFile, first: int) -> Iterator[tuple[PieceBatch, PackedSamples]]:
+    def read(
+        self, source: CorpusFile, first: int
+    ) -> Iterator[tuple[PieceBatch, PackedSamples]]:
         """The batches of a piece; EOFError if the process ends before they do."""
-        _write(self._sink, {"first": first, **asdict(source), "path": os.fsencode(source.path).hex()})
+        _write(
+            self._sink,
+            {"first": first, **asdict(source), "path": os.fsencode(source.path).hex()},
+        )
         while True:
             head = _line(self._source)
-            tokens, shapes, windows = head.pop("tokens"), head.pop("shapes"), head.pop("windows")
+            tokens, shapes, windows = (
+                head.pop("tokens"),
+                head.pop("shapes"),
+                head.pop("windows"),
+            )
             numbers = np.empty(head.pop("numbers"), np.int32)
             if self._source.readinto(numbers.data.cast("B")) != numbers.nbytes:  # type: ignore[attr-defined]
                 raise EOFError("the process has ended")
             packed = PackedSamples(tokens, shapes, numbers[:windows], numbers[windows:])
-            yield PieceBatch(**{**head, "texts": [], "met": Counters(**head["met"])}), packed
+            yield (
+                PieceBatch(**{**head, "texts": [], "met": Counters(**head["met"])}),
+                packed,
+            )
 
     def kill(self) -> None:
         self._process.kill()
@@ -245,32 +309,67 @@ def _line(source: IO[bytes]) -> dict[str, Any]:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when work ends
     # Buffered whatever the environment says, so that what is written arrives whole.
-    with open(0, "rb") as source, open(1, "wb") as sink, contextlib.suppress(EOFError, BrokenPipeError):
+    with (
+        open(0, "rb") as source,
+        open(1, "wb") as sink,
+        contextlib.suppress(EOFError, BrokenPipeError),
+    ):
         head = _line(source)
         rules = _rules(**head["rules"])
         definition, *parts = map(source.read, head["sizes"])
-        tables = EncoderTables(head["only_nfc"], head["pattern"], tuple(parts)) if parts else None
+        tables = (
+            EncoderTables(head["only_nfc"], head["pattern"], tuple(parts))
+            if parts
+            else None
+        )
         tokenizer = Tokenizer(definition, lower=head["lower"], tables=tables)
         while True:
             asked = _line(source)
             first = asked.pop("first")
-            piece = CorpusFile(**{**asked, "path": Path(os.fsdecode(bytes.fromhex(asked["path"])))})
+            piece = CorpusFile(
+                **{**asked, "path": Path(os.fsdecode(bytes.fromhex(asked["path"])))}
+            )
             try:
                 _answer(piece, first, rules, tokenizer, sink)
-            except BaseException:  # the parent meets the same error when it reads on itself
+            except (
+                BaseException
+            ):  # the parent meets the same error when it reads on itself
                 break
     os._exit(0)  # there is nothing to tidy up that is worth waiting for
 
 
-def _rules(text_fields: list[str], sampling: dict[str, int], **more: Any) -> ReadingRules:
-    return ReadingRules(text_fields=tuple(text_fields), sampling=Sampling(**sampling), **more)
+def _rules(
+    text_fields: list[str], sampling: dict[str, int], **more: Any
+) -> ReadingRules:
+    return ReadingRules(
+        text_fields=tuple(text_fields), sampling=Sampling(**sampling), **more
+    )
 
 
-def _answer(piece: CorpusFile, first: int, rules: ReadingRules, tokenizer: Tokenizer, sink: IO[bytes]) -> None:
+def _answer(
+    piece: CorpusFile,
+    first: int,
+    rules: ReadingRules,
+    tokenizer: Tokenizer,
+    sink: IO[bytes],
+) -> None:
     for batch in read_batches(piece, first, rules):
-        tokens, shapes, sizes, ids = PackedSamples.of(samples_of(batch.texts, tokenizer, rules.sampling))
-        head = {**batch._asdict(), "texts": [], "met": asdict(batch.met), "tokens": tokens, "shapes": shapes}
-        _write(sink, {**head, "windows": len(sizes), "numbers": len(sizes) + len(ids)}, sizes.data, ids.data)
+        tokens, shapes, sizes, ids = PackedSamples.of(
+            samples_of(batch.texts, tokenizer, rules.sampling)
+        )
+        head = {
+            **batch._asdict(),
+            "texts": [],
+            "met": asdict(batch.met),
+            "tokens": tokens,
+            "shapes": shapes,
+        }
+        _write(
+            sink,
+            {**head, "windows": len(sizes), "numbers": len(sizes) + len(ids)},
+            sizes.data,
+            ids.data,
+        )
 
 
 if __name__ == "__main__":

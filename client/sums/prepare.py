@@ -1,9 +1,8 @@
 """A private corpus → one domain's statistics: in parallel, resumable, reading nothing twice.
 
-Work is kept in parts: the sums over some stretch of the corpus, with the files and documents they cover. A later run
-takes up every part whose files are unchanged and sums only the rest. Parts stay in the holder's own cache folder.
-An engine may have pieces of the corpus summed elsewhere. Knows corpus, encoder and accumulators. Knows nothing of the
-coordinator.
+Work is kept in parts: the sums over some stretch of the corpus, with the files and documents they
+cover. A later run takes up every part whose files are unchanged and sums only the rest. Parts stay
+in the holder's own cache folder. An engine may have pieces of the corpus summed elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +18,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from ridgeway.client.sums.accumulate import Accumulator, accumulators, add_states, only_counts
+from ridgeway.client.sums.accumulate import (
+    Accumulator,
+    accumulators,
+    add_states,
+    only_counts,
+)
 from ridgeway.client.sums.corpus import (
     MAX_PLACES,
     SKIP_WORDS,
@@ -32,20 +36,39 @@ from ridgeway.client.sums.corpus import (
 )
 from ridgeway.client.sums.corpus_parts import corpus_digest, pieces_of
 from ridgeway.client.sums.corpus_places import place_name
-from ridgeway.client.sums.part_store import PartStore, Stamp, StoredPart, Stretch, first_changed, stamped
-from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, Samples, read_batches, samples_of
+from ridgeway.client.sums.part_store import (
+    PartStore,
+    Stamp,
+    StoredPart,
+    Stretch,
+    first_changed,
+    stamped,
+)
+from ridgeway.client.sums.piece_batches import (
+    PieceBatch,
+    ReadingRules,
+    Samples,
+    read_batches,
+    samples_of,
+)
 from ridgeway.client.sums.piece_readers import Read, piece_readers
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder, check_sampling
+from ridgeway.common.encoding.transformer_encoder import (
+    AnyEncoder,
+    ContextualEncoder,
+    check_sampling,
+)
 from ridgeway.common.statistics.statistics_file import CorpusPart, Prepared
 
 BATCH_CHARACTERS = 1 << 19
 MODEL_BATCH_CHARACTERS = 1 << 13
-"""A transformer on a CPU takes about a second for a batch of this size, and asks to stop are heard between."""
+"""A transformer on a CPU takes about a second for a batch of this size, and asks to stop are heard
+between.
+"""
 ACCUMULATOR_BYTES = 512 << 20
 PROCESS_BATCH_CHARACTERS = 1 << 21
 PART_INTERVAL_S = 20.0
@@ -61,7 +84,9 @@ Progress = Callable[[int, int], None]
 
 
 class Unread(NamedTuple):
-    """A piece of the corpus that no part covers to its end; `first`: how many of its documents are covered."""
+    """A piece of the corpus that no part covers to its end; `first`: how many of its documents are
+    covered.
+    """
 
     stamp: Stamp
     source: CorpusFile
@@ -69,7 +94,9 @@ class Unread(NamedTuple):
 
 
 Engine = Callable[[Sequence[Unread]], Iterator[StoredPart | None]]
-"""Has pieces summed somewhere, and hands over parts as they are done; None every now and then while it waits."""
+"""Has pieces summed somewhere, and hands over parts as they are done; None every now and then while
+it waits.
+"""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -78,7 +105,9 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """Everything that decides what a corpus adds up to, how many threads work on it, and on which cards they sum."""
+    """Everything that decides what a corpus adds up to, how many threads work on it, and on which
+    cards they sum.
+    """
 
     roots: tuple[Path, ...]
     domain: str
@@ -97,9 +126,15 @@ class PrepareJob:
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
         if not 0 <= self.skip_broken < 1:
-            raise InputError(f"the share of broken records to skip lies between 0 and 1, not at {self.skip_broken:g}")
+            raise InputError(
+                "the share of broken records to skip lies between 0 and 1, not at"
+                f" {self.skip_broken:g}"
+            )
         if not 0 <= self.holdout < 1:
-            raise InputError(f"the held-out share must be at least 0 and below 1, not {self.holdout:g}")
+            raise InputError(
+                "the held-out share must be at least 0 and below 1, not"
+                f" {self.holdout:g}"
+            )
         if self.threads < 1:
             raise InputError(f"at least one thread is needed, not {self.threads}")
 
@@ -135,7 +170,8 @@ def prepare(
     broken_list: Path | None = None,
     engine: Engine | None = None,
 ) -> PrepareOutcome:
-    """Sum a corpus. Interrupted at any moment, the next call goes on from the last part that was kept.
+    """Sum a corpus. Interrupted at any moment, the next call goes on from the last part that was
+    kept.
 
     broken_list: where to write the places of the records that were passed over, if there are any.
     engine:      who sums, if it is not this process.
@@ -147,7 +183,9 @@ def prepare(
         store.clear()
     sources, skipped = find_sources(job.roots)
     if not sources:
-        raise CorpusError(f"{_names(job)} has no file that can be read; {skipped} were passed over")
+        raise CorpusError(
+            f"{_names(job)} has no file that can be read; {skipped} were passed over"
+        )
     stamps = stamped(sources)
     corpus = corpus_digest(terms, stamps) if job.part else ""
     if job.part:
@@ -157,11 +195,17 @@ def prepare(
     watch, total = watch or Watch(), sum(stamp.bytes for stamp in stamps)
     left = sum(each.stamp.bytes for each in todo)
     run = _Run(job, encoder, store, watch, total)
-    new = run.sum_all(todo, left) if engine is None else _gathered(engine(todo), store, watch, total - left, total)
+    new = (
+        run.sum_all(todo, left)
+        if engine is None
+        else _gathered(engine(todo), store, watch, total - left, total)
+    )
     parts = [*kept, *new]
     changed = first_changed(stamps)
     if changed:  # sums over a file that changed while it was read belong to no corpus that ever was
-        raise CorpusError(f"{changed.name} changed while it was read; run the same command again")
+        raise CorpusError(
+            f"{changed.name} changed while it was read; run the same command again"
+        )
     counters = Counters()
     for part in parts:
         counters.add(part.counters)
@@ -169,18 +213,34 @@ def prepare(
     if broken_list is not None:
         _list_places(broken_list, broken)
     if job.part is None:
-        check_readable(counters, job.skip_broken, f"the first is {broken[0]}" if broken else "")
+        check_readable(
+            counters, job.skip_broken, f"the first is {broken[0]}" if broken else ""
+        )
         check_text(counters, _names(job))
     states = [part.state for part in parts] or [run.summer().state()]
     statistics = run.summer().statistics(reduce(add_states, states), job.threads)
-    share = CorpusPart(*job.part, corpus, asdict(counters), job.skip_broken) if job.part else None
-    prepared = Prepared(job.domain, encoder.name, encoder.fingerprint, job.sampling, statistics, job.holdout, share)
+    share = (
+        CorpusPart(*job.part, corpus, asdict(counters), job.skip_broken)
+        if job.part
+        else None
+    )
+    prepared = Prepared(
+        job.domain,
+        encoder.name,
+        encoder.fingerprint,
+        job.sampling,
+        statistics,
+        job.holdout,
+        share,
+    )
     seconds, files = time.monotonic() - started, len({stamp.path for stamp in stamps})
     files_read = len({each.stamp.path for each in todo})
     return PrepareOutcome(prepared, counters, files, files_read, skipped, left, seconds)
 
 
-def sum_pieces(job: PrepareJob, encoder: AnyEncoder, todo: Sequence[Unread]) -> StoredPart:
+def sum_pieces(
+    job: PrepareJob, encoder: AnyEncoder, todo: Sequence[Unread]
+) -> StoredPart:
     """The sums over some pieces, in one part: what an engine has done elsewhere."""
     size = sum(each.stamp.bytes for each in todo)
     [part] = _Run(job, encoder, None, Watch(), size).sum_all(todo, size)
@@ -188,9 +248,15 @@ def sum_pieces(job: PrepareJob, encoder: AnyEncoder, todo: Sequence[Unread]) -> 
 
 
 def _gathered(
-    parts: Iterator[StoredPart | None], store: PartStore, watch: Watch, done: int, total: int
+    parts: Iterator[StoredPart | None],
+    store: PartStore,
+    watch: Watch,
+    done: int,
+    total: int,
 ) -> list[StoredPart]:
-    """Add up what an engine hands over, and keep it as time goes by; an error loses nothing that was handed over."""
+    """Add up what an engine hands over, and keep it as time goes by; an error loses nothing that
+    was handed over.
+    """
     found: list[StoredPart] = []
     waiting: StoredPart | None = None
     started = kept_at = time.monotonic()
@@ -219,15 +285,21 @@ def _is_due(started: float, kept_at: float) -> bool:
     return now - kept_at > PART_INTERVAL_S + (now - started) / 20
 
 
-def held_out_documents(job: PrepareJob, counters: Counters, watch: Watch | None = None) -> Iterator[str]:
-    """The documents that `prepare` leaves out of the sums, for evaluation on the holder's own machine."""
+def held_out_documents(
+    job: PrepareJob, counters: Counters, watch: Watch | None = None
+) -> Iterator[str]:
+    """The documents that `prepare` leaves out of the sums, for evaluation on the holder's own
+    machine.
+    """
     watch = watch or Watch()
     sources, _ = find_sources(job.roots)
     skipped: list[str] | None = [] if job.skip_broken else None
     total, done = sum(source.bytes for source in sources), 0
     for source in sources:
         position = Position()
-        for text in documents(source, job.text_fields, counters, position, skipped, whole=job.whole):
+        for text in documents(
+            source, job.text_fields, counters, position, skipped, whole=job.whole
+        ):
             counters.documents += 1
             if watch.stopped():
                 raise Interrupted("interrupted; nothing was written")
@@ -237,12 +309,20 @@ def held_out_documents(job: PrepareJob, counters: Counters, watch: Watch | None 
             if counters.documents % 256 == 0:
                 watch.progress(min(done + position.bytes, total), total)
         done += position.bytes
-    check_readable(counters, job.skip_broken, f"the first is {skipped[0]}" if skipped else "")
+    check_readable(
+        counters, job.skip_broken, f"the first is {skipped[0]}" if skipped else ""
+    )
 
 
 def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
-    """What parts must agree in to be added. Where a model gives the features, the kind of device is of it."""
-    by_device = {"device": "card" if job.devices else "cpu"} if isinstance(encoder, ContextualEncoder) else {}
+    """What parts must agree in to be added. Where a model gives the features, the kind of device is
+    of it.
+    """
+    by_device = (
+        {"device": "card" if job.devices else "cpu"}
+        if isinstance(encoder, ContextualEncoder)
+        else {}
+    )
     return by_device | {
         "encoder": encoder.fingerprint,
         "sampling": job.sampling.to_json(),
@@ -251,9 +331,12 @@ def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
     }
 
 
-def _unread(stamps: dict[Stamp, CorpusFile], kept: Sequence[StoredPart]) -> list[Unread]:
+def _unread(
+    stamps: dict[Stamp, CorpusFile], kept: Sequence[StoredPart]
+) -> list[Unread]:
     """The pieces that are not wholly covered."""
-    reached = {stretch.stamp: stretch for part in kept for stretch in part.stretches}  # the last one of each piece
+    # the last one of each piece
+    reached = {stretch.stamp: stretch for part in kept for stretch in part.stretches}
     return [
         Unread(stamp, source, reached[stamp].stop if stamp in reached else 0)
         for stamp, source in stamps.items()
@@ -267,18 +350,24 @@ def _names(job: PrepareJob) -> str:
 
 def _list_places(path: Path, places: Sequence[str]) -> None:
     if places:
-        write_whole(path, "".join(f"{place}\n" for place in places).encode(errors="surrogateescape"), private=True)
+        write_whole(
+            path,
+            "".join(f"{place}\n" for place in places).encode(errors="surrogateescape"),
+            private=True,
+        )
     else:
         path.unlink(missing_ok=True)
 
 
 def check_readable(counters: Counters, skip_broken: float, which: str) -> None:
-    """Raise if more records were passed over than may be. Parts that were kept may come from a more lenient run."""
+    """Raise if more records were passed over than may be. Parts that were kept may come from a more
+    lenient run.
+    """
     records = counters.documents + counters.empty + counters.broken
     if counters.broken > skip_broken * records:
         raise CorpusError(
-            f"{counters.broken:,} of {records:,} records cannot be read, and a share of {skip_broken:g} may be "
-            f"passed over ({SKIP_WORDS}); {which}"
+            f"{counters.broken:,} of {records:,} records cannot be read, and a share of"
+            f" {skip_broken:g} may be passed over ({SKIP_WORDS}); {which}"
         )
 
 
@@ -288,10 +377,13 @@ def check_text(counters: Counters, names: str) -> None:
         raise CorpusError(f"{names} holds no text; empty documents: {counters.empty}")
     if counters.documents == counters.held_out:
         raise CorpusError(
-            f"all documents of {names} ({counters.documents}) fall into the held-out share; add text, or --holdout 0"
+            f"all documents of {names} ({counters.documents}) fall into the held-out"
+            " share; add text, or --holdout 0"
         )
     if not counters.tokens:
-        raise CorpusError(f"{names} holds no tokens: its documents are made of special tokens alone")
+        raise CorpusError(
+            f"{names} holds no tokens: its documents are made of special tokens alone"
+        )
 
 
 @dataclass(slots=True)
@@ -306,10 +398,25 @@ class _OpenPiece:
 
 
 class _Run:
-    """One pass over the pieces that are left: readers, worker threads, and parts that are kept as they fill."""
+    """One pass over the pieces that are left: readers, worker threads, and parts that are kept as
+    they fill.
+    """
 
-    def __init__(self, job: PrepareJob, encoder: AnyEncoder, store: PartStore | None, watch: Watch, total: int) -> None:
-        self._job, self._encoder, self._store, self._watch, self._total = job, encoder, store, watch, total
+    def __init__(
+        self,
+        job: PrepareJob,
+        encoder: AnyEncoder,
+        store: PartStore | None,
+        watch: Watch,
+        total: int,
+    ) -> None:
+        self._job, self._encoder, self._store, self._watch, self._total = (
+            job,
+            encoder,
+            store,
+            watch,
+            total,
+        )
         self._makers = makers(encoder, job.sampling, job.devices, job.threads)
         self._idle: SimpleQueue[Accumulator] = SimpleQueue()
         self._all: list[Accumulator] = []
@@ -323,7 +430,9 @@ class _Run:
         self._done = 0
 
     def sum_all(self, todo: Sequence[Unread], left: int) -> list[StoredPart]:
-        """Sum pieces, keeping parts as time goes by. An error loses only what came after the last part."""
+        """Sum pieces, keeping parts as time goes by. An error loses only what came after the last
+        part.
+        """
         self._done = self._total - left
         if not todo:
             return []
@@ -347,20 +456,37 @@ class _Run:
 
     @contextmanager
     def _reading(self, todo: Sequence[Unread], left: int) -> Iterator[Iterator[Read]]:
-        """Within this block, all batches: read by processes on many cores, else here, one piece after another."""
+        """Within this block, all batches: read by processes on many cores, else here, one piece
+        after another.
+        """
         pieces = [(each.source, each.first) for each in todo]
         by_model = isinstance(self._encoder, ContextualEncoder)
-        many = self._job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES and not by_model
+        many = (
+            self._job.threads > MAX_THREADS_ALONE
+            and left >= MIN_READERS_BYTES
+            and not by_model
+        )
         slow = by_model and not self._job.devices
-        size = PROCESS_BATCH_CHARACTERS if many else MODEL_BATCH_CHARACTERS if slow else BATCH_CHARACTERS
+        size = (
+            PROCESS_BATCH_CHARACTERS
+            if many
+            else MODEL_BATCH_CHARACTERS
+            if slow
+            else BATCH_CHARACTERS
+        )
         how = bool(self._job.skip_broken), size, self._job.sampling
         rules = ReadingRules(self._job.text_fields, self._job.holdout, *how)
         if many and isinstance(self._encoder, TableEncoder):
             tokenizer, definition = self._encoder.tokenizer, self._encoder.definition
             more = self._encoder.words, self._encoder.cosines
-            summing = not self._job.devices and not only_counts(self._job.sampling, *more)
-            readers = self._job.threads // 2 if summing else self._job.threads  # the other half of the cores sums
-            with piece_readers(tokenizer, definition, pieces, rules, max(1, readers)) as batches:
+            summing = not self._job.devices and not only_counts(
+                self._job.sampling, *more
+            )
+            # the other half of the cores sums
+            readers = self._job.threads // 2 if summing else self._job.threads
+            with piece_readers(
+                tokenizer, definition, pieces, rules, max(1, readers)
+            ) as batches:
                 yield batches
         else:
             yield (
@@ -369,7 +495,13 @@ class _Run:
                 for batch in read_batches(source, first, rules)
             )
 
-    def _take(self, pool: ThreadPoolExecutor, piece: Unread, batch: PieceBatch, samples: Samples | None) -> None:
+    def _take(
+        self,
+        pool: ThreadPoolExecutor,
+        piece: Unread,
+        batch: PieceBatch,
+        samples: Samples | None,
+    ) -> None:
         stamp = piece.stamp
         opened = self._open.setdefault(stamp, _OpenPiece(piece.first, piece.first))
         if batch.texts or (samples is not None and samples.layers):
@@ -382,7 +514,9 @@ class _Run:
         if batch.ends:
             self._cover(stamp, self._open.pop(stamp), ends=True)
             self._done += stamp.bytes
-        self._watch.progress(self._done + sum(each.position for each in self._open.values()), self._total)
+        self._watch.progress(
+            self._done + sum(each.position for each in self._open.values()), self._total
+        )
 
     def _cover(self, stamp: Stamp, opened: _OpenPiece, ends: bool) -> None:
         """Take in what came of a piece."""
@@ -413,12 +547,18 @@ class _Run:
         for stamp, opened in self._open.items():
             if opened.place > opened.start:
                 self._cover(stamp, opened, ends=False)
-                self._open[stamp] = _OpenPiece(opened.place, opened.place, opened.position)
+                self._open[stamp] = _OpenPiece(
+                    opened.place, opened.place, opened.position
+                )
         while self._pending:
             self._counters.tokens += self._pending.popleft().result()
         if self._stretches:
-            state = reduce(add_states, (accumulator.state() for accumulator in self._all))
-            part = StoredPart(tuple(self._stretches), self._counters, state, tuple(self._broken))
+            state = reduce(
+                add_states, (accumulator.state() for accumulator in self._all)
+            )
+            part = StoredPart(
+                tuple(self._stretches), self._counters, state, tuple(self._broken)
+            )
             if self._store is not None:
                 self._store.save(part)
             self._parts.append(part)
@@ -428,7 +568,10 @@ class _Run:
             raise Interrupted
 
     def _refill(self) -> None:
-        self._idle, self._all = SimpleQueue(), []  # what they hold is free before others are made
+        self._idle, self._all = (
+            SimpleQueue(),
+            [],
+        )  # what they hold is free before others are made
         self._all = [make() for make in self._makers]
         for accumulator in self._all:
             self._idle.put(accumulator)
@@ -438,7 +581,9 @@ class _Run:
 # Accumulators: as many as threads or graphics cards can use at once
 
 
-def makers(encoder: AnyEncoder, sampling: Sampling, devices: Sequence[str], threads: int) -> list[Maker]:
+def makers(
+    encoder: AnyEncoder, sampling: Sampling, devices: Sequence[str], threads: int
+) -> list[Maker]:
     """One maker for each accumulator that may work at the same time.
 
     devices: the cards to sum on, such as `cuda:0`; without any, the CPU sums.
@@ -453,7 +598,11 @@ def makers(encoder: AnyEncoder, sampling: Sampling, devices: Sequence[str], thre
         from ridgeway.client.sums.gpu.card_sums import card_accumulators
 
         more = encoder.words, encoder.cosines
-        return [maker for device in devices for maker in card_accumulators(encoder.table, sampling, device, *more)]
+        return [
+            maker
+            for device in devices
+            for maker in card_accumulators(encoder.table, sampling, device, *more)
+        ]
     return [_maker(encoder, sampling)] * _at_once(encoder, threads)
 
 

@@ -1,8 +1,8 @@
 """Sums over a contextual encoder's windows, on the CPU or on a graphics card.
 
-Windows wait until there are enough of one shape, and every pass over a shape has the same number of rows. So a window's
-features depend on the window alone: not on its neighbours, on the order of documents or on where work was interrupted.
-Knows the model and the accumulators. Knows nothing of corpora.
+Windows wait until there are enough of one shape, and every pass over a shape has the same number of
+rows. So a window's features depend on the window alone: not on its neighbours, on the order of
+documents or on where work was interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from ridgeway.client.sums.accumulate import ExactGram, GramSums, State
 from ridgeway.common.base.devices import is_out_of_memory
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
-from ridgeway.common.encoding.transformer import Transformer, one_thread, too_little_memory, transformer
+from ridgeway.common.encoding.transformer import (
+    Transformer,
+    one_thread,
+    too_little_memory,
+    transformer,
+)
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
 from ridgeway.common.encoding.windows import Layer, Rows, Shape
 from ridgeway.common.statistics.sums import Integers, triangle_size
@@ -30,7 +35,9 @@ if TYPE_CHECKING:
 MAX_PASSES_AHEAD = 8
 """The passes that may wait for a card's thread before the thread that brings more waits too."""
 ODD_PASS_DIVISOR = 4
-"""Passes over windows of other lengths are this many times smaller: few windows wait, and little is filled up."""
+"""Passes over windows of other lengths are this many times smaller: few windows wait, and little is
+filled up.
+"""
 
 
 class Gram(Protocol):
@@ -41,27 +48,37 @@ class Gram(Protocol):
 
 
 class LateSums(GramSums):
-    """Sums whose model is loaded when the first document comes: where nothing is new, none comes."""
+    """Sums whose model is loaded when the first document comes: where nothing is new, none
+    comes.
+    """
 
-    def __init__(self, encoder: ContextualEncoder, sampling: Sampling, device: str) -> None:
+    def __init__(
+        self, encoder: ContextualEncoder, sampling: Sampling, device: str
+    ) -> None:
         self._encoder, self._sampling, self._device = encoder, sampling, device
         self._sums: ContextualSums | None = None
 
     def add_layers(self, found: Sequence[Layer]) -> None:
         if self._sums is None:
-            self._sums = ContextualSums(transformer(self._encoder, self._device), self._encoder, self._sampling)
+            self._sums = ContextualSums(
+                transformer(self._encoder, self._device), self._encoder, self._sampling
+            )
         self._sums.add_layers(found)
 
     def state(self) -> State:
         if self._sums is None:
-            return {"gram": np.zeros(triangle_size(self._encoder.width + 1), dtype=np.int64)}
+            return {
+                "gram": np.zeros(triangle_size(self._encoder.width + 1), dtype=np.int64)
+            }
         return self._sums.state()
 
 
 class ContextualSums(GramSums):
     """Sums over windows whose features a transformer gives."""
 
-    def __init__(self, model: Transformer, encoder: ContextualEncoder, sampling: Sampling) -> None:
+    def __init__(
+        self, model: Transformer, encoder: ContextualEncoder, sampling: Sampling
+    ) -> None:
         import torch
 
         self._model, self._scale, self._sampling = model, encoder.scale, sampling
@@ -93,7 +110,9 @@ class ContextualSums(GramSums):
         return max(1, self._model.pass_tokens // share // shape.length)
 
     def _ask(self, rows: Rows, real: int) -> None:
-        """Have a pass taken in: at once, or by the thread that a card has. What goes wrong there is raised later."""
+        """Have a pass taken in: at once, or by the thread that a card has. What goes wrong there is
+        raised later.
+        """
         if self._model.executor is None:
             self._take(rows, real)
             return
@@ -102,13 +121,19 @@ class ContextualSums(GramSums):
             self._asked.popleft().result()
 
     def _take(self, rows: Rows, real: int) -> None:
-        """Add the features of the first `real` rows; a pass that is too large for the device is made in two."""
+        """Add the features of the first `real` rows; a pass that is too large for the device is
+        made in two.
+        """
         import torch
 
         means = self._means(rows)
         if means is None:
             half = len(rows) // 2
-            for start, part in ((0, rows[:half]), (half, rows[half : 2 * half]), (2 * half, rows[2 * half :])):
+            for start, part in (
+                (0, rows[:half]),
+                (half, rows[half : 2 * half]),
+                (2 * half, rows[2 * half :]),
+            ):
                 if real > start:
                     self._take(part, min(real - start, len(part)))
             return
@@ -117,35 +142,53 @@ class ContextualSums(GramSums):
         if self._model.device == "cpu":
             self._check()
         samples = features.to(torch.int16)
-        self._gram.add(samples.numpy() if isinstance(self._gram, ExactGram) else samples)
+        self._gram.add(
+            samples.numpy() if isinstance(self._gram, ExactGram) else samples
+        )
 
     def _means(self, rows: Rows) -> torch.Tensor | None:
-        """The windows' means, or None if the device's memory does not hold a pass of this size: smaller ones follow."""
+        """The windows' means, or None if the device's memory does not hold a pass of this size:
+        smaller ones follow.
+        """
         import torch
 
         try:
-            with one_thread() if self._model.device == "cpu" else contextlib.nullcontext():
+            with (
+                one_thread()
+                if self._model.device == "cpu"
+                else contextlib.nullcontext()
+            ):
                 return self._model.means(rows)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             if len(rows) == 1:
-                raise too_little_memory(f"one window of {rows.shape.length} tokens") from error
+                raise too_little_memory(
+                    f"one window of {rows.shape.length} tokens"
+                ) from error
         self._model.pass_tokens = max(1, self._model.pass_tokens // 2)
         torch.cuda.empty_cache()
         return None
 
     def state(self) -> State:
-        """The sums so far. What waits is taken in: its pass is filled up with rows that are not counted."""
+        """The sums so far. What waits is taken in: its pass is filled up with rows that are not
+        counted.
+        """
         waiting, self._waiting = self._waiting, {}
         for rows in waiting.values():
-            while len(rows) > (size := self._size(rows.shape)):  # passes became smaller meanwhile
+            while len(rows) > (
+                size := self._size(rows.shape)
+            ):  # passes became smaller meanwhile
                 self._ask(rows[:size], size)
                 rows = rows[size:]
             self._ask(rows[np.resize(np.arange(len(rows)), size)], len(rows))
         while self._asked:
             self._asked.popleft().result()
-        return self._sums() if self._model.executor is None else self._model.executor.submit(self._sums).result()
+        return (
+            self._sums()
+            if self._model.executor is None
+            else self._model.executor.submit(self._sums).result()
+        )
 
     def _sums(self) -> State:
         self._check()
@@ -155,8 +198,9 @@ class ContextualSums(GramSums):
         """Raise if any feature so far lies beyond the public bound. Waits for the device."""
         if not self._largest.item() <= FEATURE_LIMIT:
             raise EncoderError(
-                f"a window's feature lies beyond ±{FEATURE_LIMIT}, the bound that all parties share, and nothing is "
-                "ever clipped; this model goes far beyond its scale on such text, so the cohort needs another encoder"
+                f"a window's feature lies beyond ±{FEATURE_LIMIT}, the bound that all"
+                " parties share, and nothing is ever clipped; this model goes far"
+                " beyond its scale on such text, so the cohort needs another encoder"
             )
 
 

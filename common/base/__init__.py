@@ -1,1 +1,3 @@
-"""What everything else stands on: errors, settings, checked records, files, keys, journals, threads and devices."""
+"""What everything else stands on: errors, settings, checked records, files, keys, journals, threads
+and devices.
+"""

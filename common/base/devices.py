@@ -1,6 +1,6 @@
 """Which graphics cards there are, and which of them a word on the command line means.
 
-Looks for an NVIDIA driver first, so that a machine without one never imports torch. Knows nothing of what is computed.
+Looks for an NVIDIA driver first, so that a machine without one never imports torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from typing import TypeVar
 
 from ridgeway.common.base.errors import DeviceError, InputError, first_line
 
-DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/usr/lib/wsl/lib/libcuda.so.1"))
+DRIVERS = (
+    Path("/proc/driver/nvidia"),
+    Path("/dev/nvidiactl"),
+    Path("/usr/lib/wsl/lib/libcuda.so.1"),
+)
 """Where an NVIDIA driver shows, on Linux and in its subsystem on Windows."""
 
 POSSIBLE_DRIVERS = (Path("/dev/dxg"),)
@@ -26,27 +30,40 @@ Made = TypeVar("Made")
 
 
 def cards() -> list[str]:
-    """The cards that torch can use now, such as `cuda:0`. Where there is no driver, torch is not imported."""
+    """The cards that torch can use now, such as `cuda:0`. Where there is no driver, torch is not
+    imported.
+    """
     return _seen()[0]
 
 
 def missed() -> str | None:
-    """Why a machine whose NVIDIA driver is there has no card to use, in one sentence; None where nothing is missed."""
+    """Why a machine whose NVIDIA driver is there has no card to use, in one sentence; None where
+    nothing is missed.
+    """
     names, reason = _seen()
-    return None if names or not _any(DRIVERS) else f"an NVIDIA driver is here, but {reason}"
+    return (
+        None
+        if names or not _any(DRIVERS)
+        else f"an NVIDIA driver is here, but {reason}"
+    )
 
 
 def chosen(device: str) -> tuple[str, ...]:
     """The cards that `auto`, `cpu`, `cuda` or `cuda:N` means; none of them is the CPU.
 
-    `auto` takes every card there is, and `missed` says why it may have found none; `cuda` wants at least one.
+    `auto` takes every card there is, and `missed` says why it may have found none; `cuda` wants at
+    least one.
     """
     if device == "cpu":
         return ()
     number = device.removeprefix("cuda:")
-    numbered = number != device and number.isascii() and number.isdigit() and len(number) < 4
+    numbered = (
+        number != device and number.isascii() and number.isdigit() and len(number) < 4
+    )
     if device not in ("auto", "cuda") and not numbered:
-        raise InputError(f"{device!r} is no device; say auto, cpu, cuda, or one card such as cuda:0")
+        raise InputError(
+            f"{device!r} is no device; say auto, cpu, cuda, or one card such as cuda:0"
+        )
     names, reason = _seen()
     if device == "auto":
         return tuple(names)
@@ -55,7 +72,9 @@ def chosen(device: str) -> tuple[str, ...]:
     if device == "cuda":
         return tuple(names)
     if f"cuda:{int(number)}" not in names:
-        raise DeviceError(f"there is no {device} on this machine; its cards are {', '.join(names)}")
+        raise DeviceError(
+            f"there is no {device} on this machine; its cards are {', '.join(names)}"
+        )
     return (f"cuda:{int(number)}",)
 
 
@@ -64,11 +83,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     words = str(error)
-    return isinstance(error, RuntimeError) and ("out of memory" in words.lower() or "ALLOC_FAILED" in words)
+    return isinstance(error, RuntimeError) and (
+        "out of memory" in words.lower() or "ALLOC_FAILED" in words
+    )
 
 
 def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
-    """What `make` makes of a size; each time memory runs out, of half the size. Raises DeviceError below the least."""
+    """What `make` makes of a size; each time memory runs out, of half the size. Raises DeviceError
+    below the least.
+    """
     import torch
 
     while True:
@@ -79,7 +102,8 @@ def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
                 raise
             if size // 2 < least:
                 raise DeviceError(
-                    "the graphics card has too little free memory for these sums; free some, or use --device cpu"
+                    "the graphics card has too little free memory for these sums; free"
+                    " some, or use --device cpu"
                 ) from error
         size //= 2
         torch.cuda.empty_cache()
@@ -96,12 +120,21 @@ def _seen() -> tuple[list[str], str]:
     except (ImportError, OSError) as error:
         return [], f"torch cannot be loaded ({first_line(error)}); {INSTALL} anew"
     if torch.version.cuda is None:
-        return [], f"torch {torch.__version__} is built without CUDA; {INSTALL} with a CUDA build of torch"
-    with warnings.catch_warnings(record=True) as heard:  # a driver too old for torch speaks as a warning
+        return (
+            [],
+            (
+                f"torch {torch.__version__} is built without CUDA; {INSTALL} with a"
+                " CUDA build of torch"
+            ),
+        )
+    # a driver too old for torch speaks as a warning
+    with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     told = f" ({first_line(heard[0].message)})" if heard else ""
-    return [f"cuda:{place}" for place in range(count)], f"torch {torch.__version__} finds no card it can use{told}"
+    return [
+        f"cuda:{place}" for place in range(count)
+    ], f"torch {torch.__version__} finds no card it can use{told}"
 
 
 def _any(paths: tuple[Path, ...]) -> bool:

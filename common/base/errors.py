@@ -71,8 +71,8 @@ class MaskingError(RidgewayError):
 
 
 class Refused(RidgewayError):
-    """A message that one side will not answer or accept. Code and reason may cross the network: they hold no path,
-    no text and no number that is not public.
+    """A message that one side will not answer or accept. Code and reason may cross the network:
+    they hold no path, no text and no number that is not public.
 
     keys: the holders that it is about, where it is about some.
     """

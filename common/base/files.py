@@ -1,7 +1,4 @@
-"""Files that are either whole or not there, canonical JSON, and the user's own folders.
-
-Knows the operating system. Knows nothing of what the files hold.
-"""
+"""Files that are either whole or not there, canonical JSON, and the user's own folders."""
 
 from __future__ import annotations
 
@@ -23,7 +20,14 @@ IMPORT_ROOT = Path(__file__).parents[3]
 
 def canonical_json(value: Any) -> bytes:
     """The one way a value is written when it is hashed or signed."""
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, indent=1, separators=(",", ": "), allow_nan=False)
+    text = json.dumps(
+        value,
+        ensure_ascii=False,
+        sort_keys=True,
+        indent=1,
+        separators=(",", ": "),
+        allow_nan=False,
+    )
     return text.encode() + b"\n"
 
 
@@ -38,9 +42,17 @@ def sha256(*parts: bytes | memoryview) -> str:
 
 
 def file_stamp(path: Path) -> list[str | int]:
-    """What changes when a file's content does, short of reading it: a copy that keeps size and time is another file."""
+    """What changes when a file's content does, short of reading it: a copy that keeps size and time
+    is another file.
+    """
     about = path.stat()
-    return [str(path.resolve()), about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
+    return [
+        str(path.resolve()),
+        about.st_size,
+        about.st_mtime_ns,
+        about.st_ctime_ns,
+        about.st_ino,
+    ]
 
 
 def stamp_if_there(path: Path) -> list[str | int] | None:
@@ -61,7 +73,9 @@ def check_output(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the file to write")
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise InputError(f"{path} is not an ordinary file; name another place to write to")
+        raise InputError(
+            f"{path} is not an ordinary file; name another place to write to"
+        )
     if path.parent.exists() and not path.parent.is_dir():
         raise InputError(f"{path.parent} is a file, so nothing can be written below it")
 
@@ -74,7 +88,9 @@ def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Fill the yielded file; it takes the place of `path` in one step if the block ends well, else it vanishes."""
+    """Fill the yielded file; it takes the place of `path` in one step if the block ends well, else
+    it vanishes.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
@@ -94,11 +110,13 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
-    """Fill the yielded folder; it takes the place of `path` whole if the block ends well, else it vanishes.
+    """Fill the yielded folder; it takes the place of `path` whole if the block ends well, else it
+    vanishes.
 
     new: refuse if there is anything at `path` by then but an empty folder.
 
-    An older folder there is moved aside just before, and stands beside as `.NAME.old.*` if power fails in between.
+    An older folder there is moved aside just before, and stands beside as `.NAME.old.*` if power
+    fails in between.
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +128,9 @@ def whole_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
             try:
                 temporary.replace(path)
             except OSError:
-                raise InputError(f"{path} exists already and is not empty; name a new folder") from None
+                raise InputError(
+                    f"{path} exists already and is not empty; name a new folder"
+                ) from None
         else:
             _exchange(temporary, path)
         _sync(path.parent)
@@ -120,11 +140,15 @@ def whole_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
 
 
 def check_new_folder(path: Path) -> None:
-    """Raise unless a folder may be made here: where there is nothing, or an empty folder that nobody stands in."""
+    """Raise unless a folder may be made here: where there is nothing, or an empty folder that
+    nobody stands in.
+    """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path} exists already and is not empty; name a new folder")
     if path.resolve() == Path.cwd():
-        raise InputError("the folder that you are in cannot be used; name a new one inside it")
+        raise InputError(
+            "the folder that you are in cannot be used; name a new one inside it"
+        )
 
 
 def _exchange(new: Path, path: Path) -> None:
@@ -150,7 +174,8 @@ _blocks_without_syncing = 0
 
 @contextlib.contextmanager
 def without_syncing() -> Iterator[None]:
-    """Within this block nothing waits for the disk: files survive this process, as ever, but not a power cut.
+    """Within this block nothing waits for the disk: files survive this process, as ever, but not a
+    power cut.
 
     For folders that can be made again, such as those of simulations; holds for all threads.
     """
@@ -185,7 +210,9 @@ def _umask() -> int:
 
 
 def cache_folder() -> Path:
-    """Where converted encoders and unfinished work are kept: RIDGEWAY_CACHE, else the user's cache folder."""
+    """Where converted encoders and unfinished work are kept: RIDGEWAY_CACHE, else the user's cache
+    folder.
+    """
     return _own_folder("RIDGEWAY_CACHE", "XDG_CACHE_HOME", ".cache")
 
 
@@ -201,4 +228,8 @@ def state_folder() -> Path:
 
 def _own_folder(name: str, general: str, usual: str) -> Path:
     named = os.environ.get(name)
-    return Path(named) if named else Path(os.environ.get(general) or Path.home() / usual) / "ridgeway"
+    return (
+        Path(named)
+        if named
+        else Path(os.environ.get(general) or Path.home() / usual) / "ridgeway"
+    )

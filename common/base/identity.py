@@ -1,6 +1,7 @@
-"""Ed25519 identities: a key file, signatures, verification, and how one key takes over from another.
+"""Ed25519 identities: a key file, signatures, verification, and how one key takes over from
+another.
 
-Knows the cryptography package. A private key is never printed.
+ A private key is never printed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from typing import Any, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -49,7 +53,9 @@ class Identity:
     handovers: those that lead to this key from the first that its owner had.
     """
 
-    def __init__(self, key: Ed25519PrivateKey, handovers: Iterable[HandOver] = ()) -> None:
+    def __init__(
+        self, key: Ed25519PrivateKey, handovers: Iterable[HandOver] = ()
+    ) -> None:
         self._key = key
         self.public = key.public_key().public_bytes_raw().hex()
         self.handovers = tuple(handovers)
@@ -62,7 +68,9 @@ class Identity:
 
     def derived(self, purpose: bytes) -> bytes:
         """A key of 32 bytes for one purpose, which nobody without this identity can compute."""
-        return HKDF(SHA256(), 32, salt=None, info=b"ridgeway " + purpose).derive(self._key.private_bytes_raw())
+        return HKDF(SHA256(), 32, salt=None, info=b"ridgeway " + purpose).derive(
+            self._key.private_bytes_raw()
+        )
 
     def __repr__(self) -> str:
         return f"<Identity {self.public[:12]}>"
@@ -71,7 +79,11 @@ class Identity:
 def create_identity(path: Path) -> Identity:
     """Make a new key file that only its owner can read; an existing one is never overwritten."""
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
     write_key(path, pem)
     return Identity(key)
 
@@ -82,7 +94,9 @@ def write_key(path: Path, content: bytes) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise IdentityError(f"{path} exists already; a key is never overwritten") from None
+        raise IdentityError(
+            f"{path} exists already; a key is never overwritten"
+        ) from None
     with os.fdopen(handle, "wb") as file:
         file.write(content)
 
@@ -95,23 +109,32 @@ def load_identity(path: Path) -> Identity:
     except (ValueError, TypeError) as error:
         raise IdentityError(f"{path} is not a private key in PEM form") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise IdentityError(f"{path} holds a key of another kind; Ridgeway signs with Ed25519")
+        raise IdentityError(
+            f"{path} holds a key of another kind; Ridgeway signs with Ed25519"
+        )
     return Identity(key)
 
 
 def public_key(words: str) -> str:
-    """The public key that a person gave: 64 hexadecimal digits, or the path of a file that holds them."""
+    """The public key that a person gave: 64 hexadecimal digits, or the path of a file that holds
+    them.
+    """
     text = words.strip()
     if not DIGITS.fullmatch(text):
         with contextlib.suppress(OSError, ValueError):
             text = Path(text).read_text(encoding="utf-8", errors="replace").strip()
     if not DIGITS.fullmatch(text):
-        raise IdentityError(f"{words!r} is not a public key; give its 64 hexadecimal digits or a file that holds them")
+        raise IdentityError(
+            f"{words!r} is not a public key; give its 64 hexadecimal digits or a file"
+            " that holds them"
+        )
     return text.lower()
 
 
 def is_signed_by(public: str, signature: str, content: bytes) -> bool:
-    """Whether the signature holds. Key and signature have one spelling each, and weak keys sign nothing."""
+    """Whether the signature holds. Key and signature have one spelling each, and weak keys sign
+    nothing.
+    """
     if not SMALL_DIGITS.fullmatch(public + signature) or public in WEAK_KEYS:
         return False
     return _verifies(public, signature, content)
@@ -119,9 +142,13 @@ def is_signed_by(public: str, signature: str, content: bytes) -> bool:
 
 @lru_cache(maxsize=4096)
 def _verifies(public: str, signature: str, content: bytes) -> bool:
-    """Pure, so that where many holders run in one process each signature is verified once for all of them."""
+    """Pure, so that where many holders run in one process each signature is verified once for all
+    of them.
+    """
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), content)
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(
+            bytes.fromhex(signature), content
+        )
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -144,8 +171,14 @@ class HandOver:
 
     def __post_init__(self) -> None:
         words = (self.before, self.after, *self.signatures)
-        known = all(isinstance(each, str) and SMALL_DIGITS.fullmatch(each) for each in words)
-        if not known or [len(each) for each in words] != [64, 64, 128, 128] or not 0 <= self.issued <= MAX_ISSUED:
+        known = all(
+            isinstance(each, str) and SMALL_DIGITS.fullmatch(each) for each in words
+        )
+        if (
+            not known
+            or [len(each) for each in words] != [64, 64, 128, 128]
+            or not 0 <= self.issued <= MAX_ISSUED
+        ):
             raise ValueError("a hand-over names two keys, a time and two signatures")
 
     @classmethod
@@ -171,25 +204,39 @@ class HandOver:
         """Whether both keys have signed it."""
         words = _handover_words(self.before, self.after, self.issued)
         keys = (self.before, self.after)
-        signed = all(is_signed_by(*pair, words) for pair in zip(keys, self.signatures, strict=True))
+        signed = all(
+            is_signed_by(*pair, words)
+            for pair in zip(keys, self.signatures, strict=True)
+        )
         return self.before != self.after and signed
 
 
 def _handover_words(before: str, after: str, issued: int) -> bytes:
-    return canonical_json({"ridgeway": "key hand-over 1", "before": before, "after": after, "issued": issued})
+    return canonical_json(
+        {
+            "ridgeway": "key hand-over 1",
+            "before": before,
+            "after": after,
+            "issued": issued,
+        }
+    )
 
 
 def hand_over(before: Identity, after: Identity, issued: int) -> HandOver:
     words = _handover_words(before.public, after.public, issued)
-    return HandOver(before.public, after.public, issued, (before.sign(words), after.sign(words)))
+    return HandOver(
+        before.public, after.public, issued, (before.sign(words), after.sign(words))
+    )
 
 
 @dataclass(frozen=True)
 class HandOvers:
-    """The hand-overs that somebody knows. The first one met of a key holds; another one of the same key is a fork.
+    """The hand-overs that somebody knows. The first one met of a key holds; another one of the same
+    key is a fork.
 
-    Law: a key leads to the same later key whatever is told, until the owner of that one hands it over.
-    Law: keys that a hand-over connects have one owner, whoever tells of it; a fork's keys too.
+    Law: a key leads to the same later key whatever is told, until the owner of that one hands it
+    over. Law: keys that a hand-over connects have one owner, whoever tells of it; a fork's keys
+    too.
     """
 
     links: tuple[HandOver, ...] = ()
@@ -204,18 +251,32 @@ class HandOvers:
         return {link.after: link.before for link in (*self.links, *self.forks)}
 
     def told(self, links: Iterable[HandOver], *, own_record: bool = False) -> HandOvers:
-        """These, and what is new in the links; raises Refused for one that its keys have not signed.
+        """These, and what is new in the links; raises Refused for one that its keys have not
+        signed.
 
-        own_record: whether the links are from a record of one's own, where they were verified before they came in.
+        own_record: whether the links are from a record of one's own, where they were verified
+                    before they came in.
         """
-        known, new, forks = HandOvers(self.links, self.forks), list[HandOver](), list[HandOver]()
+        known, new, forks = (
+            HandOvers(self.links, self.forks),
+            list[HandOver](),
+            list[HandOver](),
+        )
         seen, forked = {*self.links, *self.forks}, {fork.before for fork in self.forks}
         for link in links:
             if link in seen:
                 continue
             if not own_record and not link.holds:
-                raise Refused("bad_hand_over", "a hand-over of a key is not signed with the key that it hands over")
-            if link.after in known._previous or known.owner(link.before) == link.after or link.before in forked:
+                raise Refused(
+                    "bad_hand_over",
+                    "a hand-over of a key is not signed with the key that it hands"
+                    " over",
+                )
+            if (
+                link.after in known._previous
+                or known.owner(link.before) == link.after
+                or link.before in forked
+            ):
                 continue  # a key has one past, and one fork of it is proof enough
             known._previous[link.after] = link.before
             if link.before in known._next:
@@ -227,7 +288,9 @@ class HandOvers:
         return HandOvers((*self.links, *new), (*self.forks, *forks))
 
     def owner(self, key: str) -> str:
-        """The first key of whoever has this one: what stands for the owner, under whichever key it signs."""
+        """The first key of whoever has this one: what stands for the owner, under whichever key it
+        signs.
+        """
         while (before := self._previous.get(key)) is not None:
             key = before
         return key
@@ -247,14 +310,17 @@ class HandOvers:
         return tuple(reversed(found))
 
     def keys(self, key: str) -> tuple[str, ...]:
-        """Every key that the owner of this one has had, the newest last; those of a fork are not its own."""
+        """Every key that the owner of this one has had, the newest last; those of a fork are not
+        its own.
+        """
         path = self.leading_to(self.newest(key))
         return (path[0].before, *(link.after for link in path)) if path else (key,)
 
     def by_owner(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """The same values under what stands for the owners of the keys.
 
-        Where one owner has two of the keys, the second value stays under its own: somebody lies, and none is lost.
+        Where one owner has two of the keys, the second value stays under its own: somebody lies,
+        and none is lost.
         """
         if not self._previous:
             return dict(sorted(values.items()))
@@ -271,20 +337,26 @@ def next_key(path: Path) -> Path:
 
 
 def make_next_key(path: Path) -> Identity:
-    next_key(path).unlink(missing_ok=True)  # of a renewal that was cut off before anybody noted it
+    next_key(path).unlink(
+        missing_ok=True
+    )  # of a renewal that was cut off before anybody noted it
     return create_identity(next_key(path))
 
 
 def owned_identity(path: Path, handovers: HandOvers) -> Identity:
     """The identity of a key file, with the hand-overs that lead to it.
 
-    handovers: all that their owner has noted. A renewal that was cut off after that is brought to its end.
+    handovers: all that their owner has noted. A renewal that was cut off after that is brought to
+               its end.
     """
     found = load_identity(path)
     newest = handovers.newest(found.public)
     if newest != found.public:
         found = load_identity(next_key(path))
         if found.public != newest:
-            raise IdentityError(f"{path} was handed over to {newest[:12]}…, and that key is not here; restore a backup")
+            raise IdentityError(
+                f"{path} was handed over to {newest[:12]}…, and that key is not here;"
+                " restore a backup"
+            )
         next_key(path).replace(path)
     return found.with_handovers(handovers.leading_to(newest))

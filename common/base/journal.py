@@ -1,7 +1,8 @@
-"""A journal: entries that are only ever added, each chained to the one before by its hash, in a SQLite file.
+"""A journal: entries that are only ever added, each chained to the one before by its hash, in a
+SQLite file.
 
-Either all entries of an `append` are there after a crash or none. A journal that may not be written, such as one in an
-archive, can be read. Knows nothing of what entries mean.
+Either all entries of an `append` are there after a crash or none. A journal that may not be
+written, such as one in an archive, can be read.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def system_clock() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """Something that happened. hash: over the hash of the entry before and all that this one says."""
+    """Something that happened. hash: over the hash of the entry before and all that this one
+    says.
+    """
 
     number: int
     time: str
@@ -57,7 +60,9 @@ class JournalEntry:
 
 
 class Journal:
-    """Law: `verify` passes after any sequence of appends and crashes, and fails after any change to an entry."""
+    """Law: `verify` passes after any sequence of appends and crashes, and fails after any change to
+    an entry.
+    """
 
     def __init__(self, path: Path, clock: Clock = system_clock) -> None:
         self.path = path
@@ -79,40 +84,67 @@ class Journal:
         with self._connected() as database:
             database.execute(SCHEMA)
             database.execute("begin immediate")
-            last = database.execute("select number, hash from entries order by number desc limit 1").fetchone()
+            last = database.execute(
+                "select number, hash from entries order by number desc limit 1"
+            ).fetchone()
             number, previous = last or (0, START)
             added = []
             for kind, facts in events:
                 number += 1
-                time, words = self._clock().isoformat(timespec="milliseconds"), record_json(dict(facts)).decode()
+                time, words = (
+                    self._clock().isoformat(timespec="milliseconds"),
+                    record_json(dict(facts)).decode(),
+                )
                 previous = _hash(number, time, kind, words, previous)
                 added.append(JournalEntry(number, time, kind, facts, previous))
-                database.execute("insert into entries values (?, ?, ?, ?, ?)", (number, time, kind, words, previous))
+                database.execute(
+                    "insert into entries values (?, ?, ?, ?, ?)",
+                    (number, time, kind, words, previous),
+                )
             database.execute("commit")
         return added
 
-    def entries(self, *kinds: str, after: int = 0, but_for: tuple[str, str] | None = None) -> list[JournalEntry]:
+    def entries(
+        self, *kinds: str, after: int = 0, but_for: tuple[str, str] | None = None
+    ) -> list[JournalEntry]:
         """The entries from some number on, in their order; of some kinds only, if any are named.
 
         but_for: a fact's name and value; entries of which it is a fact are left out, and not read.
         """
         return [self._decoded(*row) for row in self._rows(kinds, after, but_for)]
 
-    def _rows(self, kinds: Sequence[str] = (), after: int = 0, but_for: tuple[str, str] | None = None) -> list[Row]:
+    def _rows(
+        self,
+        kinds: Sequence[str] = (),
+        after: int = 0,
+        but_for: tuple[str, str] | None = None,
+    ) -> list[Row]:
         if not self.path.exists():
             return []
         wanted = f" and kind in ({', '.join('?' * len(kinds))})" if kinds else ""
-        wanted += " and case when json_valid(facts) then json_extract(facts, '$.' || ?) end is not ?" if but_for else ""
-        query = f"select number, time, kind, facts, hash from entries where number > ?{wanted} order by number"
+        wanted += (
+            " and case when json_valid(facts) then json_extract(facts, '$.' || ?) end"
+            " is not ?"
+            if but_for
+            else ""
+        )
+        query = (
+            "select number, time, kind, facts, hash from entries where number >"
+            f" ?{wanted} order by number"
+        )
         with self._connected() as database:
             try:
-                return database.execute(query, (after, *kinds, *(but_for or ()))).fetchall()
+                return database.execute(
+                    query, (after, *kinds, *(but_for or ()))
+                ).fetchall()
             except sqlite3.OperationalError as error:
                 if "no such table" in str(error):  # nothing was ever added
                     return []
                 raise
 
-    def _decoded(self, number: int, time: str, kind: str, words: str, hash_: str) -> JournalEntry:
+    def _decoded(
+        self, number: int, time: str, kind: str, words: str, hash_: str
+    ) -> JournalEntry:
         try:
             facts = json.loads(words)
             if isinstance(facts, dict):
@@ -120,21 +152,30 @@ class Journal:
         except (ValueError, RecursionError):
             pass
         raise JournalError(
-            f"{self.path}: entry {number} was altered after it was written; restore the file from a copy"
+            f"{self.path}: entry {number} was altered after it was written; restore the"
+            " file from a copy"
         )
 
     def verify(self) -> int:
-        """Walk the chain; raises at the first entry that is not what was written. Returns the number of entries."""
+        """Walk the chain; raises at the first entry that is not what was written. Returns the
+        number of entries.
+        """
         previous = START
         expected = 0
         for number, time, kind, words, hash_ in self._rows():
             expected += 1
             if number != expected:
-                raise JournalError(f"{self.path}: entry {expected} is missing; restore the file from a copy")
-            if not words.endswith("\n") or _hash(number, time, kind, words, previous) != hash_:
                 raise JournalError(
-                    f"{self.path}: entry {number} ({kind}) was altered after it was written, or the one before it was; "
-                    "restore the file from a copy"
+                    f"{self.path}: entry {expected} is missing; restore the file from a"
+                    " copy"
+                )
+            if (
+                not words.endswith("\n")
+                or _hash(number, time, kind, words, previous) != hash_
+            ):
+                raise JournalError(
+                    f"{self.path}: entry {number} ({kind}) was altered after it was"
+                    " written, or the one before it was; restore the file from a copy"
                 )
             previous = hash_
         return expected
@@ -146,11 +187,16 @@ class Journal:
                 self._opened = self._open()
             yield self._opened
         except sqlite3.OperationalError as error:
-            full = "the disk may be full, or the file may not be written; make room, and do the same again"
+            full = (
+                "the disk may be full, or the file may not be written; make room, and"
+                " do the same again"
+            )
             words = full if "disk" in str(error) else str(error)
             raise JournalError(f"{self.path} cannot be used now: {words}") from error
         except (sqlite3.DatabaseError, ValueError) as error:
-            raise JournalError(f"{self.path} cannot be used ({error}); restore it from a copy") from error
+            raise JournalError(
+                f"{self.path} cannot be used ({error}); restore it from a copy"
+            ) from error
         finally:
             if self._opened is not None and self._opened.in_transaction:
                 self._opened.rollback()
@@ -162,13 +208,18 @@ class Journal:
             database.execute("pragma journal_mode = wal")
             database.execute(f"pragma synchronous = {'full' if syncs() else 'off'}")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in NOT_WRITABLE or not self.path.exists():
+            if (
+                error.sqlite_errorcode & 0xFF not in NOT_WRITABLE
+                or not self.path.exists()
+            ):
                 raise
             return self._open_copy()
         return database
 
     def _open_copy(self) -> sqlite3.Connection:
-        """A connection to a copy that is only read and ends with this journal: SQLite writes beside what it reads."""
+        """A connection to a copy that is only read and ends with this journal: SQLite writes beside
+        what it reads.
+        """
         place = tempfile.TemporaryDirectory(prefix="ridgeway-journal-")
         weakref.finalize(self, place.cleanup)
         for name in (self.path.name, f"{self.path.name}-wal"):
@@ -179,8 +230,11 @@ class Journal:
         return database
 
     def _connect(self, path: Path) -> sqlite3.Connection:
-        # A journal is used by one thread at a time, but any thread's garbage collection may be what closes it.
-        database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        # A journal is used by one thread at a time, but any thread's garbage collection may be what
+        # closes it.
+        database = sqlite3.connect(
+            path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
         weakref.finalize(self, database.close)
         return database
 
@@ -188,8 +242,11 @@ class Journal:
 def _hash(number: int, time: str, kind: str, words: str, previous: str) -> str:
     """The hash of an entry: over the one before, and the canonical JSON of all that the entry says.
 
-    words: its facts in canonical JSON, which stand in the entry's own as they are, but for one more space a line.
+    words: its facts in canonical JSON, which stand in the entry's own as they are, but for one more
+           space a line.
     """
-    before, after = record_json({"number": number, "time": time, "kind": kind, "facts": None}).split(b"null", 1)
+    before, after = record_json(
+        {"number": number, "time": time, "kind": kind, "facts": None}
+    ).split(b"null", 1)
     facts = words.removesuffix("\n").replace("\n", "\n ").encode()
     return sha256(previous.encode(), before + facts + after)

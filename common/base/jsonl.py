@@ -1,6 +1,6 @@
 """JSON lines: records with a place, the text of a record, and folders of labelled test files.
 
-Lines are those of the file, not Unicode's. Knows nothing of what texts are used for.
+Lines are those of the file, not Unicode's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ TEST_SUFFIX = ".test.jsonl"
 LINE_ENDS = frozenset(("", "\n", "\r\n"))
 
 value_of = json.JSONDecoder().raw_decode
-"""The value that a text begins with, and where it ends; `json.loads` also looks at what stands around it."""
+"""The value that a text begins with, and where it ends; `json.loads` also looks at what stands
+around it.
+"""
 
 
 def storable(text: str) -> str:
@@ -30,7 +32,9 @@ def field_names(words: str) -> tuple[str, ...]:
     """`prompt,text` → the fields to look for, in that order."""
     names = tuple(name.strip() for name in words.split(",") if name.strip())
     if not names:
-        raise InputError("name at least one text field, such as --text-field prompt,text")
+        raise InputError(
+            "name at least one text field, such as --text-field prompt,text"
+        )
     return names
 
 
@@ -39,12 +43,18 @@ def record_text(record: Mapping[str, Any], fields: Sequence[str], place: str) ->
     for name in fields:
         if name in record and record[name] is not None:
             if not isinstance(record[name], str):
-                raise CorpusError(f"{place}: field {name!r} holds {type(record[name]).__name__}, not text")
+                raise CorpusError(
+                    f"{place}: field {name!r} holds {type(record[name]).__name__}, not"
+                    " text"
+                )
             return storable(record[name])
     if any(name in record for name in fields):
         return ""
     wanted = " or ".join(repr(name) for name in fields)
-    raise CorpusError(f"{place}: no field {wanted}; its fields are {', '.join(map(str, record)) or 'none'}")
+    raise CorpusError(
+        f"{place}: no field {wanted}; its fields are"
+        f" {', '.join(map(str, record)) or 'none'}"
+    )
 
 
 def parse_line(line: str, place: str) -> dict[str, Any]:
@@ -52,14 +62,21 @@ def parse_line(line: str, place: str) -> dict[str, Any]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise CorpusError(f"{place}: not JSON ({reason}); each line must hold one record") from None
+        raise CorpusError(
+            f"{place}: not JSON ({reason}); each line must hold one record"
+        ) from None
     if not isinstance(record, dict):
-        raise CorpusError(f"{place}: a record must be a JSON object, not {type(record).__name__}")
+        raise CorpusError(
+            f"{place}: a record must be a JSON object, not {type(record).__name__}"
+        )
     return record
 
 
 def jsonl_texts(
-    lines: Iterable[str], fields: Sequence[str], name: str, each: AbstractContextManager[object] | None = None
+    lines: Iterable[str],
+    fields: Sequence[str],
+    name: str,
+    each: AbstractContextManager[object] | None = None,
 ) -> Iterator[str]:
     """The text of every record; blank lines are passed over.
 
@@ -78,7 +95,9 @@ def jsonl_texts(
 
 
 def _usual_text(line: str, fields: Sequence[str]) -> str | None:
-    """What `record_text` and `parse_line` find in a line of one record that has a text; None in other lines."""
+    """What `record_text` and `parse_line` find in a line of one record that has a text; None in
+    other lines.
+    """
     try:
         record, end = value_of(line)
     except (ValueError, RecursionError):
@@ -94,13 +113,23 @@ def _usual_text(line: str, fields: Sequence[str]) -> str | None:
     return None
 
 
-def labelled_texts(folder: Path, domains: Sequence[str], fields: Sequence[str]) -> dict[str, list[str]]:
-    """The test texts of each domain: DOMAIN.test.jsonl of a folder, for all the domains; others are left alone."""
+def labelled_texts(
+    folder: Path, domains: Sequence[str], fields: Sequence[str]
+) -> dict[str, list[str]]:
+    """The test texts of each domain: DOMAIN.test.jsonl of a folder, for all the domains; others are
+    left alone.
+    """
     there = _test_files(folder)
     missing = [name for name in domains if name not in there]
     if missing:
-        raise InputError(f"{folder} has no {missing[0]}{TEST_SUFFIX}; it has {', '.join(there) or 'no test files'}")
-    texts = {name: [text for text in _read(there[name], fields) if text.strip()] for name in domains}
+        raise InputError(
+            f"{folder} has no {missing[0]}{TEST_SUFFIX}; it has"
+            f" {', '.join(there) or 'no test files'}"
+        )
+    texts = {
+        name: [text for text in _read(there[name], fields) if text.strip()]
+        for name in domains
+    }
     for name, found in texts.items():
         if not found:
             raise InputError(f"{there[name]} holds no text")
@@ -115,11 +144,20 @@ def other_domains(folder: Path, domains: Sequence[str]) -> list[str]:
 def _test_files(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
-    return {path.name.removesuffix(TEST_SUFFIX): path for path in sorted(folder.glob(f"*{TEST_SUFFIX}"))}
+    return {
+        path.name.removesuffix(TEST_SUFFIX): path
+        for path in sorted(folder.glob(f"*{TEST_SUFFIX}"))
+    }
 
 
 def _read(path: Path, fields: Sequence[str]) -> list[str]:
     try:
-        return list(jsonl_texts(path.read_bytes().decode("utf-8-sig").split("\n"), fields, str(path)))
+        return list(
+            jsonl_texts(
+                path.read_bytes().decode("utf-8-sig").split("\n"), fields, str(path)
+            )
+        )
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+        raise CorpusError(
+            f"{path}: not UTF-8 ({error.reason} at byte {error.start})"
+        ) from None

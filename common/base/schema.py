@@ -1,6 +1,5 @@
-"""Checked records: the base of everything that is read from a file or a message, and the names and keys in it.
-
-Knows pydantic and the form of names, keys and addresses. Knows nothing of what a record is for.
+"""Checked records: the base of everything that is read from a file or a message, and the names and
+keys in it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,11 @@ from pydantic_core import to_json
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.settings import DOMAIN_NAME, MAX_EXPERT_LETTERS, MAX_EXPERTS
 
-STRINGS, PLAIN, ROWS = frozenset((str,)), frozenset((str, int, bool, NoneType)), frozenset((list, tuple))
+STRINGS, PLAIN, ROWS = (
+    frozenset((str,)),
+    frozenset((str, int, bool, NoneType)),
+    frozenset((list, tuple)),
+)
 """What both encoders write alike; of floats they do most."""
 
 
@@ -29,7 +32,9 @@ def check_port(address: str) -> str:
 
 def check_name(name: str) -> str:
     if not DOMAIN_NAME.fullmatch(name):
-        raise ValueError("a name has at most 64 letters, digits, dots, dashes and underscores")
+        raise ValueError(
+            "a name has at most 64 letters, digits, dots, dashes and underscores"
+        )
     return name
 
 
@@ -49,34 +54,61 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PublicKey = Digest
 DomainName = Annotated[str, AfterValidator(check_name)]
 HolderName = DomainName
-ExpertName = Annotated[str, Field(min_length=1, max_length=MAX_EXPERT_LETTERS), AfterValidator(check_printable)]
-ExpertNames = Annotated[tuple[ExpertName, ...], Field(max_length=MAX_EXPERTS), AfterValidator(check_distinct)]
-EncoderName = Annotated[str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/+-]*$")]
-Address = Annotated[str, Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$"), AfterValidator(check_port)]
+ExpertName = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_EXPERT_LETTERS),
+    AfterValidator(check_printable),
+]
+ExpertNames = Annotated[
+    tuple[ExpertName, ...],
+    Field(max_length=MAX_EXPERTS),
+    AfterValidator(check_distinct),
+]
+EncoderName = Annotated[
+    str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/+-]*$")
+]
+Address = Annotated[
+    str, Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$"), AfterValidator(check_port)
+]
 Mode = Literal["private", "masked", "clear"]
 """private: sums under noise. masked: exact sums under masks. clear: exact sums."""
 MODE_SENTENCES: Mapping[Mode, str] = {
-    "private": "every document is bounded, and noise is added before anything leaves its holder",
-    "masked": "exact sums under masks: the coordinator learns each epoch's exact total, and what "
-    "changed between two of them",
+    "private": (
+        "every document is bounded, and noise is added before anything leaves its"
+        " holder"
+    ),
+    "masked": (
+        "exact sums under masks: the coordinator learns each epoch's exact total, and"
+        " what changed between two of them"
+    ),
     "clear": "exact sums: the coordinator sees those of every holder",
 }
 """What each mode means, in one sentence."""
 
 
 class Record(BaseModel):
-    """A value that is checked as it is made: no unknown fields, no silent conversions, no change afterwards."""
+    """A value that is checked as it is made: no unknown fields, no silent conversions, no change
+    afterwards.
+    """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
+    )
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A changed copy, checked like any other: the library's own would keep what was computed of the original."""
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Self:
+        """A changed copy, checked like any other: the library's own would keep what was computed of
+        the original.
+        """
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self)(**{**fields, **(update or {})})
 
 
 def record_json(value: Any) -> bytes:
-    """`canonical_json` several times as fast, by pydantic's encoder: for what holds a thousand members."""
+    """`canonical_json` several times as fast, by pydantic's encoder: for what holds a thousand
+    members.
+    """
     try:
         return to_json(_in_order(value), indent=1) + b"\n"
     except TypeError:
@@ -92,7 +124,8 @@ def _in_order(value: Any) -> Any:
         return {name: _in_order(value[name]) for name in sorted(value)}
     if kind in (list, tuple):
         kinds = set(map(type, value))
-        if kinds <= ROWS and PLAIN.issuperset(map(type, chain.from_iterable(value))):  # a table, looked through at once
+        # a table, looked through at once
+        if kinds <= ROWS and PLAIN.issuperset(map(type, chain.from_iterable(value))):
             return value
         return value if kinds <= PLAIN else [_in_order(each) for each in value]
     raise TypeError(kind)
@@ -102,7 +135,9 @@ def _in_order(value: Any) -> Any:
 
 
 def client_network(address: str) -> str:
-    """Whom a client's address stands for: itself, or in IPv6 the network of 64 bits that one household is given."""
+    """Whom a client's address stands for: itself, or in IPv6 the network of 64 bits that one
+    household is given.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,7 +1,4 @@
-"""Every setting that changes a router, once, with the two presets.
-
-Knows nothing of files, text or arithmetic.
-"""
+"""Every setting that changes a router, once, with the two presets."""
 
 from __future__ import annotations
 
@@ -33,13 +30,19 @@ MAX_COSINES = 1 << 13
 
 MAX_WINDOW_TOKENS = 1 << 16
 MAX_JOINED_WINDOW_TOKENS = 3 * MAX_WINDOW_TOKENS // 2
-"""The largest window that may be asked for, and the largest that there is once a rest has joined it."""
+"""The largest window that may be asked for, and the largest that there is once a rest has joined
+it.
+"""
 
 MAX_DOCUMENT_TIMES = 1 << 12
-"""How often a whole document may count beside its windows, and the most units that a document may have."""
+"""How often a whole document may count beside its windows, and the most units that a document may
+have.
+"""
 
 UNIT_SHARES = 5
-"""A document's units are divided by this: two parts for its windows, one for each of three longer samples."""
+"""A document's units are divided by this: two parts for its windows, one for each of three longer
+samples.
+"""
 
 SHORT_DOCUMENT_TOKENS = 20
 """A document of so few tokens is one sample, which has all its units."""
@@ -53,7 +56,10 @@ MAX_EXPERTS, MAX_EXPERT_LETTERS = 256, 200
 DEFAULT_LISTEN = "127.0.0.1:9443"
 """Where a coordinator listens unless it is told otherwise."""
 
-ENCODERS = "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH; +words and +cosines add features"
+ENCODERS = (
+    "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH; +words and +cosines"
+    " add features"
+)
 """How an encoder is named."""
 
 EQUAL_MASS = 1 << 24
@@ -67,36 +73,47 @@ DEFAULT_DELTA = 1e-8
 
 MAX_ROUND_EPSILON = 1.0
 MAX_LIFETIME_EPSILON = 4.0
-"""What one private round, and all that ever leaves, may cost a document, unless its holder says otherwise."""
+"""What one private round, and all that ever leaves, may cost a document, unless its holder says
+otherwise.
+"""
 
 
 def check_domain_name(name: str, what: str = "domain") -> None:
     if not DOMAIN_NAME.fullmatch(name):
         raise InputError(
-            f"{name!r} cannot name a {what}; use letters, digits, dots, dashes and underscores, at most 64 of them"
+            f"{name!r} cannot name a {what}; use letters, digits, dots, dashes and"
+            " underscores, at most 64 of them"
         )
 
 
 def check_expert_name(name: str) -> str:
-    if not 0 < len(name) <= MAX_EXPERT_LETTERS or not name.isprintable() or name != name.strip():
+    if (
+        not 0 < len(name) <= MAX_EXPERT_LETTERS
+        or not name.isprintable()
+        or name != name.strip()
+    ):
         raise InputError(
-            f"an expert cannot be called {name[:40]!r}; use 1 to {MAX_EXPERT_LETTERS} letters, no blanks around them"
+            f"an expert cannot be called {name[:40]!r}; use 1 to {MAX_EXPERT_LETTERS}"
+            " letters, no blanks around them"
         )
     return name
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a document becomes samples: part of every statistics file, equal in all files of a release.
+    """How a document becomes samples: part of every statistics file, equal in all files of a
+    release.
 
     window:     tokens per sample; 1 is the published method.
     max_tokens: a document is cut after this many tokens; 0 keeps all of it.
-    stride:     a window begins every `stride` tokens of a document; 0: where the one before it ends.
+    stride:     a window begins every `stride` tokens of a document; 0: where the one before it
+                ends.
     documents:  a whole document is one more sample, which counts this often; 0: it is none.
-    units:      every document counts this much in all: two fifths are divided over its windows, and a fifth each is of
-                the whole document, of its first `stride` and of its first `window` tokens; 0: windows count 1 each.
-    mistyped:   the beginning of a document, with errors as people type them, is one more sample, which counts this
-                often; 0: it is none.
+    units:      every document counts this much in all: two fifths are divided over its windows, and
+                a fifth each is of the whole document, of its first `stride` and of its first
+                `window` tokens; 0: windows count 1 each.
+    mistyped:   the beginning of a document, with errors as people type them, is one more sample,
+                which counts this often; 0: it is none.
     """
 
     window: int = 64
@@ -108,34 +125,58 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= MAX_WINDOW_TOKENS:
-            raise InputError(f"a window of {self.window} tokens cannot be used; give 1 to {MAX_WINDOW_TOKENS}")
+            raise InputError(
+                f"a window of {self.window} tokens cannot be used; give 1 to"
+                f" {MAX_WINDOW_TOKENS}"
+            )
         if not 0 <= self.max_tokens <= 1 << 40:
-            raise InputError(f"max-tokens cannot be {self.max_tokens}; give a positive number, or 0 for no limit")
+            raise InputError(
+                f"max-tokens cannot be {self.max_tokens}; give a positive number, or 0"
+                " for no limit"
+            )
         if self.stride and not self.window <= self.stride <= MAX_WINDOW_TOKENS:
             raise InputError(
-                f"windows of {self.window} tokens cannot begin every {self.stride}; give {self.window} to "
-                f"{MAX_WINDOW_TOKENS}, or 0 for one after another"
+                f"windows of {self.window} tokens cannot begin every {self.stride};"
+                f" give {self.window} to {MAX_WINDOW_TOKENS}, or 0 for one after"
+                " another"
             )
         if not 0 <= self.documents <= MAX_DOCUMENT_TIMES:
-            raise InputError(f"a document cannot count {self.documents} times; give 0 to {MAX_DOCUMENT_TIMES}")
+            raise InputError(
+                f"a document cannot count {self.documents} times; give 0 to"
+                f" {MAX_DOCUMENT_TIMES}"
+            )
         if not 0 <= self.units <= MAX_DOCUMENT_TIMES or self.units % UNIT_SHARES:
             raise InputError(
-                f"a document cannot have {self.units} units; give a multiple of {UNIT_SHARES} up to "
-                f"{MAX_DOCUMENT_TIMES}, or 0 for windows that count once each"
+                f"a document cannot have {self.units} units; give a multiple of"
+                f" {UNIT_SHARES} up to {MAX_DOCUMENT_TIMES}, or 0 for windows that"
+                " count once each"
             )
         if self.units and self.documents:
-            raise InputError("a document's units hold the whole document; leave its own times at 0")
+            raise InputError(
+                "a document's units hold the whole document; leave its own times at 0"
+            )
         if not 0 <= self.mistyped <= MAX_DOCUMENT_TIMES:
-            raise InputError(f"a mistyped copy cannot count {self.mistyped} times; give 0 to {MAX_DOCUMENT_TIMES}")
+            raise InputError(
+                f"a mistyped copy cannot count {self.mistyped} times; give 0 to"
+                f" {MAX_DOCUMENT_TIMES}"
+            )
 
     @property
     def is_plain(self) -> bool:
         """Whether every token stands in one window, and that is all."""
-        return not (self.documents or self.units or self.mistyped) and self.stride in (0, self.window)
+        return not (self.documents or self.units or self.mistyped) and self.stride in (
+            0,
+            self.window,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in files: what plain windows do not need is left out of them."""
-        more = {"stride": self.stride, "documents": self.documents, "units": self.units, "mistyped": self.mistyped}
+        more = {
+            "stride": self.stride,
+            "documents": self.documents,
+            "units": self.units,
+            "mistyped": self.mistyped,
+        }
         plain = {"window": self.window, "max_tokens": self.max_tokens}
         return plain | {name: value for name, value in more.items() if value}
 
@@ -157,8 +198,8 @@ class Sampling:
 def changed_sampling(usual: Sampling, **given: int | None) -> Sampling:
     """The usual sampling with what was given in its place.
 
-    A window alone means plain windows of that size; documents that are counted by themselves have neither units nor
-    copies.
+    A window alone means plain windows of that size; documents that are counted by themselves have
+    neither units nor copies.
     """
     changes = {name: value for name, value in given.items() if value is not None}
     if "window" in changes:
@@ -170,7 +211,8 @@ def changed_sampling(usual: Sampling, **given: int | None) -> Sampling:
 
 @dataclass(frozen=True, slots=True)
 class WordFeatures:
-    """What an encoder adds to its tokens' own features: words by their letters, all text being in lower case.
+    """What an encoder adds to its tokens' own features: words by their letters, all text being in
+    lower case.
 
     width:     how many buckets the runs of letters are hashed into.
     amplitude: what a run of letters counts, where a token's features reach FEATURE_LIMIT.
@@ -184,12 +226,19 @@ class WordFeatures:
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WORD_FEATURES:
-            raise InputError(f"words cannot have {self.width} features; give 1 to {MAX_WORD_FEATURES}")
+            raise InputError(
+                f"words cannot have {self.width} features; give 1 to"
+                f" {MAX_WORD_FEATURES}"
+            )
         if not 1 <= self.amplitude <= FEATURE_LIMIT:
-            raise InputError(f"a run of letters cannot count {self.amplitude}; give 1 to {FEATURE_LIMIT}")
+            raise InputError(
+                f"a run of letters cannot count {self.amplitude}; give 1 to"
+                f" {FEATURE_LIMIT}"
+            )
         if not SHORTEST_RUN <= self.shortest <= self.longest <= LONGEST_RUN:
             raise InputError(
-                f"runs cannot have {self.shortest} to {self.longest} letters; give {SHORTEST_RUN} to {LONGEST_RUN}"
+                f"runs cannot have {self.shortest} to {self.longest} letters; give"
+                f" {SHORTEST_RUN} to {LONGEST_RUN}"
             )
 
     @property
@@ -205,7 +254,9 @@ class WordFeatures:
     def to_json(self) -> dict[str, Any]:
         said = asdict(self)
         return {
-            name: said[name] for name in said if name not in EARLIER_RUNS or not EARLIER_RUNS.items() <= said.items()
+            name: said[name]
+            for name in said
+            if name not in EARLIER_RUNS or not EARLIER_RUNS.items() <= said.items()
         }
 
 
@@ -224,11 +275,18 @@ class CosineFeatures:
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_COSINES:
-            raise InputError(f"there cannot be {self.width} cosines; give 1 to {MAX_COSINES}")
+            raise InputError(
+                f"there cannot be {self.width} cosines; give 1 to {MAX_COSINES}"
+            )
         if not 1 <= self.frequency <= 1 << 16:
-            raise InputError(f"cosines cannot have the frequency {self.frequency}; give 1 to {1 << 16}")
+            raise InputError(
+                f"cosines cannot have the frequency {self.frequency}; give 1 to"
+                f" {1 << 16}"
+            )
         if not 1 <= self.amplitude <= FEATURE_LIMIT:
-            raise InputError(f"a cosine cannot reach {self.amplitude}; give 1 to {FEATURE_LIMIT}")
+            raise InputError(
+                f"a cosine cannot reach {self.amplitude}; give 1 to {FEATURE_LIMIT}"
+            )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -243,7 +301,10 @@ class Ridge:
 
     def __post_init__(self) -> None:
         if not 0 < self.value < float("inf"):
-            raise InputError(f"the ridge λ must be a positive number, not {self.value:g}; the default is 0.001")
+            raise InputError(
+                f"the ridge λ must be a positive number, not {self.value:g}; the"
+                " default is 0.001"
+            )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -251,14 +312,19 @@ class Ridge:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """How the tokens of a prompt decide: `average`, `entropy` (the k most certain tokens vote) or `all` (all vote)."""
+    """How the tokens of a prompt decide: `average`, `entropy` (the k most certain tokens vote) or
+    `all` (all vote).
+    """
 
     name: SelectorName = "average"
     k: int = 10
 
     def __post_init__(self) -> None:
         if self.name not in ("average", "entropy", "all"):
-            raise InputError(f"there is no selector {self.name!r}; there are average, entropy and all")
+            raise InputError(
+                f"there is no selector {self.name!r}; there are average, entropy"
+                " and all"
+            )
         if self.k < 1:
             raise InputError(f"k must be at least 1, not {self.k}")
 
@@ -268,7 +334,8 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The chance that a text belongs to any domain: the logistic of slope · belonging + growth · ln tokens + offset.
+    """The chance that a text belongs to any domain: the logistic of slope · belonging + growth · ln
+    tokens + offset.
 
     least: below this chance the router abstains.
     """
@@ -279,23 +346,37 @@ class Scope:
     least: float
 
     def __post_init__(self) -> None:
-        if not all(map(math.isfinite, (self.slope, self.growth, self.offset))) or not self.slope > 0:
-            raise InputError("a scope has a positive slope, and a growth and an offset that are numbers")
+        if (
+            not all(map(math.isfinite, (self.slope, self.growth, self.offset)))
+            or not self.slope > 0
+        ):
+            raise InputError(
+                "a scope has a positive slope, and a growth and an offset that are"
+                " numbers"
+            )
         if not 0 <= self.least <= 1:
-            raise InputError(f"the least chance of belonging is a probability between 0 and 1, not {self.least:g}")
+            raise InputError(
+                "the least chance of belonging is a probability between 0 and 1, not"
+                f" {self.least:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
     """How scores become probabilities, and when they are too low to act on.
 
-    temperature: scores are divided by it before the softmax; `calibrated` says whether it was fitted on held-out text.
-    growth:      how certainty grows with length: n tokens divide the temperature by n to this power.
-    half:        a score over n tokens counts n / (n + half) of itself: half at so many tokens, nearly all far above.
-    tail:        how slowly the odds of a domain fall with its distance d from the one ahead, (1 + tail · d) to the
-                 power −1/tail; 0 is e to the −d, the softmax. Among many domains somewhat more than that is true.
+    temperature: scores are divided by it before the softmax; `calibrated` says whether it was
+                 fitted on held-out text.
+    growth:      how certainty grows with length: n tokens divide the temperature by n to this
+                 power.
+    half:        a score over n tokens counts n / (n + half) of itself: half at so many tokens,
+                 nearly all far above.
+    tail:        how slowly the odds of a domain fall with its distance d from the one ahead, (1 +
+                 tail · d) to the power −1/tail; 0 is e to the −d, the softmax. Among many domains
+                 somewhat more than that is true.
     threshold:   below this confidence the router abstains and names `fallback`.
-    scope:       what text belongs to any domain, if that was learnt; on all other text the router abstains as well.
+    scope:       what text belongs to any domain, if that was learnt; on all other text the router
+                 abstains as well.
     """
 
     temperature: float = 1.0
@@ -309,14 +390,18 @@ class Confidence:
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
-            raise InputError(f"a temperature must be a positive number, not {self.temperature!r}")
+            raise InputError(
+                f"a temperature must be a positive number, not {self.temperature!r}"
+            )
         if not 0 <= self.growth <= 1:
             raise InputError(f"a growth lies between 0 and 1, not {self.growth!r}")
         if not (0 <= self.half < math.inf and 0 <= self.tail <= 1):
             words = "half is a number of tokens, and a tail lies between 0 and 1"
             raise InputError(f"{words}; they cannot be {self.half!r} and {self.tail!r}")
         if not 0 <= self.threshold <= 1:
-            raise InputError(f"a threshold is a probability between 0 and 1, not {self.threshold:g}")
+            raise InputError(
+                f"a threshold is a probability between 0 and 1, not {self.threshold:g}"
+            )
         if self.threshold > 0 and not self.fallback:
             raise InputError("to abstain below a threshold, name a fallback")
 
@@ -324,11 +409,17 @@ class Confidence:
     def of_json(cls, facts: Mapping[str, Any]) -> Confidence:
         """As a manifest has it; one from before scopes were learnt has none."""
         facts = {"scope": None, **facts}
-        return cls(**facts | {"scope": Scope(**facts["scope"]) if facts["scope"] else None})
+        return cls(
+            **facts | {"scope": Scope(**facts["scope"]) if facts["scope"] else None}
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a manifest: scope, half and tail are left out where there is none."""
-        return {name: value for name, value in asdict(self).items() if name not in ("scope", "half", "tail") or value}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("scope", "half", "tail") or value
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +427,8 @@ class Preset:
     """A named set of all settings.
 
     holdout: the share of documents kept for evaluation and never part of the sums.
-    abstain: whether a router learns to abstain on text that is like none of the text it is built from.
+    abstain: whether a router learns to abstain on text that is like none of the text it is built
+             from.
     encoder: where features come from, if nothing else is named.
     """
 
@@ -365,7 +457,9 @@ DEFAULT = Preset(
 )
 
 CONTEXTUAL_SAMPLING = Sampling(window=64)
-"""How documents are sampled for an encoder that reads each window by itself, and needs some text to read."""
+"""How documents are sampled for an encoder that reads each window by itself, and needs some text to
+read.
+"""
 
 PAPER = replace(
     DEFAULT,
@@ -386,4 +480,6 @@ def preset(name: str) -> Preset:
     try:
         return PRESETS[name]
     except KeyError:
-        raise InputError(f"there is no preset {name!r}; there are {' and '.join(PRESETS)}") from None
+        raise InputError(
+            f"there is no preset {name!r}; there are {' and '.join(PRESETS)}"
+        ) from None

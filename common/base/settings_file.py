@@ -1,6 +1,5 @@
-"""Settings files: TOML in, checked records out, with one clear sentence where something is wrong.
-
-Knows TOML and pydantic. Knows nothing of what the settings mean.
+"""Settings files: TOML in, checked records out, with one clear sentence where something is
+wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from ridgeway.common.base.errors import InputError
 Model = TypeVar("Model", bound=BaseModel)
 
 KNOWN = {
-    "extra_forbidden": "there is no setting of this name; check its spelling, or remove it",
+    "extra_forbidden": (
+        "there is no setting of this name; check its spelling, or remove it"
+    ),
     "missing": "this is missing; add it",
 }
 """What is said in our own words."""
@@ -34,7 +35,9 @@ EARLIER = {
 
 
 def read_settings(path: Path, model: type[Model]) -> Model:
-    """The settings of a file; an unknown name, a missing one or a wrong value is an error that names it."""
+    """The settings of a file; an unknown name, a missing one or a wrong value is an error that
+    names it.
+    """
     try:
         return model.model_validate_json(_as_json(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -47,14 +50,22 @@ def read_settings(path: Path, model: type[Model]) -> Model:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         reason = KNOWN.get(first["type"]) or plain_reason(first["msg"])
-        if first["type"] == "extra_forbidden" and (last := str(first["loc"][-1])) in EARLIER:
-            reason = f"this setting of an earlier version is gone: {EARLIER[last]}; remove it"
+        if (
+            first["type"] == "extra_forbidden"
+            and (last := str(first["loc"][-1])) in EARLIER
+        ):
+            reason = (
+                f"this setting of an earlier version is gone: {EARLIER[last]};"
+                " remove it"
+            )
         raise InputError(": ".join(filter(None, (str(path), where, reason)))) from None
 
 
 @lru_cache(maxsize=1024)
 def _as_json(text: str) -> str:
-    """Pure, so that where one process answers for many holders a file is taken apart once, not for each answer."""
+    """Pure, so that where one process answers for many holders a file is taken apart once, not for
+    each answer.
+    """
     return json.dumps(tomllib.loads(text), default=str)
 
 
@@ -68,4 +79,6 @@ def toml_literal(value: str | float | Sequence[str | float]) -> str:
     """A string, a number, a truth value or a list of them, as TOML writes it."""
     if value == math.inf:
         return "inf"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace(
+        "\x7f", "\\u007f"
+    )

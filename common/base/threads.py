@@ -1,7 +1,4 @@
-"""Threads: how many there are to use, and libraries held to one each while we run our own.
-
-Knows the operating system and the tokenizers library's switch. Knows nothing of the work.
-"""
+"""Threads: how many there are to use, and libraries held to one each while we run our own."""
 
 from __future__ import annotations
 
@@ -23,15 +20,19 @@ _before: str | None = None
 
 def cores() -> int:
     """The cores this process may use, where the system tells, else all there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """While this lasts, linear algebra runs on one thread, where threadpoolctl is there to say so.
 
-    Products and solutions are then the same bits on every number of cores. And on a busy machine two threads that wait
-    for each other take many times as long as one does for a small matrix.
+    Products and solutions are then the same bits on every number of cores. And on a busy machine
+    two threads that wait for each other take many times as long as one does for a small matrix.
     """
     found = _libraries(len(sys.modules))
     with found.limit(limits=1, user_api="blas") if found else nullcontext():
@@ -40,7 +41,9 @@ def one_blas_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _libraries(modules: int) -> Any:
-    """The libraries that are loaded, looked for again once something else was imported: that takes milliseconds."""
+    """The libraries that are loaded, looked for again once something else was imported: that takes
+    milliseconds.
+    """
     if find_spec("threadpoolctl") is None:
         return None
     from threadpoolctl import ThreadpoolController
@@ -50,7 +53,9 @@ def _libraries(modules: int) -> Any:
 
 @contextmanager
 def serial_tokenizers() -> Iterator[None]:
-    """While any block of this kind runs, the tokenizers library starts no threads; afterwards it may as before."""
+    """While any block of this kind runs, the tokenizers library starts no threads; afterwards it
+    may as before.
+    """
     global _users, _before
     with _lock:
         if _users == 0:

@@ -1,7 +1,4 @@
-"""Options and arguments that several commands share.
-
-Knows typer. Knows nothing of what the commands do.
-"""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -19,39 +16,83 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 ModeOption = Annotated[
     str | None,
-    typer.Option("--mode", metavar="MODE", help="private, masked or clear: what leaves the holders."),
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="private, masked or clear: what leaves the holders.",
+    ),
 ]
 Key = Annotated[
     str | None,
-    typer.Option("--key", help="The coordinator's public key (64 digits, or a file): refuse any other signer."),
+    typer.Option(
+        "--key",
+        help=(
+            "The coordinator's public key (64 digits, or a file): refuse any other"
+            " signer."
+        ),
+    ),
 ]
 Fields = Annotated[
-    str, typer.Option("--text-field", help="The field that holds the text; of several names, the first a record has.")
+    str,
+    typer.Option(
+        "--text-field",
+        help="The field that holds the text; of several names, the first a record has.",
+    ),
 ]
 SkipBroken = Annotated[
     float,
-    typer.Option(metavar="SHARE", help="Pass over records that cannot be read, up to this share, and list them."),
+    typer.Option(
+        metavar="SHARE",
+        help="Pass over records that cannot be read, up to this share, and list them.",
+    ),
 ]
 EncoderSource = Annotated[str, typer.Argument(help=ENCODERS)]
 Model = Annotated[
     Path | None,
     typer.Option(
-        help="The folder of a contextual encoder's model, or of a saved encoder with cosines, if it is not known here."
+        help=(
+            "The folder of a contextual encoder's model, or of a saved encoder with"
+            " cosines, if it is not known here."
+        )
     ),
 ]
 RunsOn = Annotated[
-    str, typer.Option("--device", help="Where a contextual encoder's model runs: auto, cpu, cuda, or one card: cuda:0.")
+    str,
+    typer.Option(
+        "--device",
+        help=(
+            "Where a contextual encoder's model runs: auto, cpu, cuda, or one card:"
+            " cuda:0."
+        ),
+    ),
 ]
-Host = Annotated[str, typer.Option(help="The address to listen on; any but loopback needs --keys.")]
+Host = Annotated[
+    str, typer.Option(help="The address to listen on; any but loopback needs --keys.")
+]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")]
-Keys = Annotated[Path | None, typer.Option("--keys", metavar="FILE", help="The keys that let clients in.")]
-TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate to show, in PEM.")]
-TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key.")]
-RequestRate = Annotated[
-    float | None, typer.Option("--rate", help="Requests a second of each key, or without keys of each address.")
+Keys = Annotated[
+    Path | None,
+    typer.Option("--keys", metavar="FILE", help="The keys that let clients in."),
 ]
-AllowHost = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A name by which the service may be called.")]
-ReleaseFolder = Annotated[Path, typer.Argument(metavar="RELEASE", help="The folder of a release.")]
+TlsCert = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The certificate to show, in PEM.")
+]
+TlsKey = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The certificate's private key.")
+]
+RequestRate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate", help="Requests a second of each key, or without keys of each address."
+    ),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A name by which the service may be called."),
+]
+ReleaseFolder = Annotated[
+    Path, typer.Argument(metavar="RELEASE", help="The folder of a release.")
+]
 
 
 def check_mode(name: str) -> Mode:

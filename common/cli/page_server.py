@@ -1,7 +1,4 @@
-"""Showing a page that is only read: where it listens, whom it lets in, and that it runs.
-
-Knows the options that every page has. Knows nothing of what a page shows.
-"""
+"""Showing a page that is only read: where it listens, whom it lets in, and that it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +21,9 @@ def serve_page(
     rate: float | None,
     allow_host: list[str] | None,
 ) -> None:
-    """Show a page until it is stopped; raises before anything is shown if that is not safe or not possible."""
+    """Show a page until it is stopped; raises before anything is shown if that is not safe or not
+    possible.
+    """
     from ridgeway.common.http.access_rules import is_loopback, make_rules
     from ridgeway.common.http.page_app import create_page_app
     from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
@@ -34,7 +33,11 @@ def serve_page(
     rules = make_rules(host, keys, rate=rate, hosts=allow_host or (), tls=encrypted)
     sockets = bind_sockets(address)
     if not encrypted and not is_loopback(host):
-        step("note", "without --tls-cert and --tls-key, keys and what the page shows travel unencrypted")
+        step(
+            "note",
+            "without --tls-cert and --tls-key, keys and what the page shows travel"
+            " unencrypted",
+        )
     step("showing", address.url, "stop it with Ctrl-C")
     looks = [address.certificate.watch] if address.certificate else []
     run(create_page_app(parts, rules, looks), sockets, address.certificate)

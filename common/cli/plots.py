@@ -1,6 +1,5 @@
-"""Figures for reports: shares as bars, in colours that the colour-blind and a printer can tell apart.
-
-Knows matplotlib, which is imported when a figure is drawn. Knows nothing of what is shown.
+"""Figures for reports: shares as bars, in colours that the colour-blind and a printer can tell
+apart.
 """
 
 from __future__ import annotations
@@ -23,7 +22,13 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73")
 HATCHES = ("", "///", "...")
 BAR = 0.36
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-LABEL: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8, "bbox": PAPER, "zorder": 5}
+LABEL: dict[str, Any] = {
+    "textcoords": "offset points",
+    "va": "center",
+    "fontsize": 8,
+    "bbox": PAPER,
+    "zorder": 5,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +47,20 @@ class Panel:
 def check_plot(path: Path) -> None:
     """Raise before any work unless a figure can be drawn and written here."""
     if path.suffix.lower() not in KINDS:
-        raise InputError(f"a plot cannot be written as {path.name}; end its name in {', '.join(KINDS)}")
+        raise InputError(
+            f"a plot cannot be written as {path.name}; end its name in"
+            f" {', '.join(KINDS)}"
+        )
     check_output(path)
     nearest = next(folder for folder in path.absolute().parents if folder.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {(error.strerror or str(error)).lower()} ({nearest})") from error
+        raise InputError(
+            f"{path} cannot be written: {(error.strerror or str(error)).lower()}"
+            f" ({nearest})"
+        ) from error
     figure_class()
 
 
@@ -58,21 +69,27 @@ def figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("drawing a plot needs the package matplotlib; install ridgeway[client]") from None
+        raise InputError(
+            "drawing a plot needs the package matplotlib; install ridgeway[client]"
+        ) from None
     return Figure
 
 
 def draw_shares(path: Path, title: str, panels: Sequence[Panel], mark: str) -> None:
     """Write a figure with one panel beside the other, which share their labels' axis."""
     most = max(len(panel.labels) for panel in panels)
-    figure = figure_class()(figsize=(2.2 + 4.4 * len(panels), 1.9 + 0.62 * most), layout="constrained")
+    figure = figure_class()(
+        figsize=(2.2 + 4.4 * len(panels), 1.9 + 0.62 * most), layout="constrained"
+    )
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, panel in zip(axes, panels, strict=True):
         _draw_panel(axis, panel, mark)
     axes[0].invert_yaxis()
     handles, names = axes[0].get_legend_handles_labels()
     figure.suptitle(title)
-    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=len(names), frameon=False
+    )
     _write(figure, path)
 
 
@@ -82,13 +99,30 @@ def _draw_panel(axis: Axes, panel: Panel, mark: str) -> None:
     for turn, (name, shares) in enumerate(panel.series.items()):
         heights = [place + (turn - middle) * BAR for place in places]
         widths = [100 * (share or 0) for share in shares]
-        style: dict[str, Any] = {"color": COLOURS[turn], "hatch": HATCHES[turn], "edgecolor": "black", "linewidth": 0.6}
+        style: dict[str, Any] = {
+            "color": COLOURS[turn],
+            "hatch": HATCHES[turn],
+            "edgecolor": "black",
+            "linewidth": 0.6,
+        }
         axis.barh(heights, widths, BAR, label=name, **style)
         for height, width, share in zip(heights, widths, shares, strict=True):
-            axis.annotate("–" if share is None else f"{width:.0f} %", (width, height), (3, 0), **LABEL)
+            axis.annotate(
+                "–" if share is None else f"{width:.0f} %",
+                (width, height),
+                (3, 0),
+                **LABEL,
+            )
     half = BAR * len(panel.series) / 2
     lows, highs = [place - half for place in places], [place + half for place in places]
-    axis.vlines([100 * share for share in panel.marks], lows, highs, color="black", linestyle="--", label=mark)
+    axis.vlines(
+        [100 * share for share in panel.marks],
+        lows,
+        highs,
+        color="black",
+        linestyle="--",
+        label=mark,
+    )
     axis.set_yticks(list(places), list(panel.labels))
     axis.set_xlim(0, 112)
     axis.set_xticks(range(0, 101, 25))
@@ -98,20 +132,39 @@ def _draw_panel(axis: Axes, panel: Panel, mark: str) -> None:
 
 
 def draw_curve(
-    path: Path, points: Sequence[tuple[float, ...]], wish: float, mark: tuple[float, float] | None, words: str
+    path: Path,
+    points: Sequence[tuple[float, ...]],
+    wish: float,
+    mark: tuple[float, float] | None,
+    words: str,
 ) -> None:
-    """Write a figure of accuracy over the share of prompts answered, the wish as a dashed line, a point marked.
+    """Write a figure of accuracy over the share of prompts answered, the wish as a dashed line, a
+    point marked.
 
-    points: the share answered, the accuracy, and where it may truly lie, from and to; all between 0 and 1.
+    points: the share answered, the accuracy, and where it may truly lie, from and to; all between 0
+            and 1.
     """
     figure = figure_class()(figsize=(6.4, 4.2), layout="constrained")
     axis = figure.subplots()
     x, y, low, high = ([100 * point[place] for point in points] for place in range(4))
     axis.fill_between(x, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
     axis.plot(x, y, color=COLOURS[0], label="accuracy, and where it may truly lie")
-    axis.axhline(100 * wish, color="black", linestyle="--", linewidth=0.8, label=f"wished: {100 * wish:g} %")
+    axis.axhline(
+        100 * wish,
+        color="black",
+        linestyle="--",
+        linewidth=0.8,
+        label=f"wished: {100 * wish:g} %",
+    )
     if mark is not None:
-        axis.plot([100 * mark[0]], [100 * mark[1]], "o", color=COLOURS[1], markeredgecolor="black", label=words)
+        axis.plot(
+            [100 * mark[0]],
+            [100 * mark[1]],
+            "o",
+            color=COLOURS[1],
+            markeredgecolor="black",
+            label=words,
+        )
     axis.set_xlabel("prompts answered (%)")
     axis.set_ylabel("right among them (%)")
     axis.set_title("Coverage against accuracy")

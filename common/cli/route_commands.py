@@ -1,7 +1,4 @@
-"""The commands of anyone with a release: route, evaluate, calibrate, encoder.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
-"""
+"""The commands of anyone with a release: route, evaluate, calibrate, encoder."""
 
 from __future__ import annotations
 
@@ -15,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import EncoderSource, Fields, Json, Key, Model, ReleaseFolder, RunsOn
+from ridgeway.common.cli.options import (
+    EncoderSource,
+    Fields,
+    Json,
+    Key,
+    Model,
+    ReleaseFolder,
+    RunsOn,
+)
 from ridgeway.common.cli.terminal import command_group, emit_json, step, table
 
 if TYPE_CHECKING:
@@ -30,15 +35,31 @@ encoder = command_group("The tokenizer and integer table that all parties share.
 
 def route(
     release: ReleaseFolder,
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads prompts from standard input, one a line.")],
+    prompt: Annotated[
+        str,
+        typer.Argument(
+            help="The prompt; - reads prompts from standard input, one a line."
+        ),
+    ],
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show the words that decided, and how much each weighed.")
+        bool,
+        typer.Option(
+            "--explain", help="Show the words that decided, and how much each weighed."
+        ),
     ] = False,
     json: Json = False,
-    threshold: Annotated[float | None, typer.Option(help="Abstain below this confidence.")] = None,
-    fallback: Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Abstain below this confidence.")
+    ] = None,
+    fallback: Annotated[
+        str | None, typer.Option(help="Where prompts go when the router abstains.")
+    ] = None,
     experts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Name the expert too: experts.toml, as docs/serving.md shows.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Name the expert too: experts.toml, as docs/serving.md shows.",
+        ),
     ] = None,
     key: Key = None,
     model: Model = None,
@@ -46,14 +67,18 @@ def route(
 ) -> None:
     """Route PROMPT to the expert it belongs to, by the release in the folder RELEASE.
 
-    With - as the prompt, prompts are read from standard input, one a line, and each is answered by one line: the domain
-    and the confidence (and with --experts the expert), or a JSON object with --json or --explain. Before a prompt that
-    begins with a dash, write --.
+    With - as the prompt, prompts are read from standard input, one a line, and each is answered by
+    one line: the domain and the confidence (and with --experts the expert), or a JSON object with
+    --json or --explain. Before a prompt that begins with a dash, write --.
     """
     from ridgeway.common.routing.router import Router
 
     router = Router.load(release, key=key, model=model, device=device)
-    changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
+    changes = {
+        name: value
+        for name, value in (("threshold", threshold), ("fallback", fallback))
+        if value is not None
+    }
     if changes:
         router = router.with_confidence(**changes)
     chooser = _chooser(experts, router) if experts else None
@@ -61,8 +86,16 @@ def route(
         _show_one(router, prompt, explain, json, chooser)
     else:
         if sys.stdin is None:
-            raise InputError("standard input is closed, so no prompts can be read from it")
-        _show_many(router, _arriving_lines(cast(BufferedReader, sys.stdin.buffer)), explain, json, chooser)
+            raise InputError(
+                "standard input is closed, so no prompts can be read from it"
+            )
+        _show_many(
+            router,
+            _arriving_lines(cast(BufferedReader, sys.stdin.buffer)),
+            explain,
+            json,
+            chooser,
+        )
 
 
 def _chooser(path: Path, router: Router) -> ExpertChooser:
@@ -74,25 +107,43 @@ def _chooser(path: Path, router: Router) -> ExpertChooser:
     return ExpertChooser(experts, router.domains, beside or router.quality)
 
 
-def _show_one(router: Router, prompt: str, explain: bool, json: bool, chooser: ExpertChooser | None) -> None:
+def _show_one(
+    router: Router,
+    prompt: str,
+    explain: bool,
+    json: bool,
+    chooser: ExpertChooser | None,
+) -> None:
     from ridgeway.common.routing.router import origin
 
     explanation = router.explain(prompt) if explain else None
     decision = explanation.decision if explanation else router.route(prompt)
     choice = chooser.choose(decision) if chooser else None
     if json:
-        emit_json((explanation or decision).to_json() | (choice.to_json() if choice else {}) | origin(router))
+        emit_json(
+            (explanation or decision).to_json()
+            | (choice.to_json() if choice else {})
+            | origin(router)
+        )
         return
     print(_words(decision, router))
     if choice:
-        expected = "" if choice.quality is None else f", expected quality {100 * choice.quality:.1f} %"
+        expected = (
+            ""
+            if choice.quality is None
+            else f", expected quality {100 * choice.quality:.1f} %"
+        )
         print(f"expert {choice.expert}   because: {choice.reason}{expected}")
     if explanation:
         _show_explanation(explanation)
 
 
 def _show_many(
-    router: Router, prompts: Iterable[list[str]], explain: bool, json: bool, chooser: ExpertChooser | None
+    router: Router,
+    prompts: Iterable[list[str]],
+    explain: bool,
+    json: bool,
+    chooser: ExpertChooser | None,
 ) -> None:
     """One line of output a prompt, as prompts come in."""
     import json as codec
@@ -100,17 +151,29 @@ def _show_many(
     from ridgeway.common.routing.router import Decision, origin
 
     for batch in prompts:
-        found: Iterable[Decision | Explanation] = map(router.explain, batch) if explain else router.route_many(batch)
+        found: Iterable[Decision | Explanation] = (
+            map(router.explain, batch) if explain else router.route_many(batch)
+        )
         for each in found:
-            choice = chooser.choose(each if isinstance(each, Decision) else each.decision) if chooser else None
-            result = each.to_json() | (choice.to_json() if choice else {}) | origin(router)
-            plain = f"{result['domain']}\t{result['confidence']:.3f}" + (f"\t{choice.expert}" if choice else "")
+            choice = (
+                chooser.choose(each if isinstance(each, Decision) else each.decision)
+                if chooser
+                else None
+            )
+            result = (
+                each.to_json() | (choice.to_json() if choice else {}) | origin(router)
+            )
+            plain = f"{result['domain']}\t{result['confidence']:.3f}" + (
+                f"\t{choice.expert}" if choice else ""
+            )
             print(codec.dumps(result, ensure_ascii=False) if json or explain else plain)
         sys.stdout.flush()
 
 
 def _arriving_lines(stream: BufferedReader) -> Iterator[list[str]]:
-    """The lines of a stream, as many at a time as have arrived, so that both a file and a conversation are answered."""
+    """The lines of a stream, as many at a time as have arrived, so that both a file and a
+    conversation are answered.
+    """
     rest = b""
     while block := stream.read1(1 << 20):
         *lines, rest = (rest + block).split(b"\n")
@@ -125,12 +188,21 @@ def _text(line: bytes) -> str:
 
 
 def _words(decision: Decision, router: Router) -> str:
-    sure = "confidence" if router.confidence.calibrated else "confidence (not calibrated)"
+    sure = (
+        "confidence" if router.confidence.calibrated else "confidence (not calibrated)"
+    )
     ranked = sorted(decision.scores.items(), key=lambda item: -item[1])
-    rest = ", ".join(f"{name} {100 * score:.1f} %" for name, score in ranked if name != decision.best)
+    rest = ", ".join(
+        f"{name} {100 * score:.1f} %" for name, score in ranked if name != decision.best
+    )
     reason = "too unsure" if decision.belongs else "it seems to belong to no domain"
-    why = f"  (abstained: {reason}; ahead: {decision.best})" if decision.abstained else ""
-    return f"{decision.domain}{why}   {sure} {100 * decision.confidence:.1f} %   then {rest}"
+    why = (
+        f"  (abstained: {reason}; ahead: {decision.best})" if decision.abstained else ""
+    )
+    return (
+        f"{decision.domain}{why}   {sure} {100 * decision.confidence:.1f} %   then"
+        f" {rest}"
+    )
 
 
 def _show_explanation(explanation: Explanation, most: int = 12) -> None:
@@ -140,12 +212,19 @@ def _show_explanation(explanation: Explanation, most: int = 12) -> None:
         count, weight = merged.get((word.text, word.domain), (0, 0.0))
         merged[word.text, word.domain] = (count + 1, weight + word.weight)
     ranked = sorted(merged.items(), key=lambda item: -abs(item[1][1]))
-    shown = [(repr(text), domain, str(times), weight) for (text, domain), (times, weight) in ranked[:most] if weight]
+    shown = [
+        (repr(text), domain, str(times), weight)
+        for (text, domain), (times, weight) in ranked[:most]
+        if weight
+    ]
     if len(ranked) > most:
         rest = sum(weight for _, (_, weight) in ranked[most:])
         shown.append((f"{len(ranked) - most} other words", "", "", rest))
     margin = explanation.margin
-    rows = [[*words, f"{weight:+.4f}", f"{weight / margin:+.0%}" if margin else "–"] for *words, weight in shown]
+    rows = [
+        [*words, f"{weight:+.4f}", f"{weight / margin:+.0%}" if margin else "–"]
+        for *words, weight in shown
+    ]
     table(
         ["word", "speaks for", "times", "weight", "of margin"],
         rows,
@@ -157,17 +236,27 @@ def _show_explanation(explanation: Explanation, most: int = 12) -> None:
 def evaluate(
     release: ReleaseFolder,
     data: Annotated[
-        Path, typer.Argument(metavar="DATA_DIR", help="A folder that holds DOMAIN.test.jsonl for every domain.")
+        Path,
+        typer.Argument(
+            metavar="DATA_DIR",
+            help="A folder that holds DOMAIN.test.jsonl for every domain.",
+        ),
     ],
     text_field: Fields = "text",
-    selector: Annotated[str | None, typer.Option(help="Try another selector: average, entropy or all.")] = None,
-    k: Annotated[int | None, typer.Option(help="How many tokens vote under the entropy selector.")] = None,
+    selector: Annotated[
+        str | None, typer.Option(help="Try another selector: average, entropy or all.")
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option(help="How many tokens vote under the entropy selector."),
+    ] = None,
     json: Json = False,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Measure a release on labelled text: accuracy by domain, what is taken for what, and how true confidence is.
+    """Measure a release on labelled text: accuracy by domain, what is taken for what, and how true
+    confidence is.
 
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
@@ -180,7 +269,10 @@ def evaluate(
     router = Router.load(release, key=key, model=model, device=device)
     if selector is not None or k is not None:
         changes: dict[str, Any] = {"name": selector, "k": k}
-        changed = replace(router.selector, **{name: value for name, value in changes.items() if value is not None})
+        changed = replace(
+            router.selector,
+            **{name: value for name, value in changes.items() if value is not None},
+        )
         router = router.with_selector(changed)
     texts = labelled_texts(data, router.domains, field_names(text_field))
     tell_left_out(data, router.domains)
@@ -192,36 +284,63 @@ def evaluate(
 
 
 def tell_left_out(data: Path, domains: Sequence[str]) -> None:
-    """Say which test files are not used: an accuracy on domains that a release cannot name would be none."""
+    """Say which test files are not used: an accuracy on domains that a release cannot name would be
+    none.
+    """
     from ridgeway.common.base.jsonl import other_domains
 
     if others := other_domains(data, domains):
-        step("note", f"the release does not know {', '.join(others)}, so these test files are left out")
+        step(
+            "note",
+            f"the release does not know {', '.join(others)}, so these test files are"
+            " left out",
+        )
 
 
 MAX_MATRIX_DOMAINS = 12
-"""With more domains than this, a confusion matrix is no longer read: the most frequent confusions are named instead."""
+"""With more domains than this, a confusion matrix is no longer read: the most frequent confusions
+are named instead.
+"""
 MAX_ROWS_SHOWN = 20
 
 
 def show_evaluation(result: Evaluation) -> None:
-    """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they are taken for."""
+    """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they
+    are taken for.
+    """
     accuracy = {name: f"{share:.1f} %" for name, share in result.by_domain.items()}
     many = len(result.domains) > MAX_MATRIX_DOMAINS
     rows = [
-        [name, f"{sum(row):,}", accuracy.get(name, "–"), *([_taken_for(result, name)] if many else map(str, row))]
+        [
+            name,
+            f"{sum(row):,}",
+            accuracy.get(name, "–"),
+            *([_taken_for(result, name)] if many else map(str, row)),
+        ]
         for name, row in zip(result.domains, result.confusion, strict=True)
     ]
     if many:
         rows.sort(key=lambda row: result.by_domain.get(row[0], 101.0))
     mean = f"{result.accuracy:.1f} %" if accuracy else "–"
     total = ["mean over domains", f"{sum(map(sum, result.confusion)):,}", mean]
-    columns = ["most often taken for"] if many else [f"→ {name}" for name in result.domains]
-    table(["domain", "texts", "accuracy", *columns], [*(rows[:MAX_ROWS_SHOWN] if many else rows), total])
+    columns = (
+        ["most often taken for"] if many else [f"→ {name}" for name in result.domains]
+    )
+    table(
+        ["domain", "texts", "accuracy", *columns],
+        [*(rows[:MAX_ROWS_SHOWN] if many else rows), total],
+    )
     if result.gap is not None:
-        step("sure", f"confidence is {result.gap:.1f} points from accuracy, over its tenths")
+        step(
+            "sure",
+            f"confidence is {result.gap:.1f} points from accuracy, over its tenths",
+        )
     if len(rows) > MAX_ROWS_SHOWN and many:
-        step("note", f"the {MAX_ROWS_SHOWN} weakest of {len(rows):,} domains are shown; `--json` has all of them")
+        step(
+            "note",
+            f"the {MAX_ROWS_SHOWN} weakest of {len(rows):,} domains are shown; `--json`"
+            " has all of them",
+        )
 
 
 def _taken_for(result: Evaluation, name: str) -> str:
@@ -235,23 +354,38 @@ def _taken_for(result: Evaluation, name: str) -> str:
 def calibrate(
     release: ReleaseFolder,
     data: Annotated[
-        Path, typer.Argument(metavar="DATA_DIR", help="Held-out text: DOMAIN.test.jsonl for every domain.")
+        Path,
+        typer.Argument(
+            metavar="DATA_DIR",
+            help="Held-out text: DOMAIN.test.jsonl for every domain.",
+        ),
     ],
-    accuracy: Annotated[float, typer.Option(help="The wished accuracy among answered prompts, in percent.")] = 99.0,
+    accuracy: Annotated[
+        float,
+        typer.Option(help="The wished accuracy among answered prompts, in percent."),
+    ] = 99.0,
     tokens: Annotated[
-        int, typer.Option(min=0, help="Measure on the first so many tokens of each text; 0: on all of it.")
+        int,
+        typer.Option(
+            min=0,
+            help="Measure on the first so many tokens of each text; 0: on all of it.",
+        ),
     ] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Draw the curve: .png, .svg or .pdf.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the curve: .png, .svg or .pdf.")
+    ] = None,
     text_field: Fields = "text",
     json: Json = False,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Print how many prompts a release answers above each threshold, how often it is right, and a threshold to set.
+    """Print how many prompts a release answers above each threshold, how often it is right, and a
+    threshold to set.
 
-    RELEASE is the folder of a release; DATA_DIR holds DOMAIN.test.jsonl for every domain. Nothing is changed: `ridgeway
-    coordinator calibrate` fits the confidence itself and signs the release again.
+    RELEASE is the folder of a release; DATA_DIR holds DOMAIN.test.jsonl for every domain. Nothing
+    is changed: `ridgeway coordinator calibrate` fits the confidence itself and signs the release
+    again.
     """
     from ridgeway.common.base.jsonl import field_names, labelled_texts
     from ridgeway.common.cli.plots import check_plot
@@ -260,7 +394,9 @@ def calibrate(
     from ridgeway.common.routing.router import router_of
 
     if not 1 < accuracy <= 100:
-        raise InputError(f"an accuracy is in percent, above 1 and at most 100, not {accuracy:g}")
+        raise InputError(
+            f"an accuracy is in percent, above 1 and at most 100, not {accuracy:g}"
+        )
     if plot is not None:
         check_plot(plot)
     loaded = load_release(release, key=key, model=model, device=device)
@@ -289,12 +425,22 @@ def calibrate(
     show_coverage(points)
     lines = advice(loaded, chosen, accuracy)
     if chosen is not None and chosen.threshold > 0:
-        lines += ways_to_set(loaded, {name: len(own) for name, own in texts.items()}, release, data, chosen)
+        lines += ways_to_set(
+            loaded,
+            {name: len(own) for name, own in texts.items()},
+            release,
+            data,
+            chosen,
+        )
     print("\n".join(lines))
 
 
-def outcomes(router: Router, texts: Mapping[str, Sequence[str]], tokens: int = 0) -> Outcomes:
-    """How a router fares on labelled texts or on their beginnings, every domain weighing the same."""
+def outcomes(
+    router: Router, texts: Mapping[str, Sequence[str]], tokens: int = 0
+) -> Outcomes:
+    """How a router fares on labelled texts or on their beginnings, every domain weighing the
+    same.
+    """
     from ridgeway.common.routing.coverage import equal_domains
     from ridgeway.common.routing.evaluation import beginnings_routed
 
@@ -311,12 +457,20 @@ def show_coverage(points: Sequence[Point]) -> None:
             f"{point.threshold:g}",
             f"{100 * point.coverage:.1f} %",
             "–" if point.accuracy is None else f"{_percent(point.accuracy)} %",
-            "–" if point.accuracy is None else f"{100 * point.low:.1f} to {100 * point.high:.1f} %",
+            (
+                "–"
+                if point.accuracy is None
+                else f"{100 * point.low:.1f} to {100 * point.high:.1f} %"
+            ),
             f"{point.texts:,}",
         ]
         for point in points
     ]
-    table(["threshold", "answered", "accuracy", "19 times of 20 within", "texts"], rows, numbers_from=0)
+    table(
+        ["threshold", "answered", "accuracy", "19 times of 20 within", "texts"],
+        rows,
+        numbers_from=0,
+    )
 
 
 def _percent(share: float) -> str:
@@ -327,26 +481,46 @@ def _percent(share: float) -> str:
 def advice(loaded: Release, chosen: Point | None, accuracy: float) -> list[str]:
     from ridgeway.common.routing.coverage import MIN_ANSWERED_TEXTS
 
-    notes = [] if loaded.confidence.calibrated else ["The confidence of this release is not calibrated."]
+    notes = (
+        []
+        if loaded.confidence.calibrated
+        else ["The confidence of this release is not calibrated."]
+    )
     if chosen is None or chosen.accuracy is None:
-        missed = f"No threshold with at least {MIN_ANSWERED_TEXTS} answered texts reaches {accuracy:g} %"
+        missed = (
+            f"No threshold with at least {MIN_ANSWERED_TEXTS} answered texts reaches"
+            f" {accuracy:g} %"
+        )
         return [*notes, f"{missed}: wish for less, or measure on more or longer text."]
-    figures = f"{100 * chosen.coverage:.1f} % of prompts are answered, {_percent(chosen.accuracy)} % of them right"
-    within = f"19 times of 20 within {100 * chosen.low:.1f} to {100 * chosen.high:.1f} %"
+    figures = (
+        f"{100 * chosen.coverage:.1f} % of prompts are answered,"
+        f" {_percent(chosen.accuracy)} % of them right"
+    )
+    within = (
+        f"19 times of 20 within {100 * chosen.low:.1f} to {100 * chosen.high:.1f} %"
+    )
     if chosen.threshold == 0:
-        return [*notes, f"No threshold is needed for {accuracy:g} %: {figures} ({within})."]
+        return [
+            *notes,
+            f"No threshold is needed for {accuracy:g} %: {figures} ({within}).",
+        ]
     return [
         *notes,
         f"For {accuracy:g} %, abstain below {chosen.threshold}: {figures} ({within}).",
-        "The threshold was picked on this same text, so expect slightly less on other text.",
+        (
+            "The threshold was picked on this same text, so expect slightly less on"
+            " other text."
+        ),
     ]
 
 
-def ways_to_set(loaded: Release, texts: Mapping[str, int], release: Path, data: Path, chosen: Point) -> Iterator[str]:
+def ways_to_set(
+    loaded: Release, texts: Mapping[str, int], release: Path, data: Path, chosen: Point
+) -> Iterator[str]:
     """The commands that set a threshold.
 
-    To fit a release's confidence anew changes what a threshold means, so one that was not fitted on this text is to be
-    fitted before its threshold is chosen.
+    To fit a release's confidence anew changes what a threshold means, so one that was not fitted on
+    this text is to be fitted before its threshold is chosen.
     """
     fallback = loaded.confidence.fallback or "NAME"
     option = f"--threshold {chosen.threshold} --fallback {quote(fallback)}"
@@ -354,14 +528,24 @@ def ways_to_set(loaded: Release, texts: Mapping[str, int], release: Path, data: 
     if fitted_on(loaded.manifest, texts):
         yield f"To set it in the release:  {fit} {option}"
     else:
-        yield f"To set it in the release, fit its confidence on this text, and choose again:  {fit}"
+        yield (
+            "To set it in the release, fit its confidence on this text, and choose"
+            f" again:  {fit}"
+        )
     yield f"To set it for serving:     ridgeway serve {quote(str(release))} {option}"
 
 
 def fitted_on(manifest: Mapping[str, Any], texts: Mapping[str, int]) -> bool:
-    """Whether a release's confidence was fitted, as far as can be seen, on this number of texts of each domain."""
+    """Whether a release's confidence was fitted, as far as can be seen, on this number of texts of
+    each domain.
+    """
     figures = manifest.get("evaluation") or {}
-    rows = {name: sum(row) for name, row in zip(figures.get("order", ()), figures.get("confusion", ()), strict=True)}
+    rows = {
+        name: sum(row)
+        for name, row in zip(
+            figures.get("order", ()), figures.get("confusion", ()), strict=True
+        )
+    }
     return "temperature" in figures and rows == dict(texts)
 
 
@@ -375,7 +559,11 @@ def _draw(path: Path, found: Outcomes, accuracy: float, chosen: Point | None) ->
         for point in points
         if point.texts >= MIN_ANSWERED_TEXTS and point.accuracy is not None
     ]
-    mark = None if chosen is None or chosen.accuracy is None else (chosen.coverage, chosen.accuracy)
+    mark = (
+        None
+        if chosen is None or chosen.accuracy is None
+        else (chosen.coverage, chosen.accuracy)
+    )
     words = f"threshold {chosen.threshold}" if chosen else ""
     draw_curve(path, drawn, accuracy / 100, mark, words)
 
@@ -392,10 +580,20 @@ def list_encoders(json: Json = False) -> None:
     if json:
         emit_json({"sources": SOURCES, "converted": cards})
         return
-    table(["source", "what it is"], [[name, words] for name, words in SOURCES.items()], numbers_from=2)
+    table(
+        ["source", "what it is"],
+        [[name, words] for name, words in SOURCES.items()],
+        numbers_from=2,
+    )
     if cards:
         rows = [
-            [card["name"], card.get("kind", "table"), f"{card['rows']:,}", str(card["width"]), card["fingerprint"]]
+            [
+                card["name"],
+                card.get("kind", "table"),
+                f"{card['rows']:,}",
+                str(card["width"]),
+                card["fingerprint"],
+            ]
             for card in cards
         ]
         table(["converted", "kind", "tokens", "width", "fingerprint"], rows)
@@ -414,7 +612,10 @@ def show(source: EncoderSource, json: Json = False) -> None:
         "tokens": found.rows,
         "width": found.width,
         "scale": found.scale,
-        "bytes": (0 if isinstance(found, ContextualEncoder) else found.table.nbytes) + len(found.definition),
+        "bytes": (
+            (0 if isinstance(found, ContextualEncoder) else found.table.nbytes)
+            + len(found.definition)
+        ),
         "fingerprint": found.fingerprint,
     }
     if isinstance(found, ContextualEncoder):
@@ -423,16 +624,21 @@ def show(source: EncoderSource, json: Json = False) -> None:
         emit_json(facts)
         return
     for name, value in facts.items():
-        print(f"{name:<13}{value:,}" if isinstance(value, int) else f"{name:<13}{value}")
+        print(
+            f"{name:<13}{value:,}" if isinstance(value, int) else f"{name:<13}{value}"
+        )
 
 
 @encoder.command()
 def save(
-    source: EncoderSource, folder: Annotated[Path, typer.Argument(help="A new folder.")], json: Json = False
+    source: EncoderSource,
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    json: Json = False,
 ) -> None:
     """Write an encoder to a folder that can be carried to other machines and used as dir:PATH.
 
-    Of a contextual encoder it holds the tokenizer and a card with the hash of the model, but not the model.
+    Of a contextual encoder it holds the tokenizer and a card with the hash of the model, but not
+    the model.
     """
     from ridgeway.common.encoding.encoder_files import save_encoder
     from ridgeway.common.encoding.encoder_sources import find_encoder
@@ -444,4 +650,9 @@ def save(
     if json:
         emit_json({"folder": str(folder), "fingerprint": found.fingerprint})
     else:
-        step("saved", str(folder), f"{found.rows:,} tokens", f"fingerprint {found.fingerprint[:12]}")
+        step(
+            "saved",
+            str(folder),
+            f"{found.rows:,} tokens",
+            f"fingerprint {found.fingerprint[:12]}",
+        )

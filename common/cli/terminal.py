@@ -1,6 +1,5 @@
-"""What the commands share: steps and progress on stderr, results alone on stdout, errors as one sentence.
-
-Knows rich and the terminal. Knows nothing of routers.
+"""What the commands share: steps and progress on stderr, results alone on stdout, errors as one
+sentence.
 """
 
 from __future__ import annotations
@@ -29,7 +28,12 @@ MAX_TABLE_WIDTH = 10_000
 
 def command_group(words: str) -> typer.Typer:
     """A group of commands whose help is plain text."""
-    return typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=words)
+    return typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help=words,
+    )
 
 
 _stamped: ContextVar[bool] = ContextVar("stamped", default=False)
@@ -74,7 +78,9 @@ def table(
     numbers: Sequence[bool] | None = None,
     title: str = "",
 ) -> None:
-    """Print a table: words to the left, numbers to the right; they stand from a column on, or in those marked."""
+    """Print a table: words to the left, numbers to the right; they stand from a column on, or in
+    those marked.
+    """
     from rich import box
     from rich.cells import cell_len
     from rich.console import Console
@@ -86,20 +92,25 @@ def table(
         number = place >= numbers_from if numbers is None else numbers[place]
         cells = [heading, *(row[place] for row in rows if place < len(row))]
         whole = max(map(cell_len, cells))
-        word = max((cell_len(word) for cell in cells for word in cell.split()), default=1)
+        word = max(
+            (cell_len(word) for cell in cells for word in cell.split()), default=1
+        )
         grid.add_column(
             heading,
             justify="right" if number else "left",
             no_wrap=number,
             overflow="fold",
-            min_width=whole if number else min(word, MAX_WORD_WIDTH),  # figures are never cut; words may be folded
+            # figures are never cut; words may be folded
+            min_width=whole if number else min(word, MAX_WORD_WIDTH),
         )
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
     if title:
         print(title)
     console = Console(file=sys.stdout, highlight=False)
-    needed = console.measure(grid, options=console.options.update(max_width=MAX_TABLE_WIDTH)).minimum
+    needed = console.measure(
+        grid, options=console.options.update(max_width=MAX_TABLE_WIDTH)
+    ).minimum
     console.width = max(console.width, needed, 200 if not sys.stdout.isatty() else 0)
     console.print(grid, no_wrap=True, crop=False)
 
@@ -108,17 +119,34 @@ def table(
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
     """A bar over bytes on stderr; silent where stderr is not a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
-    columns = (TextColumn(label), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn(label),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class CountingBar:
-    """A bar over things of one kind on stderr, begun with the first and ended with the last or by `close`."""
+    """A bar over things of one kind on stderr, begun with the first and ended with the last or by
+    `close`.
+    """
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -127,13 +155,27 @@ class CountingBar:
     def advance(self, label: str, total: int) -> None:
         """One more of these; silent where stderr is not a terminal."""
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         if label != self._label:
             self.close()
             console = Console(stderr=True)
-            columns = (TextColumn(f"{label:<10}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar, self._label = Progress(*columns, console=console, transient=True), label
+            columns = (
+                TextColumn(f"{label:<10}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bar, self._label = (
+                Progress(*columns, console=console, transient=True),
+                label,
+            )
             self._bar.disable = not console.is_terminal
             self._bar.start()
             self._bar.add_task(label, total=total)
@@ -147,14 +189,18 @@ class CountingBar:
 
 @contextmanager
 def ticking(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar over `total` pieces of work, each of them told by a call; silent where stderr is not a terminal."""
+    """A bar over `total` pieces of work, each of them told by a call; silent where stderr is not a
+    terminal.
+    """
     with closing(CountingBar()) as bar:
         yield lambda: bar.advance(label, total)
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or SIGTERM into a flag that long work looks at; a second one stops at once."""
+    """Turn the first Ctrl-C or SIGTERM into a flag that long work looks at; a second one stops at
+    once.
+    """
     asked = False
 
     def ask(number: int, frame: Any) -> None:
@@ -162,9 +208,15 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        os.write(2, b"\nstopping  once what is at hand is done; ask again to stop at once, and lose it\n")
+        os.write(
+            2,
+            b"\nstopping  once what is at hand is done; ask again to stop at once, and"
+            b" lose it\n",
+        )
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield lambda: asked
     finally:
@@ -178,10 +230,14 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character shows its number
+            # a terminal that lacks a character shows its number
+            stream.reconfigure(errors="backslashreplace")
     try:
-        # Not application.main(): it would turn an interrupt and a closed pipe into exit codes of its own.
-        with application.make_context("ridgeway", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        # Not application.main(): it would turn an interrupt and a closed pipe into exit codes of
+        # its own.
+        with application.make_context(
+            "ridgeway", list(sys.argv[1:] if arguments is None else arguments)
+        ) as context:
             application.invoke(context)
         sys.stdout.flush()
         return 0
@@ -195,21 +251,31 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "ridgeway"
-        return _fail(f"{error.format_message().rstrip('.')}; see {command} --help", BAD_INPUT)
+        return _fail(
+            f"{error.format_message().rstrip('.')}; see {command} --help", BAD_INPUT
+        )
     except (KeyboardInterrupt, click.Abort) as error:
         return _fail(str(error) or "interrupted", INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing is lost
+        # the reader has gone; nothing is lost
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         return _fail(_system(error), BAD_INPUT)
     except ModuleNotFoundError as error:
-        extras = "install ridgeway[client], ridgeway[coordinator] or, for serving and pages, ridgeway[serve]"
-        return _fail(f"this command needs the package {error.name}; {extras}", BAD_INPUT)
+        extras = (
+            "install ridgeway[client], ridgeway[coordinator] or, for serving and pages,"
+            " ridgeway[serve]"
+        )
+        return _fail(
+            f"this command needs the package {error.name}; {extras}", BAD_INPUT
+        )
     except (OverflowError, UnicodeError, ValueError) as error:
         return _fail(f"a value cannot be used: {first_line(error)}", BAD_INPUT)
     except MemoryError:
-        return _fail("memory ran out; try fewer --threads or a smaller encoder", BAD_INPUT)
+        return _fail(
+            "memory ran out; try fewer --threads or a smaller encoder", BAD_INPUT
+        )
 
 
 def _fail(sentence: str, code: int) -> int:
@@ -220,21 +286,40 @@ def _fail(sentence: str, code: int) -> int:
 def _system(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"the disk is full{where}; nothing was changed, so make room and run the same command again"
+        return (
+            f"the disk is full{where}; nothing was changed, so make room and run the"
+            " same command again"
+        )
     return f"{(error.strerror or str(error)).lower()}{where}"
 
 
 # What may be pruned
 
 
-def show_leftovers(rows: Sequence[Mapping[str, Any]], *, removed: bool, json: bool) -> None:
+def show_leftovers(
+    rows: Sequence[Mapping[str, Any]], *, removed: bool, json: bool
+) -> None:
     total = sum(row["bytes"] for row in rows)
     if json:
         emit_json({"removed": removed, "bytes": total, "kinds": list(rows)})
         return
-    cells = [[row["what"], f"{row['files']:,}", size(row["bytes"]), row["stays"]] for row in rows]
-    table(["went" if removed else "would go", "files", "room", "stays"], cells, numbers_from=4)
+    cells = [
+        [row["what"], f"{row['files']:,}", size(row["bytes"]), row["stays"]]
+        for row in rows
+    ]
+    table(
+        ["went" if removed else "would go", "files", "room", "stays"],
+        cells,
+        numbers_from=4,
+    )
     if removed:
         step("pruned", size(total))
     else:
-        step("next", f"with --remove {size(total)} are freed" if total else "there is nothing to take away")
+        step(
+            "next",
+            (
+                f"with --remove {size(total)} are freed"
+                if total
+                else "there is nothing to take away"
+            ),
+        )

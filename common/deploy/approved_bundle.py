@@ -1,22 +1,29 @@
-"""The SuperExec of a holder and of a coordinator: runs each task in a fork, with a bundle that its owner has approved.
+"""The SuperExec of a holder and of a coordinator: runs each task in a fork, with a bundle that its
+owner has approved.
 
-Without this a SuperNode runs whatever code the coordinator sends, and a coordinator whatever a user of its machine
-submits. The bundle's SHA-256 is checked before anything of it is unpacked or imported; the allow-list comes from the
-owner's own process by environment, never from a message. What fails is written to the owner's log in full, and the
-other side gets one clean sentence without path or text. On a holder's machine:
+Without this a SuperNode runs whatever code the coordinator sends, and a coordinator whatever a user
+of its machine submits. The bundle's SHA-256 is checked before anything of it is unpacked or
+imported; the allow-list comes from the owner's own process by environment, never from a message.
+What fails is written to the owner's log in full, and the other side gets one clean sentence without
+path or text. On a holder's machine:
 
-    this process           has imported Flower, and nothing of any bundle; refuses tasks of any other kind
-    ├── an answer          the first with a bundle: unpacks it, imports it, answers one message and ends
-    └── the warm bundle    has imported that bundle and never sees a message; ends after some idle time
-        └── an answer      each further one: checks that it was sent the same bundle, answers one message and ends
+    this process           has imported Flower, and nothing of any bundle; refuses tasks of any
+    other kind
+    ├── an answer          the first with a bundle: unpacks it, imports it, answers one message and
+    ends
+    └── the warm bundle    has imported that bundle and never sees a message; ends after some idle
+    time
+        └── an answer      each further one: checks that it was sent the same bundle, answers one
+        message and ends
 
 On the coordinator's each ServerApp is a fork that imports the bundle itself.
 
-A bundle holds sources alone. Where it is, by its hash, the bundle of the very Ridgeway that is installed here, its code
-also finds the extensions that were compiled when that was installed; any other does its work without, more slowly.
+A bundle holds sources alone. Where it is, by its hash, the bundle of the very Ridgeway that is
+installed here, its code also finds the extensions that were compiled when that was installed; any
+other does its work without, more slowly.
 
-Knows the inside of Flower 1.41's `run_clientapp`, `run_serverapp` and `run_superexec`, and refuses to start where they
-have changed. Run as a file of its own; it imports nothing of Ridgeway, because the approved bundle brings its own copy.
+ Run as a file of its own; it imports nothing of Ridgeway, because the approved bundle brings its
+ own copy.
 """
 
 from __future__ import annotations
@@ -46,7 +53,9 @@ from typing import Any, NoReturn
 
 APPROVED = "RIDGEWAY_APPROVED_BUNDLES"
 INSTALLED = "RIDGEWAY_INSTALLED_BUNDLE"
-"""The SHA-256 of the bundle of the Ridgeway that is installed here, which the owner's process has computed."""
+"""The SHA-256 of the bundle of the Ridgeway that is installed here, which the owner's process has
+computed.
+"""
 EXTENSIONS = frozenset(
     {
         "ridgeway.common.encoding.byte_bpe",
@@ -65,9 +74,16 @@ WARM_NAME = "warm-bundle"
 MAX_WORD_BYTES = 4096
 """What is written to a pipe at once arrives at once up to this size."""
 CLIENT_APP, SERVER_APP = "flwr-clientapp", "flwr-serverapp"
-RUNTIMES = {CLIENT_APP: "flwr.supernode.runtime.run_clientapp", SERVER_APP: "flwr.superlink.runtime.run_serverapp"}
+RUNTIMES = {
+    CLIENT_APP: "flwr.supernode.runtime.run_clientapp",
+    SERVER_APP: "flwr.superlink.runtime.run_serverapp",
+}
 HOOKS = {
-    CLIENT_APP: {"pull_task_input": "pulling", "install_from_fab": "installing", "get_load_client_app_fn": "loading"},
+    CLIENT_APP: {
+        "pull_task_input": "pulling",
+        "install_from_fab": "installing",
+        "get_load_client_app_fn": "loading",
+    },
     SERVER_APP: {
         "run_from_proto": "noting_run",
         "fab_from_proto": "noting_bundle",
@@ -75,11 +91,13 @@ HOOKS = {
         "run_": "running",
     },
 }
-"""The names by which Flower's `run_clientapp` and `run_serverapp` get the bundle, unpack it and import from it, in this
-order, and what of the guard stands before each."""
+"""The names by which Flower's `run_clientapp` and `run_serverapp` get the bundle, unpack it and
+import from it, in this order, and what of the guard stands before each.
+"""
 
 LOOP_HOOKS = ("get_executor", "time")
-"""The names by which Flower's `run_superexec` starts tasks, and sleeps between its looks for one."""
+"""The names by which Flower's `run_superexec` starts tasks, and sleeps between its looks for one.
+"""
 
 DIGEST = re.compile("[0-9a-f]{64}")
 MAX_LOG_BYTES = 1_000_000
@@ -95,7 +113,9 @@ class BundleRefused(Exception):
 
 
 class AppFailed(Exception):
-    """The approved code failed. Its text goes to the other side; the cause stays in the owner's log."""
+    """The approved code failed. Its text goes to the other side; the cause stays in the owner's
+    log.
+    """
 
 
 class InstalledExtensions:
@@ -103,20 +123,39 @@ class InstalledExtensions:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        file = Path(__file__).resolve().parents[2].joinpath(*name.split(".")[1:]).with_suffix(".abi3.so")
-        return spec_from_file_location(name, file) if name in EXTENSIONS and file.is_file() else None
+        file = (
+            Path(__file__)
+            .resolve()
+            .parents[2]
+            .joinpath(*name.split(".")[1:])
+            .with_suffix(".abi3.so")
+        )
+        return (
+            spec_from_file_location(name, file)
+            if name in EXTENSIONS and file.is_file()
+            else None
+        )
 
 
 def offer_extensions(digest: str) -> None:
-    """Let a bundle find the installed extensions, in this process, if it is made of the installed sources."""
+    """Let a bundle find the installed extensions, in this process, if it is made of the installed
+    sources.
+    """
     if digest == os.environ.get(INSTALLED):
         sys.meta_path.append(InstalledExtensions)
 
 
 class BundleGuard:
-    """Stands between Flower and a bundle: nothing is unpacked before it is approved, nothing loaded but that."""
+    """Stands between Flower and a bundle: nothing is unpacked before it is approved, nothing loaded
+    but that.
+    """
 
-    def __init__(self, approved: frozenset[str], note: Note, identify: Callable[[bytes], tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        approved: frozenset[str],
+        note: Note,
+        identify: Callable[[bytes], tuple[str, str]],
+    ) -> None:
         self._approved = approved
         self._note = note
         self._identify = identify
@@ -128,7 +167,9 @@ class BundleGuard:
         """Is told of each approved bundle that was unpacked and imported here."""
 
     def pulling(self, pull: Callable[..., Any]) -> Callable[..., Any]:
-        """Remember what was sent; it is judged when Flower wants to unpack it, so that a refusal gets its reply."""
+        """Remember what was sent; it is judged when Flower wants to unpack it, so that a refusal
+        gets its reply.
+        """
 
         def pulled(*words: Any, **named: Any) -> Any:
             result = pull(*words, **named)
@@ -154,7 +195,11 @@ class BundleGuard:
     def installing(self, install: Callable[..., Any]) -> Callable[..., Any]:
         def installed(content: Any, *words: Any, **named: Any) -> Any:
             self._allowed = self._judge(content)
-            return None if self._is_warm() else self._cleanly(install, content, *words, **named)
+            return (
+                None
+                if self._is_warm()
+                else self._cleanly(install, content, *words, **named)
+            )
 
         return installed
 
@@ -174,7 +219,9 @@ class BundleGuard:
         return ran
 
     def warm_up(self, identity: Identity, load: Callable[..., Any]) -> None:
-        """Import a bundle that was judged and unpacked here before; only a message that sends it again runs it."""
+        """Import a bundle that was judged and unpacked here before; only a message that sends it
+        again runs it.
+        """
         if identity[2] in self._approved:
             offer_extensions(identity[2])
             self._warm = identity, load(*identity)
@@ -183,8 +230,14 @@ class BundleGuard:
         return self._warm is not None and self._warm[0] == self._allowed
 
     def _judge(self, content: Any) -> Identity:
-        """The identity of an approved bundle; every name that it was sent under must agree with its content."""
-        digest = hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else "unreadable"
+        """The identity of an approved bundle; every name that it was sent under must agree with its
+        content.
+        """
+        digest = (
+            hashlib.sha256(content).hexdigest()
+            if isinstance(content, bytes)
+            else "unreadable"
+        )
         if digest not in self._approved:
             self._refuse(f"this machine has not approved the bundle {digest}")
         if self._fab is None or self._fab.content != content:
@@ -196,7 +249,9 @@ class BundleGuard:
         self._note(f"run {self._run.run_id}: approved bundle {digest}")
         return self._run.fab_id, self._run.fab_version, digest
 
-    def _load(self, load: Callable[..., Any], identity: tuple[Any, ...]) -> Callable[..., Any]:
+    def _load(
+        self, load: Callable[..., Any], identity: tuple[Any, ...]
+    ) -> Callable[..., Any]:
         if self._allowed is None or identity != self._allowed:
             self._refuse("code was asked for that is not in the approved bundle")
         if self._warm is not None and self._is_warm():
@@ -213,7 +268,10 @@ class BundleGuard:
             return work(*words, **named)
         except Exception:
             self._note("the approved code failed\n" + traceback.format_exc())
-        raise AppFailed("the approved code failed; the reason is in the log of the machine that ran it")
+        raise AppFailed(
+            "the approved code failed; the reason is in the log of the machine that"
+            " ran it"
+        )
 
     def _refuse(self, reason: str) -> NoReturn:
         self._note(f"run {getattr(self._run, 'run_id', '?')}: refused, {reason}")
@@ -221,11 +279,20 @@ class BundleGuard:
 
 
 def guard(runtime: ModuleType, keeper: BundleGuard, task: str = CLIENT_APP) -> None:
-    """Put the guard into Flower's runtime; raises where Flower no longer calls what the guard stands before."""
+    """Put the guard into Flower's runtime; raises where Flower no longer calls what the guard
+    stands before.
+    """
     called = getattr(runtime, RUNTIMES[task].rpartition(".")[2]).__code__.co_names
-    missing = [name for name in HOOKS[task] if name not in called or not callable(getattr(runtime, name, None))]
+    missing = [
+        name
+        for name in HOOKS[task]
+        if name not in called or not callable(getattr(runtime, name, None))
+    ]
     if missing:
-        raise BundleRefused(f"this version of Flower does not call {', '.join(missing)}, so bundles cannot be checked")
+        raise BundleRefused(
+            f"this version of Flower does not call {', '.join(missing)}, so bundles"
+            " cannot be checked"
+        )
     for name, wrapper in HOOKS[task].items():
         setattr(runtime, name, getattr(keeper, wrapper)(getattr(runtime, name)))
 
@@ -233,7 +300,11 @@ def guard(runtime: ModuleType, keeper: BundleGuard, task: str = CLIENT_APP) -> N
 def approved_bundles(environment: Mapping[str, str]) -> frozenset[str]:
     """The owner's allow-list; a missing or malformed one approves nothing."""
     words = environment.get(APPROVED, "").split(",")
-    return frozenset(words) if all(DIGEST.fullmatch(word) for word in words) else frozenset()
+    return (
+        frozenset(words)
+        if all(DIGEST.fullmatch(word) for word in words)
+        else frozenset()
+    )
 
 
 def note_in(path: str | None) -> Note:
@@ -255,7 +326,8 @@ def note_in(path: str | None) -> Note:
 
 
 class Bell:
-    """Stands in for the module `time` in Flower's loop: sleeps until the SuperNode rings, or for a while.
+    """Stands in for the module `time` in Flower's loop: sleeps until the SuperNode rings, or for a
+    while.
 
     path: a pipe in the file system, which both open.
     """
@@ -283,7 +355,9 @@ def ring(path: str) -> None:
 
 
 def fork(work: Callable[[], None], note: Note) -> None:
-    """Do something in a fork, which ends with it or with this process, without a look at what belongs to this one."""
+    """Do something in a fork, which ends with it or with this process, without a look at what
+    belongs to this one.
+    """
     parent = os.getpid()
     if os.fork():
         return
@@ -314,7 +388,13 @@ def reap(options: int) -> None:
 class WarmBundle:
     """The fork that has imported one bundle, seen from the process that started it."""
 
-    def __init__(self, digest: str, warm_up: Callable[[], None], answer: Callable[[str], None], note: Note) -> None:
+    def __init__(
+        self,
+        digest: str,
+        warm_up: Callable[[], None],
+        answer: Callable[[str], None],
+        note: Note,
+    ) -> None:
         self.digest = digest
         self.used = time.monotonic()
         self._near, far = socket.socketpair()
@@ -322,9 +402,15 @@ class WarmBundle:
         far.close()
 
     def _serve(
-        self, far: socket.socket, warm_up: Callable[[], None], answer: Callable[[str], None], note: Note
+        self,
+        far: socket.socket,
+        warm_up: Callable[[], None],
+        answer: Callable[[str], None],
+        note: Note,
     ) -> None:
-        """In the fork: answer each task whose token comes, in a fork of its own, until no more can come."""
+        """In the fork: answer each task whose token comes, in a fork of its own, until no more can
+        come.
+        """
         self._near.close()
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(15, WARM_NAME.encode())
@@ -356,7 +442,8 @@ class WarmBundle:
 
 
 class ForkingExecutor:
-    """Takes the place of Flower's executor: each task of one kind runs in a fork, and nothing else runs at all.
+    """Takes the place of Flower's executor: each task of one kind runs in a fork, and nothing else
+    runs at all.
 
     answer: answers the task of a token, in a fork.
     load:   imports an unpacked bundle.
@@ -370,13 +457,21 @@ class ForkingExecutor:
         note: Note,
         task: str = CLIENT_APP,
     ) -> None:
-        self._keeper, self._load, self._answer, self._note, self._task = keeper, load, answer, note, task
+        self._keeper, self._load, self._answer, self._note, self._task = (
+            keeper,
+            load,
+            answer,
+            note,
+            task,
+        )
         self._warm: WarmBundle | None = None
         self._heard, self._told = os.pipe()
         os.set_blocking(self._heard, False)
         keeper.imported = self._tell
 
-    def get_eligible_capacity(self, supported: set[Any], **named: Any) -> tuple[set[Any], set[str]]:
+    def get_eligible_capacity(
+        self, supported: set[Any], **named: Any
+    ) -> tuple[set[Any], set[str]]:
         return supported, set()
 
     def launch(self, spec: Any) -> Any:
@@ -384,7 +479,10 @@ class ForkingExecutor:
         from flwr.supercore.superexec.executor import LaunchResult
 
         if spec.task_type != self._task:
-            self._note(f"refused, {spec.task_type} was asked for; this machine runs {self._task} and nothing else")
+            self._note(
+                f"refused, {spec.task_type} was asked for; this machine runs"
+                f" {self._task} and nothing else"
+            )
             return LaunchResult.failed("refused")
         warm = self._warm
         if warm is None or warm.digest != spec.fab_hash or not warm.takes(spec.token):
@@ -395,7 +493,9 @@ class ForkingExecutor:
         """Called between two looks for a task: start a warm bundle, or end one that is idle."""
         reap(os.WNOHANG)
         with contextlib.suppress(BlockingIOError):
-            self._keep_warm(*json.loads(os.read(self._heard, MAX_WORD_BYTES).splitlines()[-1]))
+            self._keep_warm(
+                *json.loads(os.read(self._heard, MAX_WORD_BYTES).splitlines()[-1])
+            )
         if self._warm is not None and time.monotonic() - self._warm.used > WARM_S:
             self.close()
 
@@ -415,7 +515,9 @@ class ForkingExecutor:
 
 
 def die_with(parent: int) -> None:
-    """Be killed when the SuperExec dies, in whatever computation this process may be. Linux only."""
+    """Be killed when the SuperExec dies, in whatever computation this process may be. Linux
+    only.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         if os.getppid() != parent:
@@ -423,7 +525,9 @@ def die_with(parent: int) -> None:
 
 
 def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
-    """Wait until somebody listens there: Flower's loop would wait longer after each attempt, up to half a minute."""
+    """Wait until somebody listens there: Flower's loop would wait longer after each attempt, up to
+    half a minute.
+    """
     host, _, port = address.rpartition(":")
     parent = os.getppid()
     while os.getppid() == parent:
@@ -437,17 +541,24 @@ def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
 
 
 def check_loop(loop: ModuleType) -> None:
-    """Raise where Flower's SuperExec no longer starts tasks and sleeps by the names that are replaced."""
+    """Raise where Flower's SuperExec no longer starts tasks and sleeps by the names that are
+    replaced.
+    """
     called = loop.run_superexec.__code__.co_names
     missing = [name for name in LOOP_HOOKS if name not in called]
     if missing:
-        raise BundleRefused(f"this version of Flower does not call {', '.join(missing)}, so tasks cannot be checked")
+        raise BundleRefused(
+            f"this version of Flower does not call {', '.join(missing)}, so tasks"
+            " cannot be checked"
+        )
 
 
 def main(task: str, address: str, secret: str, own: str) -> None:
-    """Run the tasks of the SuperNode or SuperLink at this address, whose secret lies in the named file.
+    """Run the tasks of the SuperNode or SuperLink at this address, whose secret lies in the named
+    file.
 
-    own: the bell of a holder's SuperNode, or the certificate of the authority of a coordinator's SuperLink.
+    own: the bell of a holder's SuperNode, or the certificate of the authority of a coordinator's
+         SuperLink.
     """
     note = note_in(os.environ.get(LOG))
     try:
@@ -460,7 +571,11 @@ def main(task: str, address: str, secret: str, own: str) -> None:
         runtime = importlib.import_module(RUNTIMES[task])
         keeper = BundleGuard(approved_bundles(os.environ), note, get_fab_metadata)
         holds = task == CLIENT_APP
-        load: Any = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True) if holds else None
+        load: Any = (
+            get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+            if holds
+            else None
+        )
         guard(runtime, keeper, task)
         check_loop(loop)
     except Exception as error:
@@ -472,7 +587,13 @@ def main(task: str, address: str, secret: str, own: str) -> None:
         if holds:
             runtime.run_clientapp(address, token, insecure=True)
         else:
-            runtime.run_serverapp(address, Queue(), token, insecure=False, certificates=Path(own).read_bytes())
+            runtime.run_serverapp(
+                address,
+                Queue(),
+                token,
+                insecure=False,
+                certificates=Path(own).read_bytes(),
+            )
 
     executor = ForkingExecutor(keeper, load, answer, note, task)
     loop.get_executor = lambda *words, **named: executor  # type: ignore
@@ -481,7 +602,9 @@ def main(task: str, address: str, secret: str, own: str) -> None:
     disable_process_dumping(strict=False)
     await_listener(address)
     authority = None if holds else own
-    loop.run_superexec(address, holds, authority, superexec_auth_secret=Path(secret).read_bytes())
+    loop.run_superexec(
+        address, holds, authority, superexec_auth_secret=Path(secret).read_bytes()
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""The Flower app bundle (FAB), made from the installed packages: the code a round runs, with one hash for all.
+"""The Flower app bundle (FAB), made from the installed packages: the code a round runs, with one
+hash for all.
 
-Knows the layout of Flower's bundles: a zip of stored files with fixed dates, and a list of contents. It makes the very
-bytes that `flwr run` makes from the same folder, without Flower, so that a holder can compute the hash of his own
-Ridgeway and compare. The same code gives the same hash on every machine, whatever mtimes, umask or order.
-Knows nothing of what the code does.
+ It makes the very
+bytes that `flwr run` makes from the same folder, without Flower, so that a holder can compute the
+hash of his own
+Ridgeway and compare. The same code gives the same hash on every machine, whatever mtimes, umask or
+order.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ FILES = (
     "coordinator/__init__.py",
     "coordinator/server_app.py",
 )
-"""What a bundle holds beside the rooms: both Flower apps, and the packages that the rooms lie in."""
+"""What a bundle holds beside the rooms: both Flower apps, and the packages that the rooms lie in.
+"""
 
 PACKAGE = "ridgeway"
 
@@ -75,8 +78,10 @@ fab-include = [
 serverapp = "ridgeway.coordinator.server_app:app"
 clientapp = "{client}"
 """
-"""No dependencies, so nothing is installed at run time. A run can set no values: what it is to do stands in its order.
-The version is fixed: bundles are told apart by their hash, and a version read from an installation may be stale."""
+"""No dependencies, so nothing is installed at run time. A run can set no values: what it is to do
+stands in its order. The version is fixed: bundles are told apart by their hash, and a version read
+from an installation may be stale.
+"""
 
 
 def write_app(folder: Path, client: str = CLIENT_APP, also: Iterable[str] = ()) -> None:
@@ -93,14 +98,19 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     if folder.exists():
         pyproject = folder / "pyproject.toml"
         if not pyproject.is_file() or b"[tool.flwr.app]" not in pyproject.read_bytes():
-            raise BundleError(f"{folder} exists and is not an app folder; name another place for the app")
+            raise BundleError(
+                f"{folder} exists and is not an app folder; name another place for"
+                " the app"
+            )
         shutil.rmtree(folder)
     for name, content in files.items():
         write_whole(folder / name, content)
 
 
 def installed_bundle() -> bytes:
-    """The bundle of this very Ridgeway: the very bytes that `flwr run` makes of the folder of `write_app`."""
+    """The bundle of this very Ridgeway: the very bytes that `flwr run` makes of the folder of
+    `write_app`.
+    """
     return _pack(_pyproject(CLIENT_APP), bundle_files())
 
 
@@ -114,7 +124,9 @@ def bundle_sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def bundle_files(also: Iterable[str] = (), package: Path = IMPORT_ROOT / PACKAGE) -> dict[str, bytes]:
+def bundle_files(
+    also: Iterable[str] = (), package: Path = IMPORT_ROOT / PACKAGE
+) -> dict[str, bytes]:
     """The source files of a bundle, by their names in it.
 
     package: where the sources lie; this very Ridgeway unless another is named.
@@ -122,35 +134,54 @@ def bundle_files(also: Iterable[str] = (), package: Path = IMPORT_ROOT / PACKAGE
     rooms = (path for room in ROOMS for path in (package / room).rglob("*.py"))
     paths = sorted({*rooms, *(package / name for name in (*FILES, *also))})
     try:
-        return {f"{PACKAGE}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in paths}
+        return {
+            f"{PACKAGE}/{path.relative_to(package).as_posix()}": path.read_bytes()
+            for path in paths
+        }
     except FileNotFoundError as error:
-        raise BundleError(f"{error.filename} is missing, so no bundle can be made; install Ridgeway again") from None
+        raise BundleError(
+            f"{error.filename} is missing, so no bundle can be made; install Ridgeway"
+            " again"
+        ) from None
 
 
 def unpacked_bundle(content: bytes) -> dict[str, bytes]:
-    """The files of a bundle, by name, to be read and not run. Raises unless they are all that there is in it: packed
-    again, they must give these very bytes, so that nothing can run that was not shown."""
+    """The files of a bundle, by name, to be read and not run. Raises unless they are all that there
+    is in it: packed again, they must give these very bytes, so that nothing can run that was not
+    shown.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             sizes = {each.filename: each.file_size for each in archive.infolist()}
             if len(sizes) > MAX_FILES or sum(sizes.values()) > MAX_BUNDLE_BYTES:
-                raise BundleError("the bundle is larger than Flower takes; ask the operator what it is")
+                raise BundleError(
+                    "the bundle is larger than Flower takes; ask the operator what"
+                    " it is"
+                )
             files = {name: archive.read(name) for name in sizes if name != CONTENT}
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OSError):
-        raise BundleError("the bundle cannot be read; fetch it again, or ask the operator what it is") from None
+        raise BundleError(
+            "the bundle cannot be read; fetch it again, or ask the operator what it is"
+        ) from None
     if (
         _pack(
-            files.get("pyproject.toml", b""), {name: each for name, each in files.items() if name != "pyproject.toml"}
+            files.get("pyproject.toml", b""),
+            {name: each for name, each in files.items() if name != "pyproject.toml"},
         )
         != content
     ):
-        raise BundleError("the bundle holds something beside its files, so it cannot be shown; do not approve it")
+        raise BundleError(
+            "the bundle holds something beside its files, so it cannot be shown; do not"
+            " approve it"
+        )
     return files
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file that two bundles do not share alike; `added` and `removed` count lines. sha256: of the newer one."""
+    """A file that two bundles do not share alike; `added` and `removed` count lines. sha256: of the
+    newer one.
+    """
 
     change: str
     name: str
@@ -159,17 +190,29 @@ class FileChange:
     sha256: str
 
 
-def bundle_changes(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[FileChange]:
-    """What changes from one bundle to another, file by file. Law: nothing is told if and only if they are the same."""
+def bundle_changes(
+    old: Mapping[str, bytes], new: Mapping[str, bytes]
+) -> list[FileChange]:
+    """What changes from one bundle to another, file by file. Law: nothing is told if and only if
+    they are the same.
+    """
     found = []
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
         if before != after:
-            change = "added" if before is None else "removed" if after is None else "changed"
-            old_lines, new_lines = (before or b"").splitlines(), (after or b"").splitlines()
+            change = (
+                "added" if before is None else "removed" if after is None else "changed"
+            )
+            old_lines, new_lines = (
+                (before or b"").splitlines(),
+                (after or b"").splitlines(),
+            )
             matcher = SequenceMatcher(None, old_lines, new_lines, autojunk=False)
             blocks = [each[1:] for each in matcher.get_opcodes() if each[0] != "equal"]
-            counts = sum(each[3] - each[2] for each in blocks), sum(each[1] - each[0] for each in blocks)
+            counts = (
+                sum(each[3] - each[2] for each in blocks),
+                sum(each[1] - each[0] for each in blocks),
+            )
             digest = hashlib.sha256(after).hexdigest() if after is not None else ""
             found.append(FileChange(change, name, *counts, digest))
     return found
@@ -180,25 +223,46 @@ def _pyproject(client: str) -> bytes:
 
 
 def _pack(pyproject: bytes, files: Mapping[str, bytes]) -> bytes:
-    """The zip that Flower makes of these files: pyproject.toml first, the rest sorted, the list of contents last."""
+    """The zip that Flower makes of these files: pyproject.toml first, the rest sorted, the list of
+    contents last.
+    """
     _check(files)
-    whole = {"pyproject.toml": pyproject, **{name: files[name] for name in sorted(files)}}
-    lines = [f"{name},{hashlib.sha256(each).hexdigest()},{len(each) * 8}" for name, each in whole.items()]
+    whole = {
+        "pyproject.toml": pyproject,
+        **{name: files[name] for name in sorted(files)},
+    }
+    lines = [
+        f"{name},{hashlib.sha256(each).hexdigest()},{len(each) * 8}"
+        for name, each in whole.items()
+    ]
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name, each in {**whole, CONTENT: "\n".join(lines).encode()}.items():
             archive.writestr(zipfile.ZipInfo(name, BUILT_AT), each)
     if len(target.getvalue()) > MAX_BUNDLE_BYTES:
-        raise BundleError(f"the bundle has {len(target.getvalue()):_} bytes and Flower takes {MAX_BUNDLE_BYTES:_}")
+        raise BundleError(
+            f"the bundle has {len(target.getvalue()):_} bytes and Flower takes"
+            f" {MAX_BUNDLE_BYTES:_}"
+        )
     return target.getvalue()
 
 
 def _check(files: Mapping[str, bytes]) -> None:
     """Raise where Flower would refuse the files, or leave one out."""
     if len(files) > MAX_FILES:
-        raise BundleError(f"a bundle may hold {MAX_FILES} files and this one has {len(files)}; merge some modules")
+        raise BundleError(
+            f"a bundle may hold {MAX_FILES} files and this one has {len(files)}; merge"
+            " some modules"
+        )
     for name, content in files.items():
         if len(content) > MAX_FILE_BYTES:
-            raise BundleError(f"{name} has {len(content):_} bytes and Flower takes {MAX_FILE_BYTES:_}; divide it")
-        if len(PurePosixPath(name).parts) > MAX_DEPTH or UNSHIPPABLE.fullmatch(PurePosixPath(name).name):
-            raise BundleError(f"Flower would leave {name} out of a bundle; rename it or move it")
+            raise BundleError(
+                f"{name} has {len(content):_} bytes and Flower takes"
+                f" {MAX_FILE_BYTES:_}; divide it"
+            )
+        if len(PurePosixPath(name).parts) > MAX_DEPTH or UNSHIPPABLE.fullmatch(
+            PurePosixPath(name).name
+        ):
+            raise BundleError(
+                f"Flower would leave {name} out of a bundle; rename it or move it"
+            )

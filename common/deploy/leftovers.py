@@ -1,6 +1,5 @@
-"""What a folder holds that nothing needs any more: kinds of files, how many, how large; and taking them away.
-
-Knows files. Knows nothing of what they are.
+"""What a folder holds that nothing needs any more: kinds of files, how many, how large; and taking
+them away.
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One kind. what: they are. kept: what stays of the kind. paths: files, and folders that go with all they hold."""
+    """One kind. what: they are. kept: what stays of the kind. paths: files, and folders that go
+    with all they hold.
+    """
 
     what: str
     kept: str
@@ -26,7 +27,12 @@ class Leftover:
 
     def row(self) -> dict[str, Any]:
         """What is told of it, and still can be when it is gone."""
-        return {"what": self.what, "files": len(self.paths), "bytes": self.size, "stays": self.kept}
+        return {
+            "what": self.what,
+            "files": len(self.paths),
+            "bytes": self.size,
+            "stays": self.kept,
+        }
 
     def remove(self) -> None:
         for path in self.paths:
@@ -37,11 +43,19 @@ class Leftover:
 
 
 def outdated_apps(flower_home: Path, kept: Iterable[str]) -> Leftover:
-    """The bundles that Flower has unpacked and that no longer run; it names a folder by the hash's first digits."""
+    """The bundles that Flower has unpacked and that no longer run; it names a folder by the hash's
+    first digits.
+    """
     ends = tuple(digest[:8] for digest in kept)
     apps = flower_home / "apps"
-    paths = [path for path in sorted(apps.iterdir()) if not path.name.endswith(ends)] if apps.is_dir() else []
-    return Leftover("unpacked bundles that no longer run", "those that may run", tuple(paths))
+    paths = (
+        [path for path in sorted(apps.iterdir()) if not path.name.endswith(ends)]
+        if apps.is_dir()
+        else []
+    )
+    return Leftover(
+        "unpacked bundles that no longer run", "those that may run", tuple(paths)
+    )
 
 
 def _size(path: Path) -> int:

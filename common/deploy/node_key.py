@@ -1,6 +1,7 @@
-"""The key with which a SuperNode proves who it is: ECDSA over P-384, in the form that OpenSSH and Flower read.
+"""The key with which a SuperNode proves who it is: ECDSA over P-384, in the form that OpenSSH and
+Flower read.
 
-Knows the cryptography package. A private key is never printed.
+ A private key is never printed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ MAX_LINE_CHARACTERS = 1000
 
 
 def create_node_key(path: Path) -> str:
-    """Make a new key file that only its owner can read, and return its public line; never overwrites."""
+    """Make a new key file that only its owner can read, and return its public line; never
+    overwrites.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     content = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
     )
     write_key(path, content)
     return _line(key.public_key())
@@ -35,25 +40,50 @@ def public_line(path: Path) -> str:
     except FileNotFoundError:
         raise IdentityError(f"there is no key file {path}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise IdentityError(f"{path} is not a private key in OpenSSH form; make one with the key command") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise IdentityError(f"{path} holds a key of another kind; a SuperNode's key is {KIND}")
+        raise IdentityError(
+            f"{path} is not a private key in OpenSSH form; make one with the key"
+            " command"
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(
+        key.curve, ec.SECP384R1
+    ):
+        raise IdentityError(
+            f"{path} holds a key of another kind; a SuperNode's key is {KIND}"
+        )
     return _line(key.public_key())
 
 
 def check_public_line(text: str) -> str:
-    """The public line that a person gave, in its one spelling: without comment, options or further lines."""
+    """The public line that a person gave, in its one spelling: without comment, options or further
+    lines.
+    """
     words = text.split()
-    if len(text) > MAX_LINE_CHARACTERS or len(text.strip().splitlines()) != 1 or len(words) < 2 or words[0] != KIND:
-        raise IdentityError(f"this is not the public line of a SuperNode's key; it has one line and begins with {KIND}")
+    if (
+        len(text) > MAX_LINE_CHARACTERS
+        or len(text.strip().splitlines()) != 1
+        or len(words) < 2
+        or words[0] != KIND
+    ):
+        raise IdentityError(
+            "this is not the public line of a SuperNode's key; it has one line and"
+            f" begins with {KIND}"
+        )
     try:
         key = serialization.load_ssh_public_key(" ".join(words[:2]).encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise IdentityError("the public line is damaged; copy it again from the holder's machine") from error
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise IdentityError(f"the public line holds a key of another kind; a SuperNode's key is {KIND}")
+        raise IdentityError(
+            "the public line is damaged; copy it again from the holder's machine"
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(
+        key.curve, ec.SECP384R1
+    ):
+        raise IdentityError(
+            f"the public line holds a key of another kind; a SuperNode's key is {KIND}"
+        )
     return _line(key)
 
 
 def _line(key: ec.EllipticCurvePublicKey) -> str:
-    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    return key.public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    ).decode()

@@ -1,7 +1,8 @@
-"""The notice: what a coordinator tells every holder between rounds, signed with the key that holders have pinned.
+"""The notice: what a coordinator tells every holder between rounds, signed with the key that
+holders have pinned.
 
-The gate hands it to whoever asks, and it stands in the invitation's folder: it holds public things only. Knows files
-and keys; knows nothing of how a notice travels.
+The gate hands it to whoever asks, and it stands in the invitation's folder: it holds public things
+only.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class AnnouncedBundle(Record):
     model_config = ConfigDict(extra="ignore")
     sha256: Digest
     changes: Annotated[
-        tuple[Annotated[str, Field(max_length=300, pattern=r"^\P{C}*$")], ...], Field(max_length=50)
+        tuple[Annotated[str, Field(max_length=300, pattern=r"^\P{C}*$")], ...],
+        Field(max_length=50),
     ] = ()
 
 
@@ -38,7 +40,8 @@ class Notice(SignedPaper):
     handovers: that lead to the coordinator's key from the first that it had.
     """
 
-    model_config = ConfigDict(extra="ignore")  # a later version may tell more, under the same signature
+    # a later version may tell more, under the same signature
+    model_config = ConfigDict(extra="ignore")
     what: ClassVar[str] = "a coordinator's notice"
     format: Literal["ridgeway.notice"] = "ridgeway.notice"
     version: Literal[1] = 1

@@ -1,7 +1,5 @@
-"""Processes that are started, watched, started again, and surely ended with the one that started them.
-
-Knows the operating system and where the installed commands lie. Knows nothing of what the commands do, apart from
-the environment that every Flower process gets here.
+"""Processes that are started, watched, started again, and surely ended with the one that started
+them.
 """
 
 from __future__ import annotations
@@ -34,7 +32,9 @@ Word = Callable[[str], None]
 Value = str | int | float | bool
 
 MARK = "RIDGEWAY_PROCESS_OF"
-"""Set to the folder in every process started for it, so that one left over from a killed run is surely known."""
+"""Set to the folder in every process started for it, so that one left over from a killed run is
+surely known.
+"""
 
 MAX_LOG_BYTES = 10_000_000
 """A log that would grow beyond this is put aside as NAME.1, and what was there before is gone."""
@@ -62,15 +62,28 @@ def script(name: str) -> str:
         if (folder / name).is_file():
             return str(folder / name)
     raise ProcessError(
-        f"the command {name} is not beside {sys.executable}; install ridgeway[client] or ridgeway[coordinator] there"
+        f"the command {name} is not beside {sys.executable}; install ridgeway[client]"
+        " or ridgeway[coordinator] there"
     )
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """The environment of a Flower process: its own home, no telemetry, no downloads, none of the user's settings."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
-    loopback = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1,localhost")))
-    return {**inherited, **FLOWER, "FLWR_HOME": str(home), "NO_PROXY": loopback, "no_proxy": loopback}
+    """The environment of a Flower process: its own home, no telemetry, no downloads, none of the
+    user's settings.
+    """
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith("FLWR_")
+    }
+    loopback = ",".join(
+        filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1,localhost"))
+    )
+    return {
+        **inherited,
+        **FLOWER,
+        "FLWR_HOME": str(home),
+        "NO_PROXY": loopback,
+        "no_proxy": loopback,
+    }
 
 
 def free_port() -> int:
@@ -92,7 +105,9 @@ def is_free(port: int) -> bool:
 
 def toml(values: Mapping[str, Value]) -> str:
     """The values as a TOML file, which Flower's commands read without mangling quotes."""
-    return "".join(f"{json.dumps(key)} = {toml_literal(value)}\n" for key, value in values.items())
+    return "".join(
+        f"{json.dumps(key)} = {toml_literal(value)}\n" for key, value in values.items()
+    )
 
 
 @contextlib.contextmanager
@@ -103,7 +118,10 @@ def only_one(folder: Path, what: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ProcessError(f"{what} runs already for {folder}; stop it first, or use another folder") from None
+            raise ProcessError(
+                f"{what} runs already for {folder}; stop it first, or use another"
+                " folder"
+            ) from None
         yield
 
 
@@ -121,7 +139,9 @@ class Child:
     again_at: float = 0.0
 
     def start(self) -> None:
-        """Start it in a session of its own, with its words added to the log, to die when this thread dies."""
+        """Start it in a session of its own, with its words added to the log, to die when this
+        thread dies.
+        """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         parent = os.getpid()
         self.process = subprocess.Popen(
@@ -134,7 +154,9 @@ class Child:
             preexec_fn=lambda: _prepare(parent),
         )
         assert self.process.stdout is not None
-        self.writer = Thread(target=write_log, args=(self.process.stdout, self.log), daemon=True)
+        self.writer = Thread(
+            target=write_log, args=(self.process.stdout, self.log), daemon=True
+        )
         self.writer.start()
 
     def is_running(self) -> bool:
@@ -142,28 +164,37 @@ class Child:
         if self.process is not None and self.process.poll() is None:
             return True
         if self.writer is not None:
-            self.writer.join(LAST_WORDS_WAIT_S)  # what it has started may live on and hold the pipe
+            self.writer.join(
+                LAST_WORDS_WAIT_S
+            )  # what it has started may live on and hold the pipe
             self.writer = None
         return False
 
     def is_idle(self, resting: str) -> bool:
-        """Whether nothing runs that it has started itself, but for what calls itself `resting` and has started nothing;
-        taken for granted where that cannot be seen."""
+        """Whether nothing runs that it has started itself, but for what calls itself `resting` and
+        has started nothing; taken for granted where that cannot be seen.
+        """
         if self.process is None:
             return True
         with contextlib.suppress(OSError):
             for pid in _children(self.process.pid):
-                if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() != resting or _children(pid):
+                if Path(f"/proc/{pid}/comm").read_text(
+                    encoding="utf-8"
+                ).strip() != resting or _children(pid):
                     return False
         return True
 
     def rest(self, seconds: float) -> None:
-        """Forget a process that has ended, without counting its death, and start again after a while."""
+        """Forget a process that has ended, without counting its death, and start again after a
+        while.
+        """
         self.process = None
         self.again_at = time.monotonic() + seconds
 
     def stop(self, grace_s: float) -> None:
-        """Ask it to end, wait until it and what it started are gone, and end them when the time is over."""
+        """Ask it to end, wait until it and what it started are gone, and end them when the time is
+        over.
+        """
         process = self.process
         if process is None:
             return
@@ -179,10 +210,14 @@ class Child:
 
 
 class _OwnersLog(RotatingFileHandler):
-    """A log that only its owner reads. What finds no room on a full disk is lost, and stops nothing."""
+    """A log that only its owner reads. What finds no room on a full disk is lost, and stops
+    nothing.
+    """
 
     def _open(self) -> TextIOWrapper:
-        handle = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        handle = os.open(
+            self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
         return os.fdopen(handle, "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
@@ -190,8 +225,12 @@ class _OwnersLog(RotatingFileHandler):
 
 
 def write_log(words: IO[bytes], path: Path) -> None:
-    """Add every line to the log as it comes, with its time (UTC) and without colours, until no more can come."""
-    log = _OwnersLog(path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
+    """Add every line to the log as it comes, with its time (UTC) and without colours, until no more
+    can come.
+    """
+    log = _OwnersLog(
+        path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True
+    )
     form = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     form.converter = time.gmtime
     log.setFormatter(form)
@@ -214,15 +253,17 @@ def keep_running(children: Sequence[Child], word: Word) -> None:
 
 
 def _note_death(child: Child, now: float, word: Word) -> None:
-    """Count a death. What the dead one had started ends by itself, in good order, as Flower's processes do."""
+    """Count a death. What the dead one had started ends by itself, in good order, as Flower's
+    processes do.
+    """
     assert child.process is not None
     code = child.process.returncode
     child.process = None
     child.deaths = [*(at for at in child.deaths if now - at < DEATHS_WITHIN_S), now]
     if len(child.deaths) >= MAX_DEATHS:
         raise ProcessError(
-            f"{child.name} died {len(child.deaths)} times within {DEATHS_WITHIN_S:g} s, last with code {code}; "
-            f"its own words are in {child.log}"
+            f"{child.name} died {len(child.deaths)} times within {DEATHS_WITHIN_S:g} s,"
+            f" last with code {code}; its own words are in {child.log}"
         )
     pause = RESTART_PAUSES_S[min(len(child.deaths), len(RESTART_PAUSES_S)) - 1]
     child.again_at = now + pause
@@ -237,10 +278,14 @@ def stop_all(children: Sequence[Child], grace_s: float = 5.0) -> None:
 
 
 def end_leftovers(folder: Path, word: Word) -> None:
-    """End what an earlier, killed run for this folder left behind. Call while holding the folder's lock."""
+    """End what an earlier, killed run for this folder left behind. Call while holding the folder's
+    lock.
+    """
     left = [pid for pid in _processes() if pid != os.getpid() and _is_ours(pid, folder)]
     if left:
-        word(f"processes of an earlier run are ended first: {', '.join(map(str, left))}")
+        word(
+            f"processes of an earlier run are ended first: {', '.join(map(str, left))}"
+        )
     for pid in left:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -248,26 +293,39 @@ def end_leftovers(folder: Path, word: Word) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that one has started, without those that have ended and that it has not looked at yet."""
-    started = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    """The processes that one has started, without those that have ended and that it has not looked
+    at yet.
+    """
+    started = (
+        Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    )
     return [int(each) for each in started if _state(int(each)) not in "ZX"]
 
 
 def _state(pid: int) -> str:
     """The letter by which the system tells what a process does; X if it is gone."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
     return "X"
 
 
 def _processes() -> list[int]:
     with contextlib.suppress(OSError):
-        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return [
+            int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()
+        ]
     return []
 
 
 def _is_ours(pid: int, folder: Path) -> bool:
-    """Whether the process carries this folder's mark; one that may not be looked into is not ours."""
+    """Whether the process carries this folder's mark; one that may not be looked into is not
+    ours.
+    """
     try:
         content = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -285,7 +343,10 @@ def last_words(log: Path) -> str:
         text = log.read_bytes()[-2000:].decode(errors="replace")
     except OSError:
         return "nothing"
-    return " / ".join(line.strip() for line in text.splitlines() if line.strip())[-600:] or "nothing"
+    return (
+        " / ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
+        or "nothing"
+    )
 
 
 def _signal_group(group: int, number: int) -> bool:
@@ -311,7 +372,9 @@ _SET_DEATH_SIGNAL = 1
 
 
 def _prepare(parent: int) -> None:
-    """In the child: write private files, and be killed when the parent dies, also if it died just now (Linux)."""
+    """In the child: write private files, and be killed when the parent dies, also if it died just
+    now (Linux).
+    """
     os.umask(0o077)
     if sys.platform == "linux":
         _LIBC.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)

@@ -1,1 +1,3 @@
-"""Text to integer features: tokenizers, embedding tables, transformers, windows, and where encoders come from."""
+"""Text to integer features: tokenizers, embedding tables, transformers, windows, and where encoders
+come from.
+"""

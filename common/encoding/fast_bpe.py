@@ -1,10 +1,10 @@
-"""A tokenizer's definition → the compiled encoder that gives the same ids many times as fast, where it is known to.
+"""A tokenizer's definition → the compiled encoder that gives the same ids many times as fast, where
+it is known to.
 
-Known is byte-level BPE with the pattern of GPT-2 (also with single digits, as SmolLM2 has it), of cl100k (Llama 3), of
-Qwen 2 or of o200k (GPT-4o, gpt-oss); where texts are first brought to Unicode's form NFC, as Qwen 2 does, for texts
-that are in that form already. Everything else is left to the tokenizers library, and so is all text where the extension
-was not built.
-Knows definitions and the extension. Knows nothing of tables or routing.
+Known is byte-level BPE with the pattern of GPT-2 (also with single digits, as SmolLM2 has it), of
+cl100k (Llama 3), of Qwen 2 or of o200k (GPT-4o, gpt-oss); where texts are first brought to
+Unicode's form NFC, as Qwen 2 does, for texts that are in that form already. Everything else is left
+to the tokenizers library, and so is all text where the extension was not built.
 """
 
 from __future__ import annotations
@@ -31,20 +31,28 @@ SWITCH = "RIDGEWAY_TOKENIZER"
 
 MAX_ID = 1 << 30
 OTHER, LETTER, NUMBER, SPACE = 1, 2, 4, 8
-CLASS_PATTERNS = {OTHER: r"[^\s\p{L}\p{N}]", LETTER: r"\p{L}", NUMBER: r"\p{N}", SPACE: r"\s"}
+CLASS_PATTERNS = {
+    OTHER: r"[^\s\p{L}\p{N}]",
+    LETTER: r"\p{L}",
+    NUMBER: r"\p{N}",
+    SPACE: r"\s",
+}
 CASES = {16: r"[\p{Lu}\p{Lt}]", 32: r"\p{Ll}", 64: r"\p{M}"}
 """What o200k tells apart beside them."""
 CASED_PLANES = (range(1, 0x20000), range(0xE0000, 0xE1000))
 """Where versions of the library that were compared have capitals, small letters and marks."""
 SURROGATES = range(0xD800, 0xE000)
 CHECKED_VERSIONS = frozenset({"0.22.2", "0.23.1", "0.23.2", "0.23.3"})
-"""Versions of the library whose classes of characters were compared with ours; others are compared when met. Their form
-NFC is of an older Unicode than that of any Python that we run on, so what Python finds in that form stays as it is."""
+"""Versions of the library whose classes of characters were compared with ours; others are compared
+when met. Their form NFC is of an older Unicode than that of any Python that we run on, so what
+Python finds in that form stays as it is.
+"""
 EXTRA_DIGITS = (*range(0x11DE0, 0x11DEA), 0x16FF4, 0x16FF5, 0x16FF6)
 """Characters that the library's `Digits` takes for numbers and its expressions do not."""
 
 CL100K = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 O200K = (
@@ -52,21 +60,30 @@ O200K = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-GPT2_PATTERN, GPT2_DIGITS_PATTERN, CL100K_PATTERN, QWEN2_PATTERN, O200K_PATTERN = range(5)
-SPLITS = {CL100K: CL100K_PATTERN, CL100K.replace("{1,3}", ""): QWEN2_PATTERN, O200K: O200K_PATTERN}
+GPT2_PATTERN, GPT2_DIGITS_PATTERN, CL100K_PATTERN, QWEN2_PATTERN, O200K_PATTERN = range(
+    5
+)
+SPLITS = {
+    CL100K: CL100K_PATTERN,
+    CL100K.replace("{1,3}", ""): QWEN2_PATTERN,
+    O200K: O200K_PATTERN,
+}
 
 NFC = {"type": "NFC"}
 
 SELF_CHECK = (
-    "It's 12 o'clock, they'LL say;  and\r\n\r\n  then\tnaïve café 東京 12345 +=!? \u00a0\u2003x ſ'ſ <|im_start|> "
-    "ﬁ\u0301 🙂🙂 a1b2 ''s\x00\x7f \u200b\ufeff" + "no" * 40
+    "It's 12 o'clock, they'LL say;  and\r\n\r\n  then\tnaïve café 東京 12345 +=!?"
+    " \u00a0\u2003x ſ'ſ <|im_start|> ﬁ\u0301 🙂🙂 a1b2 ''s\x00\x7f \u200b\ufeff"
+    + "no"
+    * 40
 )
 
 
 class EncoderTables(NamedTuple):
     """What a compiled encoder is made of: a process that gets it has nothing to work out.
 
-    only_nfc: whether it gives the library's ids for no other texts than those that are in Unicode's form NFC.
+    only_nfc: whether it gives the library's ids for no other texts than those that are in Unicode's
+              form NFC.
     """
 
     only_nfc: bool
@@ -84,11 +101,17 @@ class FastEncoder:
         self.encoder = Encoder(tables.pattern, *tables.parts)
 
     def knows(self, texts: Iterable[str]) -> bool:
-        return not self.only_nfc or all(text.isascii() or is_normalized("NFC", text) for text in texts)
+        return not self.only_nfc or all(
+            text.isascii() or is_normalized("NFC", text) for text in texts
+        )
 
 
-def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> FastEncoder | None:
-    """The compiled encoder of a definition that the library has read, or None where the library must do the work."""
+def fast_encoder(
+    definition: bytes, library: tokenizers.Tokenizer
+) -> FastEncoder | None:
+    """The compiled encoder of a definition that the library has read, or None where the library
+    must do the work.
+    """
     if os.environ.get(SWITCH) == "reference":
         return None
     try:
@@ -97,11 +120,14 @@ def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> FastEncode
         return None
     read: dict[str, Any] = json.loads(definition)
     pattern = _pattern(read.get("pre_tokenizer"))
-    tokens = library.get_added_tokens_decoder()  # the library may have given them other numbers than the definition
+    # the library may have given them other numbers than the definition
+    tokens = library.get_added_tokens_decoder()
     if pattern is None or not _is_plain(read["model"], tokens.values()):
         return None
     normalizer = read.get("normalizer")
-    if normalizer and (normalizer != NFC or tokenizers.__version__ not in CHECKED_VERSIONS):
+    if normalizer and (
+        normalizer != NFC or tokenizers.__version__ not in CHECKED_VERSIONS
+    ):
         return None
     vocabulary: dict[str, int] = read["model"]["vocab"]
     if max(vocabulary.values(), default=0) >= MAX_ID or not classes_are_the_library_s():
@@ -110,45 +136,83 @@ def fast_encoder(definition: bytes, library: tokenizers.Tokenizer) -> FastEncode
     if pattern == GPT2_DIGITS_PATTERN:
         classes[list(EXTRA_DIGITS)] = NUMBER
     letters = {letter: byte for byte, letter in byte_letters().items()}
-    byte_ids = np.array([vocabulary.get(letter, -1) for letter in byte_letters().values()], dtype=np.int32)
+    byte_ids = np.array(
+        [vocabulary.get(letter, -1) for letter in byte_letters().values()],
+        dtype=np.int32,
+    )
     whole = vocabulary if read["model"].get("ignore_merges") else {}
     words = [
         (bytes(map(letters.__getitem__, word)), number)
         for word, number in whole.items()
         if word and letters.keys() >= set(word)
     ]
-    added = [(token.content.encode(), -1 if token.special else number) for number, token in tokens.items()]
+    added = [
+        (token.content.encode(), -1 if token.special else number)
+        for number, token in tokens.items()
+    ]
     merges = _merges(read["model"]["merges"], vocabulary)
-    parts = (classes.tobytes(), byte_ids.tobytes(), merges, *_packed(words), *_packed(added))
+    parts = (
+        classes.tobytes(),
+        byte_ids.tobytes(),
+        merges,
+        *_packed(words),
+        *_packed(added),
+    )
     fast = FastEncoder(EncoderTables(bool(normalizer), pattern, parts))
-    agree = _agrees(fast.encoder, library, {number for number, token in tokens.items() if token.special})
+    agree = _agrees(
+        fast.encoder,
+        library,
+        {number for number, token in tokens.items() if token.special},
+    )
     return fast if agree else None
 
 
 def classes_are_the_library_s() -> bool:
-    """Whether the file says what the installed library does: nothing of a class is left by its expression."""
+    """Whether the file says what the installed library does: nothing of a class is left by its
+    expression.
+    """
     if tokenizers.__version__ in CHECKED_VERSIONS:
         return True
     classes = character_classes()
     classes[SURROGATES.start : SURROGATES.stop] = 0  # they never reach it
     same = all(
-        not normalizers.Replace(Regex(pattern), "").normalize_str(_text(classes == number))
+        not normalizers.Replace(Regex(pattern), "").normalize_str(
+            _text(classes == number)
+        )
         for number, pattern in CLASS_PATTERNS.items()
     )
     classes[list(EXTRA_DIGITS)] = NUMBER
     digits = pre_tokenizers.Digits(individual_digits=False)
-    numbers, others = _text(classes == NUMBER), _text((classes == OTHER) | (classes == LETTER))
-    return same and len(digits.pre_tokenize_str(numbers)) == len(digits.pre_tokenize_str(others)) == 1
+    numbers, others = (
+        _text(classes == NUMBER),
+        _text((classes == OTHER) | (classes == LETTER)),
+    )
+    return (
+        same
+        and len(digits.pre_tokenize_str(numbers))
+        == len(digits.pre_tokenize_str(others))
+        == 1
+    )
 
 
 def cased_classes() -> NDArray[np.uint8]:
-    """The classes with capitals, small letters and marks told apart as the installed library does."""
-    planes = CASED_PLANES if tokenizers.__version__ in CHECKED_VERSIONS else (range(1, CODE_POINTS),)
-    places = np.array([number for plane in planes for number in plane if number not in SURROGATES])
+    """The classes with capitals, small letters and marks told apart as the installed library
+    does.
+    """
+    planes = (
+        CASED_PLANES
+        if tokenizers.__version__ in CHECKED_VERSIONS
+        else (range(1, CODE_POINTS),)
+    )
+    places = np.array(
+        [number for plane in planes for number in plane if number not in SURROGATES]
+    )
     text, classes = "".join(map(chr, places)), character_classes()
     for number, pattern in CASES.items():
         emptied = normalizers.Replace(Regex(pattern), "\0").normalize_str(text)
-        classes[places[np.frombuffer(emptied.encode("utf-32-le"), dtype="<u4") == 0]] = number
+        classes[
+            places[np.frombuffer(emptied.encode("utf-32-le"), dtype="<u4") == 0]
+        ] = number
     return classes
 
 
@@ -156,7 +220,9 @@ def byte_letters() -> dict[int, str]:
     """The printable character that stands for each byte in a byte-level vocabulary."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(0x100, 0x200))
-    return {byte: chr(byte if byte in printable else next(others)) for byte in range(256)}
+    return {
+        byte: chr(byte if byte in printable else next(others)) for byte in range(256)
+    }
 
 
 def _text(chosen: NDArray[np.bool_]) -> str:
@@ -166,18 +232,31 @@ def _text(chosen: NDArray[np.bool_]) -> str:
 def _pattern(split: dict[str, Any] | None) -> int | None:
     """The number of a pre-tokeniser's pattern, if it is one of those that the extension has."""
     steps = [step for step in (split or {}).get("pretokenizers", [split]) if step]
-    if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space"):
+    if (
+        not steps
+        or steps[-1].get("type") != "ByteLevel"
+        or steps[-1].get("add_prefix_space")
+    ):
         return None
     before, own = steps[:-1], steps[-1].get("use_regex", True)
     if own and not before:
         return GPT2_PATTERN
-    if own and [step.get("type") for step in before] == ["Digits"] and before[0].get("individual_digits"):
+    if (
+        own
+        and [step.get("type") for step in before] == ["Digits"]
+        and before[0].get("individual_digits")
+    ):
         return GPT2_DIGITS_PATTERN
     if own or [step.get("type") for step in before] != ["Split"]:
         return None
     only = before[0]
-    if (only.get("behavior"), bool(only.get("invert"))) not in (("Isolated", False), ("Removed", True)):
-        return None  # either leaves all text in place, since the patterns leave none out
+    if (only.get("behavior"), bool(only.get("invert"))) not in (
+        ("Isolated", False),
+        ("Removed", True),
+    ):
+        return (
+            None  # either leaves all text in place, since the patterns leave none out
+        )
     return SPLITS.get(only.get("pattern", {}).get("Regex"))
 
 
@@ -185,17 +264,31 @@ def _agrees(encoder: Encoder, library: tokenizers.Tokenizer, special: set[int]) 
     """Whether both give the same ids for a text in which much is met that could go wrong."""
     expected = library.encode(SELF_CHECK, add_special_tokens=False).ids
     found = np.frombuffer(encoder.encode_many([SELF_CHECK])[0], np.int32)
-    return np.array_equal(found, [number for number in expected if number not in special])
+    return np.array_equal(
+        found, [number for number in expected if number not in special]
+    )
 
 
 def _is_plain(model: dict[str, Any], added: Iterable[tokenizers.AddedToken]) -> bool:
-    """Whether the model is BPE with nothing that the extension does not do, and added tokens stand for themselves."""
-    others = "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback"
+    """Whether the model is BPE with nothing that the extension does not do, and added tokens stand
+    for themselves.
+    """
+    others = (
+        "dropout",
+        "unk_token",
+        "continuing_subword_prefix",
+        "end_of_word_suffix",
+        "fuse_unk",
+        "byte_fallback",
+    )
     marks = "lstrip", "rstrip", "single_word", "normalized"
     return (
         model.get("type") == "BPE"
         and not any(model.get(name) for name in others)
-        and all(token.content and not any(getattr(token, mark) for mark in marks) for token in added)
+        and all(
+            token.content and not any(getattr(token, mark) for mark in marks)
+            for token in added
+        )
     )
 
 
@@ -206,12 +299,16 @@ def _merges(pairs: list[str | list[str]], vocabulary: dict[str, int]) -> bytes:
     if split:
         left, right = zip(*split, strict=True)
         for column, names in enumerate((left, right, map(add, left, right))):
-            rows[:, column] = np.fromiter(map(vocabulary.__getitem__, names), dtype=np.uint32, count=len(split))
+            rows[:, column] = np.fromiter(
+                map(vocabulary.__getitem__, names), dtype=np.uint32, count=len(split)
+            )
     return rows.tobytes()
 
 
 def _packed(entries: list[tuple[bytes, int]]) -> tuple[bytes, bytes]:
-    """Strings of bytes with an id each: where each begins, its size and id, and all of them in one."""
+    """Strings of bytes with an id each: where each begins, its size and id, and all of them in
+    one.
+    """
     sizes = np.array([len(content) for content, _ in entries], dtype=np.int64)
     numbers = np.array([number for _, number in entries], dtype=np.int64)
     rows = np.stack([np.cumsum(sizes) - sizes, sizes, numbers], axis=1)

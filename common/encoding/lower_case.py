@@ -1,7 +1,9 @@
-"""Lower case that is the same on every machine, whatever Unicode its Python knows: one letter for one letter.
+"""Lower case that is the same on every machine, whatever Unicode its Python knows: one letter for
+one letter.
 
-Python's own lower case grows with Unicode, and knows two letters whose lower case is two letters or depends on their
-neighbours. Those stay as they are, and so do letters that came after Unicode 3.2, whose tables every Python carries.
+Python's own lower case grows with Unicode, and knows two letters whose lower case is two letters or
+depends on their neighbours. Those stay as they are, and so do letters that came after Unicode 3.2,
+whose tables every Python carries.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ def lower_letters() -> NDArray[np.uint32]:
     """What every code point becomes."""
     table = np.arange(sys.maxunicode + 1, dtype="<u4")
     for letter in map(chr, chain(*ALPHABETS)):
-        if letter not in ODD_LETTERS and letter.lower() != letter and ucd_3_2_0.category(letter) != "Cn":
+        if (
+            letter not in ODD_LETTERS
+            and letter.lower() != letter
+            and ucd_3_2_0.category(letter) != "Cn"
+        ):
             table[ord(letter)] = ord(letter.lower())
     return table
 

@@ -1,7 +1,8 @@
-"""Beginnings of texts with errors as people type them: the same for a text on every machine, whatever stands beside it.
+"""Beginnings of texts with errors as people type them: the same for a text on every machine,
+whatever stands beside it.
 
-Everything follows from a hash of the beginning, in whole numbers. mistyped_codes.c does the work where it was built,
-else numpy does. Knows nothing of tokens or sums.
+Everything follows from a hash of the beginning, in whole numbers. mistyped_codes.c does the work
+where it was built, else numpy does.
 """
 
 from __future__ import annotations
@@ -32,10 +33,18 @@ Seeds = NDArray[np.uint64]
 Mistypes = Callable[[Codes, Places, Seeds], tuple[Codes, Places]]
 
 REPLACED, DROPPED, DOUBLED, SWAPPED = range(4)
-"""What happens to a character: the last two have a letter after them, or change places with the one before."""
+"""What happens to a character: the last two have a letter after them, or change places with the one
+before.
+"""
 
-STEPS = np.arange(1, MISTYPED_CHARACTERS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-MIXERS = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)), (31, np.uint64(1)))
+STEPS = np.arange(1, MISTYPED_CHARACTERS + 1, dtype=np.uint64) * np.uint64(
+    0x9E3779B97F4A7C15
+)
+MIXERS = (
+    (30, np.uint64(0xBF58476D1CE4E5B9)),
+    (27, np.uint64(0x94D049BB133111EB)),
+    (31, np.uint64(1)),
+)
 """Of splitmix64, which has a number for every place of a text."""
 
 
@@ -51,7 +60,12 @@ def mistyped(texts: Sequence[str]) -> list[str]:
     codes = np.frombuffer(coded, dtype="<u4").astype(np.uint32, copy=False)
     lengths = np.fromiter(map(len, begun), np.int64, len(begun))
     cuts = [0, *(4 * np.cumsum(lengths)).tolist()]
-    digests = b"".join([hashlib.sha256(NAME + coded[start:stop]).digest() for start, stop in pairwise(cuts)])
+    digests = b"".join(
+        [
+            hashlib.sha256(NAME + coded[start:stop]).digest()
+            for start, stop in pairwise(cuts)
+        ]
+    )
     seeds = np.frombuffer(digests, dtype="<u8").reshape(-1, 4)[:, :2].astype(np.uint64)
     row, ends = (compiled_mistypes() or mistypes)(codes, lengths, seeds)
     whole = row.astype("<u4", copy=False).tobytes().decode("utf-32-le", "surrogatepass")
@@ -67,28 +81,49 @@ def compiled_mistypes() -> Mistypes | None:
         return None
 
     def written(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places]:
-        row, ends = np.empty(2 * len(codes), dtype=np.uint32), np.empty(len(lengths), dtype=np.int64)
+        row, ends = (
+            np.empty(2 * len(codes), dtype=np.uint32),
+            np.empty(len(lengths), dtype=np.int64),
+        )
         mistype(codes, lengths, seeds, row, ends)
         return row[: ends[-1]] if len(ends) else row, ends
 
     seeds = _mixed(np.arange(1, 17, dtype=np.uint64)).reshape(-1, 2)
-    tried = np.arange(32, 1232, dtype=np.uint32), np.array([0, 1, 239, 240, 240, 240, 240, 0]), seeds
+    tried = (
+        np.arange(32, 1232, dtype=np.uint32),
+        np.array([0, 1, 239, 240, 240, 240, 240, 0]),
+        seeds,
+    )
     (row, ends), (expected, stops) = written(*tried), mistypes(*tried)
-    return written if np.array_equal(row, expected) and np.array_equal(ends, stops) else None
+    return (
+        written
+        if np.array_equal(row, expected) and np.array_equal(ends, stops)
+        else None
+    )
 
 
 def mistypes(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places]:
-    """What errors leave of texts that stand in one row, and where each ends there. seeds: two numbers a text."""
+    """What errors leave of texts that stand in one row, and where each ends there. seeds: two
+    numbers a text.
+    """
     ends = np.cumsum(lengths)
     percents = LEAST_PERCENT + seeds[:, 1] % np.uint64(MOST_PERCENT - LEAST_PERCENT + 1)
     capitals = seeds[:, 1] >> np.uint64(32) & np.uint64(CAPITALS_EVERY - 1) == 0
     rolls = _mixed(seeds[:, :1] + STEPS)
     least_kept = (percents * np.uint64(1 << 16) + np.uint64(99)) // np.uint64(100)
-    owners, places = np.nonzero(rolls.astype(np.uint16) < least_kept.astype(np.uint16)[:, None])
+    owners, places = np.nonzero(
+        rolls.astype(np.uint16) < least_kept.astype(np.uint16)[:, None]
+    )
     inside = places < lengths[owners]
     owners, places = owners[inside], places[inside]
     struck = (ends - lengths)[owners] + places
-    return _written(_in_capitals(codes, np.repeat(capitals, lengths)), struck, rolls[owners, places], places > 0, ends)
+    return _written(
+        _in_capitals(codes, np.repeat(capitals, lengths)),
+        struck,
+        rolls[owners, places],
+        places > 0,
+        ends,
+    )
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -104,14 +139,23 @@ def _in_capitals(codes: Codes, chosen: NDArray[np.bool_]) -> Codes:
 
 
 def _written(
-    codes: Codes, struck: Places, rolls: NDArray[np.uint64], has_before: NDArray[np.bool_], ends: Places
+    codes: Codes,
+    struck: Places,
+    rolls: NDArray[np.uint64],
+    has_before: NDArray[np.bool_],
+    ends: Places,
 ) -> tuple[Codes, Places]:
-    """What errors at the places that are struck leave of the texts, and where each ends; they stand in one row."""
+    """What errors at the places that are struck leave of the texts, and where each ends; they stand
+    in one row.
+    """
     kinds = rolls >> np.uint64(16) & np.uint64(3)
-    letters = ord("a") + ((rolls >> np.uint64(32)) * np.uint64(26) >> np.uint64(32)).astype(np.uint32)
+    letters = ord("a") + (
+        (rolls >> np.uint64(32)) * np.uint64(26) >> np.uint64(32)
+    ).astype(np.uint32)
     swaps = kinds == SWAPPED
     second = struck[swaps]
-    after_another = np.diff(second, prepend=-2) == 1  # of several in a row, the first alone: pairs do not overlap
+    # of several in a row, the first alone: pairs do not overlap
+    after_another = np.diff(second, prepend=-2) == 1
     second = second[~after_another & has_before[swaps]]
     written = codes.copy()
     written[second], written[second - 1] = codes[second - 1], codes[second]

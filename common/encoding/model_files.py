@@ -1,6 +1,5 @@
-"""The files of Hugging Face models: where they are, in a folder or on the hub, which of them count, and their hash.
-
-Knows folders, the hub's library once it is needed, and the user's cache. Knows nothing of what a model computes.
+"""The files of Hugging Face models: where they are, in a folder or on the hub, which of them count,
+and their hash.
 """
 
 from __future__ import annotations
@@ -14,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.common.base.errors import EncoderError, first_line
-from ridgeway.common.base.files import cache_folder, canonical_json, file_stamp, sha256, sha256_of_file, write_whole
+from ridgeway.common.base.files import (
+    cache_folder,
+    canonical_json,
+    file_stamp,
+    sha256,
+    sha256_of_file,
+    write_whole,
+)
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PASSING = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
@@ -42,16 +48,26 @@ class ModelFiles:
         return [self.config, self.tokenizer, *self.weights]
 
     def digest(self) -> str:
-        """The hash that all parties compare: over the config and every file of weights. Taken once for each state."""
+        """The hash that all parties compare: over the config and every file of weights. Taken once
+        for each state.
+        """
         stamps = [file_stamp(path) for path in self.all]
         note = cache_folder() / "hashes" / f"{sha256(canonical_json(stamps))}.json"
         try:
             return str(json.loads(note.read_bytes())["digest"])
         except (OSError, ValueError, KeyError, TypeError):
             pass  # it is not there, or damaged, and is taken again
-        config = {name: value for name, value in read_json(self.config).items() if name not in PASSING}
-        named = ((path.name.encode(), sha256_of_file(path).encode()) for path in self.weights)
-        digest = sha256(canonical_json(config), *(part for pair in named for part in pair))
+        config = {
+            name: value
+            for name, value in read_json(self.config).items()
+            if name not in PASSING
+        }
+        named = (
+            (path.name.encode(), sha256_of_file(path).encode()) for path in self.weights
+        )
+        digest = sha256(
+            canonical_json(config), *(part for pair in named for part in pair)
+        )
         write_whole(note, canonical_json({"digest": digest}))
         return digest
 
@@ -69,17 +85,26 @@ def read_json(path: Path) -> dict[str, Any]:
 def model_files(name: str) -> ModelFiles:
     """The files of a model, by its folder or its name on the hub."""
     fetch = fetcher(name)
-    config = _must_have(name, fetch, "config.json", "is it the folder of a transformers model?")
+    config = _must_have(
+        name, fetch, "config.json", "is it the folder of a transformers model?"
+    )
     tokenizer = _must_have(
         name,
         fetch,
         "tokenizer.json",
-        "write one with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the weights",
+        "write one with transformers"
+        " (AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the weights",
     )
     if (config.parent / "adapter_config.json").exists():
-        raise EncoderError(f"{name} holds an adapter, which no hash would cover; merge it into the model first")
+        raise EncoderError(
+            f"{name} holds an adapter, which no hash would cover; merge it into the"
+            " model first"
+        )
     if "transformers_weights" in read_json(config):
-        raise EncoderError(f"the config of {name} names weights of its own, which no hash would cover; save it again")
+        raise EncoderError(
+            f"the config of {name} names weights of its own, which no hash would cover;"
+            " save it again"
+        )
     return ModelFiles(config, tokenizer, _weights(name, fetch))
 
 
@@ -98,8 +123,9 @@ def _weights(name: str, fetch: Fetch) -> tuple[Path, ...]:
     index = fetch(INDEX)
     if index is None:
         raise EncoderError(
-            f"{name} has no weights in safetensors ({WEIGHTS}, single or sharded); pickled ones are never read, so "
-            "where there are only those, save the model again with safe_serialization"
+            f"{name} has no weights in safetensors ({WEIGHTS}, single or sharded);"
+            " pickled ones are never read, so where there are only those, save the"
+            " model again with safe_serialization"
         )
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict):
@@ -108,7 +134,9 @@ def _weights(name: str, fetch: Fetch) -> tuple[Path, ...]:
     found = {shard: fetch(shard) for shard in shards if Path(shard).name == shard}
     missing = [shard for shard in shards if found.get(shard) is None]
     if missing:
-        raise EncoderError(f"{name} lacks {missing[0]}, a part of its weights; fetch it again")
+        raise EncoderError(
+            f"{name} lacks {missing[0]}, a part of its weights; fetch it again"
+        )
     return tuple(path for path in found.values() if path is not None)
 
 
@@ -123,14 +151,19 @@ def remember_model(digest: str, folder: Path) -> None:
 
 
 def find_model(digest: str, name: str, given: Path | None = None) -> ModelFiles:
-    """The model of this hash: in the folder that was given, else where it was seen before, else by its name."""
+    """The model of this hash: in the folder that was given, else where it was seen before, else by
+    its name.
+    """
     if given is not None:
         if not given.is_dir():
-            raise EncoderError(f"there is no folder {given}; name the folder of the encoder's model")
+            raise EncoderError(
+                f"there is no folder {given}; name the folder of the encoder's model"
+            )
         return _verified(str(given), digest)
     place = _remembered(digest)
     if place is not None and Path(place).is_dir():
-        with contextlib.suppress(EncoderError):  # what lies there now is another model, or half of one
+        # what lies there now is another model, or half of one
+        with contextlib.suppress(EncoderError):
             files = model_files(place)
             if files.digest() == digest:
                 return files
@@ -138,8 +171,8 @@ def find_model(digest: str, name: str, given: Path | None = None) -> ModelFiles:
     if kind == "contextual" and public:
         return _verified(public, digest)
     raise EncoderError(
-        f"the encoder's model (weights {digest[:12]}) is not on this machine; ask for its folder and name it: "
-        "--model DIR to route, or --encoder contextual:DIR"
+        f"the encoder's model (weights {digest[:12]}) is not on this machine; ask for"
+        " its folder and name it: --model DIR to route, or --encoder contextual:DIR"
     )
 
 
@@ -148,8 +181,8 @@ def _verified(name: str, digest: str) -> ModelFiles:
     found = files.digest()
     if found != digest:
         raise EncoderError(
-            f"the model in {name} has other weights ({found[:12]}) than the encoder was made with ({digest[:12]}); "
-            "name the folder of the right one"
+            f"the model in {name} has other weights ({found[:12]}) than the encoder was"
+            f" made with ({digest[:12]}); name the folder of the right one"
         )
     remember_model(digest, files.folder)
     return files
@@ -188,17 +221,27 @@ def fetcher(name: str) -> Fetch:
 
 
 def download(repo: str, file: str) -> Path:
-    """One file of a model on the hub; the library keeps it, and finds it again without a network."""
-    hub, errors = imported("huggingface_hub", "client"), imported("huggingface_hub.errors", "client")
-    imported("huggingface_hub.utils.logging", "client").set_verbosity_error()  # its retries are not the user's concern
+    """One file of a model on the hub; the library keeps it, and finds it again without a
+    network.
+    """
+    hub, errors = (
+        imported("huggingface_hub", "client"),
+        imported("huggingface_hub.errors", "client"),
+    )
+    # its retries are not the user's concern
+    imported("huggingface_hub.utils.logging", "client").set_verbosity_error()
     try:
         return Path(hub.hf_hub_download(repo, file))
     except errors.LocalEntryNotFoundError as error:  # asked for offline, or no network
-        raise EncoderError(f"{repo} is not on this machine and the model hub cannot be reached") from error
+        raise EncoderError(
+            f"{repo} is not on this machine and the model hub cannot be reached"
+        ) from error
     except errors.EntryNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise EncoderError(f"{repo} cannot be had from the model hub: {first_line(error)}") from error
+        raise EncoderError(
+            f"{repo} cannot be had from the model hub: {first_line(error)}"
+        ) from error
 
 
 def imported(name: str, extra: str) -> Any:
@@ -206,4 +249,6 @@ def imported(name: str, extra: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise EncoderError(f"this encoder needs the package {name}; install ridgeway[{extra}]") from None
+        raise EncoderError(
+            f"this encoder needs the package {name}; install ridgeway[{extra}]"
+        ) from None

@@ -1,6 +1,5 @@
-"""The encoder: a tokenizer and a public integer table, with the fingerprint that all parties must share.
-
-Knows numpy. Knows nothing of where tables come from, of files, of corpora or of routing.
+"""The encoder: a tokenizer and a public integer table, with the fingerprint that all parties must
+share.
 """
 
 from __future__ import annotations
@@ -24,18 +23,24 @@ VERSION = 1
 WORDS, COSINES = "+words", "+cosines"
 """What an encoder's name ends in where it has features of words, and then, where it has cosines."""
 
-OPTIONS: dict[str, Any] = {"version": VERSION, "limit": FEATURE_LIMIT, "special_tokens": "dropped"}
+OPTIONS: dict[str, Any] = {
+    "version": VERSION,
+    "limit": FEATURE_LIMIT,
+    "special_tokens": "dropped",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TableEncoder:
     """text → token ids → integer features.
 
-    name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a folder; `+words` and
-                `+cosines` follow where it has such features.
+    name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a
+                folder; `+words` and `+cosines` follow where it has such features.
     definition: the tokenizer.json, as it is fingerprinted and shipped.
-    table:      V×h int16, no value beyond FEATURE_LIMIT; a token's embedding is `scale · table[id]`.
-    options:    the features of words beside those of tokens, if it has any; texts are then read in lower case.
+    table:      V×h int16, no value beyond FEATURE_LIMIT; a token's embedding is `scale ·
+                table[id]`.
+    options:    the features of words beside those of tokens, if it has any; texts are then read in
+                lower case.
     kernel:     the cosines of the mean of all these features, if it has any.
     """
 
@@ -49,22 +54,46 @@ class TableEncoder:
     tokenizer: Tokenizer = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.table.dtype != np.int16 or self.table.ndim != 2 or 0 in self.table.shape:
-            raise EncoderError(f"an encoder's table is V×h int16, not {self.table.dtype} of shape {self.table.shape}")
-        if int(self.table.max()) > FEATURE_LIMIT or int(self.table.min()) < -FEATURE_LIMIT:
-            raise EncoderError(f"the encoder's table has values beyond ±{FEATURE_LIMIT}; convert it again")
+        if (
+            self.table.dtype != np.int16
+            or self.table.ndim != 2
+            or 0 in self.table.shape
+        ):
+            raise EncoderError(
+                f"an encoder's table is V×h int16, not {self.table.dtype} of shape"
+                f" {self.table.shape}"
+            )
+        if (
+            int(self.table.max()) > FEATURE_LIMIT
+            or int(self.table.min()) < -FEATURE_LIMIT
+        ):
+            raise EncoderError(
+                f"the encoder's table has values beyond ±{FEATURE_LIMIT}; convert it"
+                " again"
+            )
         if not 0 < self.scale < float("inf"):
-            raise EncoderError(f"an encoder's scale is a positive number, not {self.scale!r}")
+            raise EncoderError(
+                f"an encoder's scale is a positive number, not {self.scale!r}"
+            )
         tokenizer = shared_tokenizer(self.definition, lower=self.options is not None)
         if tokenizer.rows > len(self.table):
             raise EncoderError(
-                f"the tokenizer knows {tokenizer.rows:,} ids but the table has {len(self.table):,} rows; "
-                "they are not of one model"
+                f"the tokenizer knows {tokenizer.rows:,} ids but the table has"
+                f" {len(self.table):,} rows; they are not of one model"
             )
         object.__setattr__(self, "tokenizer", tokenizer)
-        shape, scale = struct.pack("<QQ", *self.table.shape), struct.pack("<d", self.scale)
+        shape, scale = (
+            struct.pack("<QQ", *self.table.shape),
+            struct.pack("<d", self.scale),
+        )
         little = np.ascontiguousarray(self.table, dtype="<i2").data
-        parts = (self.definition, shape, little, scale, canonical_json(OPTIONS | self.more))
+        parts = (
+            self.definition,
+            shape,
+            little,
+            scale,
+            canonical_json(OPTIONS | self.more),
+        )
         object.__setattr__(self, "fingerprint", sha256(*parts))
 
     @property
@@ -73,7 +102,9 @@ class TableEncoder:
 
     @property
     def width(self) -> int:
-        """How many features a sample has, the constant one not counted: those of tokens, of words, and cosines."""
+        """How many features a sample has, the constant one not counted: those of tokens, of words,
+        and cosines.
+        """
         return self.linear_width + (self.kernel.width if self.kernel else 0)
 
     @property
@@ -90,7 +121,11 @@ class TableEncoder:
     @property
     def words(self) -> WordSketch | None:
         """The features of words, if there are any."""
-        return WordSketch(self.options, spelling(self.definition, self.rows)) if self.options else None
+        return (
+            WordSketch(self.options, spelling(self.definition, self.rows))
+            if self.options
+            else None
+        )
 
     @property
     def cosines(self) -> Cosines | None:
@@ -98,10 +133,15 @@ class TableEncoder:
         return shared_cosines(self.kernel, self.linear_width) if self.kernel else None
 
     def __repr__(self) -> str:
-        return f"<TableEncoder {self.name} {self.rows}×{self.width} {self.fingerprint[:12]}>"
+        return (
+            f"<TableEncoder {self.name} {self.rows}×{self.width}"
+            f" {self.fingerprint[:12]}>"
+        )
 
 
-def features_of(card: Mapping[str, Any]) -> tuple[WordFeatures | None, CosineFeatures | None]:
+def features_of(
+    card: Mapping[str, Any],
+) -> tuple[WordFeatures | None, CosineFeatures | None]:
     """What a card or a manifest says of an encoder's features beside those of tokens."""
     words = WordFeatures.of_json(card["words"]) if "words" in card else None
     return words, CosineFeatures(**card["cosines"]) if "cosines" in card else None
@@ -111,7 +151,8 @@ def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:
     """The same encoder with features of words beside those of tokens."""
     if encoder.kernel:
         raise EncoderError(
-            f"{encoder.name}{WORDS} cannot be: cosines are of all other features, so {COSINES} comes last"
+            f"{encoder.name}{WORDS} cannot be: cosines are of all other features, so"
+            f" {COSINES} comes last"
         )
     name = encoder.name if encoder.options else encoder.name + WORDS
     return TableEncoder(name, encoder.definition, encoder.table, encoder.scale, options)
@@ -120,7 +161,9 @@ def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:
 def with_cosines(encoder: TableEncoder, kernel: CosineFeatures) -> TableEncoder:
     """The same encoder with cosines behind its other features."""
     name = encoder.name if encoder.kernel else encoder.name + COSINES
-    return TableEncoder(name, encoder.definition, encoder.table, encoder.scale, encoder.options, kernel)
+    return TableEncoder(
+        name, encoder.definition, encoder.table, encoder.scale, encoder.options, kernel
+    )
 
 
 def bare_name(name: str) -> str:
@@ -130,17 +173,26 @@ def bare_name(name: str) -> str:
 
 def of_tokens_alone(encoder: TableEncoder) -> TableEncoder:
     """The same table of tokens alone: what documents are seen by in private rounds."""
-    return TableEncoder(bare_name(encoder.name), encoder.definition, encoder.table, encoder.scale)
+    return TableEncoder(
+        bare_name(encoder.name), encoder.definition, encoder.table, encoder.scale
+    )
 
 
 def quantise(embeddings: NDArray[Any]) -> tuple[NDArray[np.int16], float]:
-    """The integer table nearest to V×h embeddings, and its scale. The same bits on every machine."""
+    """The integer table nearest to V×h embeddings, and its scale. The same bits on every
+    machine.
+    """
     largest = float(np.abs(embeddings).max())
     if not np.isfinite(largest) or largest == 0:
-        raise EncoderError("the embedding table holds no finite numbers other than zero; the file is damaged")
+        raise EncoderError(
+            "the embedding table holds no finite numbers other than zero; the file is"
+            " damaged"
+        )
     scale = largest / FEATURE_LIMIT
     table = np.empty(embeddings.shape, dtype=np.int16)
-    for start in range(0, len(table), 4096):  # in blocks, since float64 is four times the size
+    for start in range(
+        0, len(table), 4096
+    ):  # in blocks, since float64 is four times the size
         block = slice(start, start + 4096)
         table[block] = np.rint(embeddings[block].astype(np.float64) / scale)
     return table, scale

@@ -1,7 +1,7 @@
 """Text → token ids, without special tokens, truncation or padding.
 
-The tokenizers library says what the ids of a text are; where a compiled encoder is known to give the same, it does the
-work. Knows the library and the encoder. Knows nothing of tables, corpora or routing.
+The tokenizers library says what the ids of a text are; where a compiled encoder is known to give
+the same, it does the work.
 """
 
 from __future__ import annotations
@@ -35,28 +35,40 @@ CHARACTERS_BEFORE_FAST = 1 << 16
 def plain_definition(raw: bytes) -> bytes:
     """A tokenizer.json without its limits: many ship with truncation and padding set.
 
-    The bytes depend on the definition alone, not on the version of any library, because they are fingerprinted.
+    The bytes depend on the definition alone, not on the version of any library, because they are
+    fingerprinted.
     """
     try:
         definition = json.loads(raw)
     except ValueError as error:
         raise EncoderError(
-            f"the tokenizer's definition is not JSON ({error}); fetch its tokenizer.json again"
+            f"the tokenizer's definition is not JSON ({error}); fetch its"
+            " tokenizer.json again"
         ) from error
     if not isinstance(definition, dict) or "model" not in definition:
-        raise EncoderError("the tokenizer's definition has no model in it; is it a tokenizer.json?")
+        raise EncoderError(
+            "the tokenizer's definition has no model in it; is it a tokenizer.json?"
+        )
     definition["truncation"] = definition["padding"] = None
     return json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class Tokenizer:
-    """A tokenizer made from its definition. Special tokens that stand in a text are dropped, never counted.
+    """A tokenizer made from its definition. Special tokens that stand in a text are dropped, never
+    counted.
 
     lower:  whether texts are read in lower case.
-    tables: those of another process's compiled encoder of the same definition, which is then read once it is needed.
+    tables: those of another process's compiled encoder of the same definition, which is then read
+            once it is needed.
     """
 
-    def __init__(self, definition: bytes, *, lower: bool = False, tables: EncoderTables | None = None) -> None:
+    def __init__(
+        self,
+        definition: bytes,
+        *,
+        lower: bool = False,
+        tables: EncoderTables | None = None,
+    ) -> None:
         self._definition = definition
         self.lower = lower
         self._fast = FastEncoder(tables) if tables else None
@@ -69,7 +81,9 @@ class Tokenizer:
         try:
             backend = Backend.from_str(self._definition.decode())
         except Exception as error:  # the library raises bare Exception
-            raise EncoderError(f"the tokenizer's definition cannot be used: {error}") from error
+            raise EncoderError(
+                f"the tokenizer's definition cannot be used: {error}"
+            ) from error
         backend.no_truncation()
         backend.no_padding()
         return backend
@@ -77,7 +91,11 @@ class Tokenizer:
     @cached_property
     def _special(self) -> NDArray[np.bool_]:
         """Which ids are special; the last stands for all beyond."""
-        special = [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
+        special = [
+            number
+            for number, token in self._backend.get_added_tokens_decoder().items()
+            if token.special
+        ]
         chosen = np.zeros(max(special, default=-1) + 2, dtype=bool)
         chosen[special] = True
         return chosen
@@ -88,7 +106,9 @@ class Tokenizer:
         return self._fast.tables if self.make_fast() and self._fast else None
 
     def make_fast(self) -> bool:
-        """Make the compiled encoder, if there is one and it was not made yet; whether it does the work from now on."""
+        """Make the compiled encoder, if there is one and it was not made yet; whether it does the
+        work from now on.
+        """
         with self._deciding:
             if not self._decided:
                 self._fast = fast_encoder(self._definition, self._backend)
@@ -98,12 +118,17 @@ class Tokenizer:
     @cached_property
     def rows(self) -> int:
         """One more than the largest id, so the number of rows a table must have."""
-        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        return 1 + max(
+            self._backend.get_vocab(with_added_tokens=True).values(), default=-1
+        )
 
     @cached_property
     def plain_ids(self) -> Ids:
         """Every id that can stand in a text, in order; special tokens are left out."""
-        ids = np.array(sorted(self._backend.get_vocab(with_added_tokens=True).values()), dtype=np.int32)
+        ids = np.array(
+            sorted(self._backend.get_vocab(with_added_tokens=True).values()),
+            dtype=np.int32,
+        )
         return ids[~self._is_special(ids)]
 
     @cached_property
@@ -122,15 +147,21 @@ class Tokenizer:
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of many texts in one row, and the number of ids of each text."""
         ids, lengths = self.encode_raw(texts)
-        return np.frombuffer(ids, dtype=np.int32), np.frombuffer(lengths, dtype=np.int64)
+        return np.frombuffer(ids, dtype=np.int32), np.frombuffer(
+            lengths, dtype=np.int64
+        )
 
     def encode_raw(self, texts: Sequence[str]) -> tuple[Numbers, Numbers]:
-        """The same as 32-bit and as 64-bit numbers in memory, for those who can do without arrays."""
+        """The same as 32-bit and as 64-bit numbers in memory, for those who can do without
+        arrays.
+        """
         if self.lower and self._fast is not None and not self._fast.only_nfc:
             try:
                 return self._fast.encoder.encode_many(texts, lower_table())
             except UnicodeEncodeError:  # lone surrogates
-                return self._fast.encoder.encode_many([storable(lower_case(text)) for text in texts])
+                return self._fast.encoder.encode_many(
+                    [storable(lower_case(text)) for text in texts]
+                )
         if self.lower:
             texts = [lower_case(text) for text in texts]
         if not self._decided:
@@ -140,7 +171,11 @@ class Tokenizer:
         if self._fast is None:
             return self._by_the_library(texts)
         if not self._fast.knows(texts):
-            return self._by_the_library(texts) if len(texts) == 1 else self._one_by_one(texts)
+            return (
+                self._by_the_library(texts)
+                if len(texts) == 1
+                else self._one_by_one(texts)
+            )
         try:
             return self._fast.encoder.encode_many(texts)
         except UnicodeEncodeError:  # lone surrogates
@@ -148,8 +183,12 @@ class Tokenizer:
 
     def _one_by_one(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The same for texts of which some are for the library alone."""
-        each = [np.frombuffer(self.encode_raw([text])[0], dtype=np.int32) for text in texts]
-        return np.concatenate(each), np.fromiter(map(len, each), dtype=np.int64, count=len(each))
+        each = [
+            np.frombuffer(self.encode_raw([text])[0], dtype=np.int32) for text in texts
+        ]
+        return np.concatenate(each), np.fromiter(
+            map(len, each), dtype=np.int64, count=len(each)
+        )
 
     def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The same by the tokenizers library, whose ids are the right ones by definition."""
@@ -165,11 +204,15 @@ class Tokenizer:
         return ids, lengths
 
     def _encodings(self, texts: list[str]):  # type: ignore[no-untyped-def]  # noqa: ANN202  # the library's own
-        """What the library makes of each text, special tokens among it, without their places in the text."""
+        """What the library makes of each text, special tokens among it, without their places in the
+        text.
+        """
         try:
             return self._backend.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:
-            return self._backend.encode_batch_fast([storable(text) for text in texts], add_special_tokens=False)
+            return self._backend.encode_batch_fast(
+                [storable(text) for text in texts], add_special_tokens=False
+            )
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
         """Each id with the piece of text that it stands for."""
@@ -177,19 +220,27 @@ class Tokenizer:
         return [(number, text[start:stop]) for number, start, stop in self._spans(text)]
 
     def words(self, text: str) -> list[tuple[str, list[int]]]:
-        """A text in pieces, each with its ids: words are whole, and so are characters that are spread over tokens."""
+        """A text in pieces, each with its ids: words are whole, and so are characters that are
+        spread over tokens.
+        """
         text = storable(text)
         places: list[list[int]] = []
         ids: list[list[int]] = []
         for number, start, stop in self._spans(text):
             end = places[-1][1] if places else 0
-            if start < end or (0 < start == end < stop and all(map(_is_of_a_word, text[start - 1 : start + 1]))):
+            if start < end or (
+                0 < start == end < stop
+                and all(map(_is_of_a_word, text[start - 1 : start + 1]))
+            ):
                 places[-1][1] = max(stop, end)
                 ids[-1].append(number)
             else:
                 places.append([start, stop])
                 ids.append([number])
-        return [(text[start:stop], own) for (start, stop), own in zip(places, ids, strict=True)]
+        return [
+            (text[start:stop], own)
+            for (start, stop), own in zip(places, ids, strict=True)
+        ]
 
     def _spans(self, text: str) -> list[tuple[int, int, int]]:
         """Each id, and where the piece of text begins and ends that it stands for."""
@@ -198,18 +249,26 @@ class Tokenizer:
         ids = np.array(encoding.ids, dtype=np.int32)
         dropped = self._is_special(ids)
         spans = zip(encoding.ids, encoding.offsets, dropped, strict=True)
-        return [(number, start, stop) for number, (start, stop), gone in spans if not gone]
+        return [
+            (number, start, stop) for number, (start, stop), gone in spans if not gone
+        ]
 
     def _is_special(self, ids: Ids) -> NDArray[np.bool_]:
         return self._special.take(ids, mode="clip")
 
 
 def _is_of_a_word(letter: str) -> bool:
-    """Whether words are made of such letters; wide ones, as in Chinese, stand side by side without being one word."""
-    return (letter.isalnum() or combining(letter) > 0) and east_asian_width(letter) not in "WF"
+    """Whether words are made of such letters; wide ones, as in Chinese, stand side by side without
+    being one word.
+    """
+    return (letter.isalnum() or combining(letter) > 0) and east_asian_width(
+        letter
+    ) not in "WF"
 
 
-def first_tokens(ids: Ids, lengths: NDArray[np.int64], limit: int) -> tuple[Ids, NDArray[np.int64]]:
+def first_tokens(
+    ids: Ids, lengths: NDArray[np.int64], limit: int
+) -> tuple[Ids, NDArray[np.int64]]:
     """Of texts whose ids stand in one row, each one's first `limit` ids; 0 keeps all."""
     if not limit or lengths.max(initial=0) <= limit:
         return ids, lengths
@@ -219,5 +278,7 @@ def first_tokens(ids: Ids, lengths: NDArray[np.int64], limit: int) -> tuple[Ids,
 
 @lru_cache(maxsize=4)
 def shared_tokenizer(definition: bytes, *, lower: bool = False) -> Tokenizer:
-    """The tokenizer of a definition; made once a process, since that takes longer than most of what it is used for."""
+    """The tokenizer of a definition; made once a process, since that takes longer than most of what
+    it is used for.
+    """
     return Tokenizer(definition, lower=lower)

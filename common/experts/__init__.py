@@ -1,1 +1,3 @@
-"""The experts behind a router: where they are, what they cost, and which of them a decision leads to."""
+"""The experts behind a router: where they are, what they cost, and which of them a decision leads
+to.
+"""

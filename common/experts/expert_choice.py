@@ -1,6 +1,5 @@
-"""Which expert a decision leads to: the one that is worth most by the expected quality of its answers and their cost.
-
-Knows decisions, experts.toml and tables of quality. Knows nothing of connections, or of whether an expert is up.
+"""Which expert a decision leads to: the one that is worth most by the expected quality of its
+answers and their cost.
 """
 
 from __future__ import annotations
@@ -14,8 +13,13 @@ from ridgeway.common.experts.experts_file import Experts, FallbackReason
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Decision
 
-Reason = Literal["best", "quality", "cost", "missing", "abstained", "forced", "sticky"] | FallbackReason
-"""Why an expert is asked. `missing`, and what experts.toml calls reasons: it answers in another's place."""
+Reason = (
+    Literal["best", "quality", "cost", "missing", "abstained", "forced", "sticky"]
+    | FallbackReason
+)
+"""Why an expert is asked. `missing`, and what experts.toml calls reasons: it answers in another's
+place.
+"""
 
 
 class ExpertChoice(NamedTuple):
@@ -33,14 +37,20 @@ class ExpertChoice(NamedTuple):
 class ExpertChooser:
     """Chooses the expert e of the largest quality[e] · Σ over d of p(d)·table[d, e] − mu·cost[e].
 
-    p(d) is a decision's probability of the domain d, the table says how good e is in d, and quality[e], cost[e] and mu
-    stand in experts.toml. Where nothing was measured, the table has what experts.toml says of the experts that name a
-    domain, 1 for the expert of the domain's name, or for the fallback if there is none, and else 0.
+    p(d) is a decision's probability of the domain d, the table says how good e is in d, and
+    quality[e], cost[e] and mu stand in experts.toml. Where nothing was measured, the table has what
+    experts.toml says of the experts that name a domain, 1 for the expert of the domain's name, or
+    for the fallback if there is none, and else 0.
 
     names, quality: the experts that can be chosen, and domains × experts, quality[e] · table[d, e].
     """
 
-    def __init__(self, experts: Experts, domains: Sequence[str], table: QualityTable | None = None) -> None:
+    def __init__(
+        self,
+        experts: Experts,
+        domains: Sequence[str],
+        table: QualityTable | None = None,
+    ) -> None:
         self._experts = experts
         self._servers = {domain: experts.servers(domain) for domain in domains}
         found = experts.measured(table)
@@ -49,20 +59,35 @@ class ExpertChooser:
             own = found.of_domains(domains)
             self.names, self._known, quality = own.experts, own.counts > 0, own.expected
         else:
-            self.names = tuple(name for name in experts.experts if any(name in each for each in self._servers.values()))
-            self._known = np.array([[name in self._servers[domain] for name in self.names] for domain in domains])
-            quality = np.array([[self._servers[domain].get(name, 0.0) for name in self.names] for domain in domains])
+            self.names = tuple(
+                name
+                for name in experts.experts
+                if any(name in each for each in self._servers.values())
+            )
+            self._known = np.array(
+                [
+                    [name in self._servers[domain] for name in self.names]
+                    for domain in domains
+                ]
+            )
+            quality = np.array(
+                [
+                    [self._servers[domain].get(name, 0.0) for name in self.names]
+                    for domain in domains
+                ]
+            )
         chosen = [experts.experts[name] for name in self.names]
         self._factors = np.array([each.quality for each in chosen])
         self.quality = quality * self._factors
         self._costs = experts.mu * np.array([each.cost for each in chosen])
 
     def choose(self, decision: Decision) -> ExpertChoice | None:
-        """The expert that is worth most; where the router abstained, the fallback, if one was named.
+        """The expert that is worth most; where the router abstained, the fallback, if one was
+        named.
 
-        Of equals that one is taken which was measured in the more probable domains, or serves them; then the expert of
-        the domain that the router put first; then the first of the file. None if there is no expert, which `check`
-        rules out for the release in use.
+        Of equals that one is taken which was measured in the more probable domains, or serves them;
+        then the expert of the domain that the router put first; then the first of the file. None if
+        there is no expert, which `check` rules out for the release in use.
         """
         if decision.abstained:
             name = self._experts.fallback or decision.domain
@@ -80,22 +105,45 @@ class ExpertChooser:
         servers = self._servers[decision.best]
         if len(equals) > 1:
             known = np.add.reduce(chances * self._known, 0).tolist()
-            place = max(equals, key=lambda each: (known[each], self.names[each] in servers))
+            place = max(
+                equals, key=lambda each: (known[each], self.names[each] in servers)
+            )
         else:
             [place] = equals
         name = self.names[place]
         if self.is_measured:
             reason: Reason = "quality" if expected[place] == expected.max() else "cost"
             factor = float(self._factors[place])
-            return ExpertChoice(name, reason, float(expected[place]) / factor if factor else None)
-        if name not in servers or expected[place] < expected[[self.names.index(each) for each in servers]].max():
+            return ExpertChoice(
+                name, reason, float(expected[place]) / factor if factor else None
+            )
+        if (
+            name not in servers
+            or expected[place]
+            < expected[[self.names.index(each) for each in servers]].max()
+        ):
             return ExpertChoice(name, "cost")
         return ExpertChoice(
-            name, "missing" if decision.best not in self._experts.experts[name].serves(name) else "best"
+            name,
+            (
+                "missing"
+                if decision.best not in self._experts.experts[name].serves(name)
+                else "best"
+            ),
         )
 
     def peers(self, decision: Decision) -> list[str]:
-        """The experts that name the domain ahead, the worthiest first: any of them may answer in another's place."""
+        """The experts that name the domain ahead, the worthiest first: any of them may answer in
+        another's place.
+        """
         known, servers = self._experts.experts, self._servers[decision.best]
-        named = [name for name in servers if decision.best in (known[name].domains or ())]
-        return sorted(named, key=lambda name: self._experts.mu * known[name].cost - servers[name] * known[name].quality)
+        named = [
+            name for name in servers if decision.best in (known[name].domains or ())
+        ]
+        return sorted(
+            named,
+            key=lambda name: (
+                self._experts.mu * known[name].cost
+                - servers[name] * known[name].quality
+            ),
+        )

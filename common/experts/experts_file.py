@@ -1,4 +1,5 @@
-"""experts.toml: the experts there are, where each is and what it costs, and the table of their quality beside it.
+"""experts.toml: the experts there are, where each is and what it costs, and the table of their
+quality beside it.
 
     mu = 0.0
     fallback = "generalist"
@@ -6,8 +7,6 @@
     [experts.law]
     base_url = "http://127.0.0.1:9001/v1"
     model = "law-7b"
-
-Knows the files and the environment's variables. Knows nothing of decisions or connections.
 """
 
 from __future__ import annotations
@@ -29,12 +28,14 @@ from ridgeway.common.routing.quality import QualityTable, load_quality
 from ridgeway.common.routing.router import Router
 
 AUTO = "auto"
-"""The model's name by which a client leaves the choice to the router; no expert may be called so."""
+"""The model's name by which a client leaves the choice to the router; no expert may be called so.
+"""
 MAX_TIMEOUT_S = 86_400
 MAX_ADDRESSES = 256
 FallbackReason = Literal["down", "busy", "context", "refused"]
-"""Why another expert may be asked: this one failed, has too many requests, finds the prompt too long, or does not
-accept the gateway's address, model or key."""
+"""Why another expert may be asked: this one failed, has too many requests, finds the prompt too
+long, or does not accept the gateway's address, model or key.
+"""
 USUAL_REASONS: tuple[FallbackReason, ...] = ("down", "busy")
 ENDPOINT_ENDINGS = ("/completions", "/embeddings", "/responses", "/messages")
 
@@ -43,15 +44,24 @@ def _web_address(text: str) -> str:
     """An address that paths can be added to, without a secret in it."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("an address begins with http:// or https:// and names a host, as http://127.0.0.1:9001/v1")
+        raise ValueError(
+            "an address begins with http:// or https:// and names a host, as"
+            " http://127.0.0.1:9001/v1"
+        )
     if "@" in parts.netloc:
-        raise ValueError("an address holds no password; name a variable of the environment in api_key_env")
+        raise ValueError(
+            "an address holds no password; name a variable of the environment in"
+            " api_key_env"
+        )
     if parts.query or parts.fragment or not text.isprintable() or " " in text:
         raise ValueError("an address ends with its path, as http://127.0.0.1:9001/v1")
     _ = parts.port  # raises if it is no number
     text = text.rstrip("/")
     if text.endswith(ENDPOINT_ENDINGS):
-        raise ValueError("an address ends before /chat/completions and the like, which are added to it")
+        raise ValueError(
+            "an address ends before /chat/completions and the like, which are added"
+            " to it"
+        )
     return text
 
 
@@ -62,7 +72,10 @@ def _named(field: str, value: object) -> object:
 
 def _check_path(path: str) -> str:
     if not path.startswith("/") or not path.isprintable() or set(path) & set(" ?#"):
-        raise ValueError("a path begins with a slash, as /health, and is added to the host and port of an address")
+        raise ValueError(
+            "a path begins with a slash, as /health, and is added to the host and port"
+            " of an address"
+        )
     return path
 
 
@@ -86,30 +99,44 @@ class FallbackStep(Record):
     """An expert to ask in another's place, and for which reasons."""
 
     expert: ExpertName
-    on: Annotated[tuple[FallbackReason, ...], Field(min_length=1, strict=False)] = USUAL_REASONS
+    on: Annotated[tuple[FallbackReason, ...], Field(min_length=1, strict=False)] = (
+        USUAL_REASONS
+    )
 
 
-AnyAddress = Annotated[ExpertAddress, BeforeValidator(lambda value: _named("url", value))]
-AnyStep = Annotated[FallbackStep, BeforeValidator(lambda value: _named("expert", value))]
+AnyAddress = Annotated[
+    ExpertAddress, BeforeValidator(lambda value: _named("url", value))
+]
+AnyStep = Annotated[
+    FallbackStep, BeforeValidator(lambda value: _named("expert", value))
+]
 
 
 class Expert(Record):
     """One expert. Times are in seconds.
 
-    base_url:        what `/chat/completions` is added to; `addresses` in its place, if there are several.
+    base_url:        what `/chat/completions` is added to; `addresses` in its place, if there are
+                     several.
     api:             whose API its server speaks.
-    model:           the name by which its server knows it; embedding_model likewise, for embeddings.
-    domains:         those that it serves, or the quality of its answers in each; without it, the one of its name.
-    fallbacks:       who is asked in its place, in this order; without it, its peers and the file's fallback.
+    model:           the name by which its server knows it; embedding_model likewise, for
+                     embeddings.
+    domains:         those that it serves, or the quality of its answers in each; without it, the
+                     one of its name.
+    fallbacks:       who is asked in its place, in this order; without it, its peers and the file's
+                     fallback.
     api_key_env:     the variable of the environment that holds its key.
     quality, cost:   what its answers are worth, beside what was measured, and what they cost.
-    prompt_price, answer_price: what a million tokens cost, for the metrics; without either, an answer costs `cost`.
+    prompt_price, answer_price: what a million tokens cost, for the metrics; without either, an
+                                answer costs `cost`.
     timeout:         to the head of an answer, or to the end of one that is not streamed.
     silence:         between two pieces of a stream.
     max_concurrent:  requests at a time at each address; those that come then go to the fallback.
-    max_tokens:      of all answers to one request together; one that asks for more, or names none, gets this many.
-    health:          a path that answers 200 while an address is well, asked every `health_interval`.
-    slow_start:      how long an address takes after an outage until it has its full share again; 0: no time.
+    max_tokens:      of all answers to one request together; one that asks for more, or names none,
+                     gets this many.
+    health:          a path that answers 200 while an address is well, asked every
+                     `health_interval`.
+    slow_start:      how long an address takes after an outage until it has its full share again; 0:
+                     no time.
     """
 
     base_url: WebAddress | None = None
@@ -136,10 +163,16 @@ class Expert(Record):
     @model_validator(mode="after")
     def _places(self) -> Expert:
         if (self.base_url is None) == (not self.addresses):
-            raise ValueError("an expert has a base_url, or a list of addresses, and not both; give one of them")
+            raise ValueError(
+                "an expert has a base_url, or a list of addresses, and not both; give"
+                " one of them"
+            )
         urls = [each.url for each in self.places]
         if len(set(urls)) < len(urls):
-            raise ValueError("an address stands there twice; give it once, with a weight if it takes more requests")
+            raise ValueError(
+                "an address stands there twice; give it once, with a weight if it takes"
+                " more requests"
+            )
         return self
 
     @property
@@ -158,9 +191,15 @@ class Expert(Record):
             return None
         key = environment.get(self.api_key_env, "")
         if not key:
-            raise InputError(f"the variable {self.api_key_env} is to hold an expert's key and is not set; set it")
+            raise InputError(
+                f"the variable {self.api_key_env} is to hold an expert's key and is not"
+                " set; set it"
+            )
         if not key.isascii() or not key.isprintable() or " " in key:
-            raise InputError(f"the variable {self.api_key_env} holds no key: there are blanks or odd letters in it")
+            raise InputError(
+                f"the variable {self.api_key_env} holds no key: there are blanks or odd"
+                " letters in it"
+            )
         return key
 
 
@@ -168,8 +207,10 @@ class Experts(Record):
     """All of them.
 
     mu:       the weight of cost against quality.
-    fallback: the expert for abstentions, for domains without an expert, and for experts that are down.
-    table:    a file with their measured quality, from this file's folder on; without it, what the release says.
+    fallback: the expert for abstentions, for domains without an expert, and for experts that are
+              down.
+    table:    a file with their measured quality, from this file's folder on; without it, what the
+              release says.
     """
 
     mu: float = Field(default=0.0, ge=0)
@@ -180,22 +221,39 @@ class Experts(Record):
     @model_validator(mode="after")
     def _names(self) -> Experts:
         if AUTO in self.experts:
-            raise ValueError(f"no expert may be called {AUTO!r}: by that name clients leave the choice to the router")
+            raise ValueError(
+                f"no expert may be called {AUTO!r}: by that name clients leave the"
+                " choice to the router"
+            )
         if self.fallback is not None and self.fallback not in self.experts:
-            raise ValueError(f"the fallback {self.fallback!r} is not among the experts; add [experts.{self.fallback}]")
+            raise ValueError(
+                f"the fallback {self.fallback!r} is not among the experts; add"
+                f" [experts.{self.fallback}]"
+            )
         for name, expert in self.experts.items():
             for step in expert.fallbacks or ():
                 if step.expert == name or step.expert not in self.experts:
-                    raise ValueError(f"experts.{name}.fallbacks: {step.expert!r} is not another expert of this file")
+                    raise ValueError(
+                        f"experts.{name}.fallbacks: {step.expert!r} is not another"
+                        " expert of this file"
+                    )
         return self
 
     def servers(self, domain: str) -> dict[str, float]:
-        """The experts of a domain, and how good each is in it: those that name it; else the fallback."""
-        found = {name: each.serves(name)[domain] for name, each in self.experts.items() if domain in each.serves(name)}
+        """The experts of a domain, and how good each is in it: those that name it; else the
+        fallback.
+        """
+        found = {
+            name: each.serves(name)[domain]
+            for name, each in self.experts.items()
+            if domain in each.serves(name)
+        }
         return found or ({self.fallback: 1.0} if self.fallback is not None else {})
 
     def chain(self, name: str, peers: Sequence[str] = ()) -> tuple[FallbackStep, ...]:
-        """Who is asked in an expert's place, in order: as it says itself; else its peers, and then the fallback."""
+        """Who is asked in an expert's place, in order: as it says itself; else its peers, and then
+        the fallback.
+        """
         own = self.experts[name].fallbacks
         if own is not None:
             return own
@@ -203,31 +261,58 @@ class Experts(Record):
         return tuple(FallbackStep(expert=each) for each in names if each != name)
 
     def measured(self, table: QualityTable | None) -> QualityTable | None:
-        """The part of a table that is about these experts, in their order; None if it has no scores of theirs."""
+        """The part of a table that is about these experts, in their order; None if it has no scores
+        of theirs.
+        """
         if table is None:
             return None
-        columns = {name: place for place, name in enumerate(table.experts) if table.counts[:, place].any()}
+        columns = {
+            name: place
+            for place, name in enumerate(table.experts)
+            if table.counts[:, place].any()
+        }
         names = tuple(name for name in self.experts if name in columns)
         places = [columns[name] for name in names]
-        return QualityTable(table.domains, names, table.sums[:, places], table.counts[:, places]) if names else None
+        return (
+            QualityTable(
+                table.domains, names, table.sums[:, places], table.counts[:, places]
+            )
+            if names
+            else None
+        )
 
     def check(self, router: Router, beside: QualityTable | None = None) -> None:
-        """Raise if a decision of this router could find no expert. beside: the table that the file names."""
+        """Raise if a decision of this router could find no expert. beside: the table that the file
+        names.
+        """
         found = self.measured(beside or router.quality)
         if beside is not None and found is None:
-            raise InputError(f"{self.table} holds scores of none of these experts; measure them, or name another table")
+            raise InputError(
+                f"{self.table} holds scores of none of these experts; measure them, or"
+                " name another table"
+            )
         if self.fallback is not None:
             return
         missing = [domain for domain in router.domains if not self.servers(domain)]
         if missing and found is None:
-            raise InputError(f"there is no expert for {', '.join(missing)}; add one to the file, or a fallback")
+            raise InputError(
+                f"there is no expert for {', '.join(missing)}; add one to the file, or"
+                " a fallback"
+            )
         about = router.confidence
         if about.threshold > 0 and about.fallback not in self.experts:
-            raise InputError("the release can abstain, and there is no expert for that; name a fallback in the experts")
+            raise InputError(
+                "the release can abstain, and there is no expert for that; name a"
+                " fallback in the experts"
+            )
 
 
-def read_experts(path: Path, mu: float | None = None) -> tuple[Experts, QualityTable | None]:
-    """What the file says, and the table that it names, if it names one; mu takes the place of the file's."""
+def read_experts(
+    path: Path, mu: float | None = None
+) -> tuple[Experts, QualityTable | None]:
+    """What the file says, and the table that it names, if it names one; mu takes the place of the
+    file's.
+    """
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the file of experts in it")
     if not path.is_file():
@@ -240,11 +325,17 @@ def read_experts(path: Path, mu: float | None = None) -> tuple[Experts, QualityT
 class ExpertsFile:
     """The file and what it said last. `refresh` reads it again if it has changed."""
 
-    def __init__(self, path: Path, mu: float | None = None, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        path: Path,
+        mu: float | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
         self.path = path
         self._mu = mu
         self._environment = environment
-        self._refused_for: str | None = None  # the release that the file, as it is now, could not be used with
+        # the release that the file, as it is now, could not be used with
+        self._refused_for: str | None = None
         self.experts, self.table = self._read()
         self._stamps = self._looked_at()
 
@@ -270,16 +361,25 @@ class ExpertsFile:
         self.experts.check(router, self.table)
 
     def refresh(self, router: Router) -> bool:
-        """Whether there are other experts now; raises, and keeps the old ones, if the new file cannot be used."""
+        """Whether there are other experts now; raises, and keeps the old ones, if the new file
+        cannot be used.
+        """
         stamps = self._looked_at()
-        is_known = stamps == self._stamps and self._refused_for in (None, router.release)
+        is_known = stamps == self._stamps and self._refused_for in (
+            None,
+            router.release,
+        )
         if is_known or None in stamps:  # in the middle of being replaced
             return False
         self._stamps, self._refused_for = stamps, router.release
         experts, table = self._read()
         experts.check(router, table)
         self._refused_for = None
-        before, self.experts, self.table = (self.experts, _facts(self.table)), experts, table
+        before, self.experts, self.table = (
+            (self.experts, _facts(self.table)),
+            experts,
+            table,
+        )
         self._stamps = self._looked_at()
         return (experts, _facts(table)) != before
 
@@ -292,7 +392,10 @@ def find_experts(path: Path | None, mu: float | None = None) -> ExpertsFile | No
     """The file, if one is named; mu takes the place of what it says."""
     if path is None:
         if mu is not None:
-            raise InputError("--mu weighs the cost of experts, and there are none; name them by --experts")
+            raise InputError(
+                "--mu weighs the cost of experts, and there are none; name them by"
+                " --experts"
+            )
         return None
     if mu is not None and not 0 <= mu < math.inf:
         raise InputError(f"--mu is a weight of cost, a number from 0 on, not {mu:g}")

@@ -1,6 +1,5 @@
-"""Whom the service lets in, and how often: addresses, hosts, origins, keys and rates, as the operator chose them.
-
-Knows names of hosts and of origins, and a clock. Knows nothing of requests.
+"""Whom the service lets in, and how often: addresses, hosts, origins, keys and rates, as the
+operator chose them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ class AccessRules:
     keys:         the keys that let a client in; None: every client is let in.
     usage:        where keys with budgets are counted.
     rates:        the file in which several workers count rates together.
-    rate:         requests a second, for each key that has no rate of its own; without keys, for each address.
+    rate:         requests a second, for each key that has no rate of its own; without keys, for
+                  each address.
     hosts:        the names by which the service may be called; None: any.
     origins:      the sites whose pages may ask, besides the service's own.
     tls:          whether it is reached by TLS.
@@ -67,12 +67,20 @@ def make_rules(
     origins: Iterable[str] = (),
     tls: bool = False,
 ) -> AccessRules:
-    """The rules of a service that listens at `host`; raises if it would be open to others without a key."""
+    """The rules of a service that listens at `host`; raises if it would be open to others without a
+    key.
+    """
     check_rate_option(rate)
     if not 0 < max_body_mib <= MAX_BODY_MIB:
-        raise InputError(f"--max-body is a number of MiB, above 0 and at most {MAX_BODY_MIB}, not {max_body_mib:g}")
+        raise InputError(
+            f"--max-body is a number of MiB, above 0 and at most {MAX_BODY_MIB}, not"
+            f" {max_body_mib:g}"
+        )
     if max_held_mib < 2 * max_body_mib:
-        words = f"is at least twice --max-body, {2 * max_body_mib:g} MiB: a body, and what an expert is sent of it"
+        words = (
+            f"is at least twice --max-body, {2 * max_body_mib:g} MiB: a body, and what"
+            " an expert is sent of it"
+        )
         raise InputError(f"--max-held {words}; not {max_held_mib:g}")
     ring = None if keys is None else KeyRing(keys)
     if ring is None and not is_loopback(host):
@@ -81,7 +89,10 @@ def make_rules(
             "make one with `ridgeway keys add FILE NAME` and give --keys FILE"
         )
     if ring is not None and not len(ring):
-        raise InputError("the file of --keys holds no key, so nobody could ask; make one with `ridgeway keys add`")
+        raise InputError(
+            "the file of --keys holds no key, so nobody could ask; make one with"
+            " `ridgeway keys add`"
+        )
     return AccessRules(
         keys=ring,
         usage=None if keys is None else UsageBook(usage_path(keys)),
@@ -106,8 +117,9 @@ def is_loopback(host: str) -> bool:
 def allowed_hosts(host: str, given: Iterable[str]) -> frozenset[bytes] | None:
     """The names in a request's Host that are taken, without ports.
 
-    A page of any site can have its own name resolved to 127.0.0.1 and then read what is served there; its requests
-    carry its own name in Host. Where keys guard the service, such a page has none.
+    A page of any site can have its own name resolved to 127.0.0.1 and then read what is served
+    there; its requests carry its own name in Host. Where keys guard the service, such a page has
+    none.
     """
     names = {*given, *((*LOOPBACK, host) if is_loopback(host) else ())}
     return frozenset(_plain_name(name) for name in names) if names else None
@@ -142,14 +154,24 @@ def allowed_origin(text: str) -> bytes:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.query:
-        raise InputError(f"--allow-origin {text} is not an origin; write https://app.example.com, one option for each")
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.path not in ("", "/")
+        or parts.query
+    ):
+        raise InputError(
+            f"--allow-origin {text} is not an origin; write https://app.example.com,"
+            " one option for each"
+        )
     usual = {"http": 80, "https": 443}[parts.scheme]
     try:
         name = _bracketed(parts.hostname).encode("idna").decode()
     except UnicodeError:
         raise InputError(f"--allow-origin {text} does not name a host") from None
-    return f"{parts.scheme}://{name}{'' if port in (None, usual) else f':{port}'}".encode()
+    return (
+        f"{parts.scheme}://{name}{'' if port in (None, usual) else f':{port}'}".encode()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +187,15 @@ def rate_of(per_s: float) -> Rate:
 
 
 class RateLimiter:
-    """A bucket of requests for every client; one number each, the time by which what was taken is paid off.
+    """A bucket of requests for every client; one number each, the time by which what was taken is
+    paid off.
 
-    max_clients: of more, the buckets of those that asked last are kept; a bucket that is made anew is full.
+    max_clients: of more, the buckets of those that asked last are kept; a bucket that is made anew
+                 is full.
     shared:      where several processes keep their buckets together.
 
-    Law: in any t seconds no client is let through more than per_s·(t + a tick) + burst times, whatever others do.
+    Law: in any t seconds no client is let through more than per_s·(t + a tick) + burst times,
+    whatever others do.
     """
 
     def __init__(
@@ -203,7 +228,9 @@ class RateLimiter:
 
 
 def _settled(paid: float, now: float, rate: Rate) -> tuple[float, float]:
-    """The time by which what was taken is paid off after one more request, and how long that is too early."""
+    """The time by which what was taken is paid off after one more request, and how long that is too
+    early.
+    """
     paid = max(paid, now)
     early = paid - now - (rate.burst - 1) / rate.per_s
     return (paid, early) if early > TICK_S else (paid + 1 / rate.per_s, 0.0)

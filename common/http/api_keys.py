@@ -1,10 +1,9 @@
-"""API keys: a TOML file of their names and hashes, and the ring of keys that requests are checked against.
+"""API keys: a TOML file of their names and hashes, and the ring of keys that requests are checked
+against.
 
-A key is 256 random bits, so no one can find one that fits a plain SHA-256. A slow hash protects passwords, which
-people choose and which can be guessed; here it would only cost each request its time. The key is shown once and kept
-nowhere.
-
-Knows files. Knows nothing of HTTP.
+A key is 256 random bits, so no one can find one that fits a plain SHA-256. A slow hash protects
+passwords, which people choose and which can be guessed; here it would only cost each request its
+time. The key is shown once and kept nowhere.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ log = logging.getLogger("ridgeway.http")
 
 
 class KeyRecord(BaseModel):
-    """What is known of a key: whose it is, what it is for, its requests a second, if it has a rate of its own, and its
-    budget.
+    """What is known of a key: whose it is, what it is for, its requests a second, if it has a rate
+    of its own, and its budget.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,8 +59,15 @@ class KeyRecord(BaseModel):
 
     @model_validator(mode="after")
     def _window_and_limit(self) -> KeyRecord:
-        if (self.window is None) != (self.max_requests is None and self.max_tokens is None and self.max_cost is None):
-            raise ValueError("a window, and one or more of max_requests, max_tokens and max_cost, go together")
+        if (self.window is None) != (
+            self.max_requests is None
+            and self.max_tokens is None
+            and self.max_cost is None
+        ):
+            raise ValueError(
+                "a window, and one or more of max_requests, max_tokens and max_cost, go"
+                " together"
+            )
         return self
 
     @property
@@ -83,7 +89,9 @@ class KeysFile(BaseModel):
     @field_validator("keys")
     @classmethod
     def _each_once(cls, keys: list[KeyRecord]) -> list[KeyRecord]:
-        if len({each.name for each in keys}) < len(keys) or len({each.sha256 for each in keys}) < len(keys):
+        if len({each.name for each in keys}) < len(keys) or len(
+            {each.sha256 for each in keys}
+        ) < len(keys):
             raise ValueError("a name or a hash stands there twice")
         return keys
 
@@ -91,7 +99,11 @@ class KeysFile(BaseModel):
         lines = [ABOUT]
         for record in self.keys:
             fields = record.model_dump(exclude_none=True, exclude_defaults=True)
-            lines += ["[[keys]]", *(f"{name} = {toml_literal(value)}" for name, value in fields.items()), ""]
+            lines += [
+                "[[keys]]",
+                *(f"{name} = {toml_literal(value)}" for name, value in fields.items()),
+                "",
+            ]
         return "\n".join(lines)
 
 
@@ -100,9 +112,14 @@ def read_keys(path: Path) -> list[KeyRecord]:
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the file of keys in it")
     if not path.is_file():
-        raise InputError(f"there is no file of keys at {path}; `ridgeway keys add` makes one")
+        raise InputError(
+            f"there is no file of keys at {path}; `ridgeway keys add` makes one"
+        )
     if path.stat().st_mode & OTHERS_MAY_WRITE:
-        raise InputError(f"others than its owner may write {path}, and so give themselves a key; chmod 600 it")
+        raise InputError(
+            f"others than its owner may write {path}, and so give themselves a key;"
+            " chmod 600 it"
+        )
     return read_settings(path, KeysFile).keys
 
 
@@ -120,27 +137,39 @@ def add_key(
     check_rate_option(rate)
     try:
         digest = hashlib.sha256(key.encode()).hexdigest()
-        record = KeyRecord(name=name, sha256=digest, created=created, rate=rate, scope=scope)
+        record = KeyRecord(
+            name=name, sha256=digest, created=created, rate=rate, scope=scope
+        )
         if budget is not None:
-            limits = {"max_requests": budget.requests, "max_tokens": budget.tokens, "max_cost": budget.cost}
+            limits = {
+                "max_requests": budget.requests,
+                "max_tokens": budget.tokens,
+                "max_cost": budget.cost,
+            }
             record = record.model_copy(update={"window": budget.window, **limits})
     except ValueError:
         raise InputError(
-            f"{name!r} is no name of a key: that is up to 64 letters, digits and . _ @ -, a letter or a digit first"
+            f"{name!r} is no name of a key: that is up to 64 letters, digits and . _ @"
+            " -, a letter or a digit first"
         ) from None
     check_output(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path.parent):
         known = read_keys(path) if path.exists() else []
         if any(each.name == name for each in known):
-            raise InputError(f"there is a key of the name {name} already; revoke it first, or choose another name")
+            raise InputError(
+                f"there is a key of the name {name} already; revoke it first, or choose"
+                " another name"
+            )
         _write(path, [*known, record])
     return key, record
 
 
 def check_rate_option(rate: float | None) -> None:
     if rate is not None and not 0 < rate < math.inf:
-        raise InputError(f"--rate is a number of requests a second, above 0, not {rate:g}")
+        raise InputError(
+            f"--rate is a number of requests a second, above 0, not {rate:g}"
+        )
 
 
 def revoke_key(path: Path, name: str) -> None:
@@ -152,7 +181,9 @@ def revoke_key(path: Path, name: str) -> None:
         left = [each for each in known if each.name != name]
         if len(left) == len(known):
             names = ", ".join(each.name for each in known) or "no keys at all"
-            raise InputError(f"there is no key of the name {name}; the file has {names}")
+            raise InputError(
+                f"there is no key of the name {name}; the file has {names}"
+            )
         _write(path, left)
 
 
@@ -174,8 +205,9 @@ def _alone(folder: Path) -> Iterator[None]:
 class KeyRing:
     """The keys of a file as they are now.
 
-    A file that cannot be read, or is not well written, is refused when it changes, and the keys before it stay. A file
-    that was emptied or removed is taken at its word: no key is left, and no client is let in until there is one again.
+    A file that cannot be read, or is not well written, is refused when it changes, and the keys
+    before it stay. A file that was emptied or removed is taken at its word: no key is left, and no
+    client is let in until there is one again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -187,7 +219,9 @@ class KeyRing:
         return len(self._held)
 
     def find(self, presented: bytes) -> KeyRecord | None:
-        """The record of a key. Each is looked at, so that the time taken does not tell which were close."""
+        """The record of a key. Each is looked at, so that the time taken does not tell which were
+        close.
+        """
         digest = hashlib.sha256(presented).digest()
         found = None
         for held, record in self._held:
@@ -203,17 +237,27 @@ class KeyRing:
         self._stamp = stamp
         if stamp is None:
             self._held = ()
-            log.error("the file of keys has gone: no key is taken until there is one again")
+            log.error(
+                "the file of keys has gone: no key is taken until there is one again"
+            )
             return
         try:
             self._held = _held(read_keys(self._path))
         except OSError:
             self._stamp = []  # that may pass, and a key may have been revoked: look again
-            log.error("the new file of keys cannot be read now; it is tried again, and the old keys stay until then")
+            log.error(
+                "the new file of keys cannot be read now; it is tried again, and the"
+                " old keys stay until then"
+            )
         except InputError:
-            log.error("the new file of keys is refused and the old keys stay; `ridgeway keys list` says what is wrong")
+            log.error(
+                "the new file of keys is refused and the old keys stay; `ridgeway keys"
+                " list` says what is wrong"
+            )
         else:
-            log.warning("the file of keys has changed; it holds %d now", len(self._held))
+            log.warning(
+                "the file of keys has changed; it holds %d now", len(self._held)
+            )
 
 
 def _held(records: list[KeyRecord]) -> tuple[tuple[bytes, KeyRecord], ...]:

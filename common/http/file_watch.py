@@ -1,6 +1,6 @@
 """While a server runs, its files are looked at again and again: keys, certificates, releases.
 
-Knows asyncio. What is looked at, and what is done about it, is somebody else's job.
+What is looked at, and what is done about it, is somebody else's job.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ Look = Callable[[], None]
 
 
 @contextlib.asynccontextmanager
-async def watching(looks: Iterable[Look], every_s: float = WATCH_S) -> AsyncIterator[None]:
-    """Look in this way, each on its own: one that takes long does not hold up another. Not at all if `every_s` is 0."""
+async def watching(
+    looks: Iterable[Look], every_s: float = WATCH_S
+) -> AsyncIterator[None]:
+    """Look in this way, each on its own: one that takes long does not hold up another. Not at all
+    if `every_s` is 0.
+    """
     tasks = [asyncio.create_task(_watch(look, every_s)) for look in looks if every_s]
     try:
         yield

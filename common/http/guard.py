@@ -1,9 +1,11 @@
-"""The guard: every request passes it before anything else looks at it, and every answer on its way out.
+"""The guard: every request passes it before anything else looks at it, and every answer on its way
+out.
 
-In: the host it was sent to, the page it came from, the key, how often, how many at once, how long its body is.
-Out: headers that keep browsers safe, a count, and no traceback. Bodies of answers pass untouched, piece by piece.
+In: the host it was sent to, the page it came from, the key, how often, how many at once, how long
+its body is. Out: headers that keep browsers safe, a count, and no traceback. Bodies of answers pass
+untouched, piece by piece.
 
-Knows ASGI and HTTP's headers. Keeps nothing of a body. Knows nothing of routing and experts.
+ Keeps nothing of a body.
 """
 
 from __future__ import annotations
@@ -18,12 +20,28 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeway.common.base.schema import client_network
-from ridgeway.common.http.access_rules import AccessRules, Rate, RateLimiter, host_name, rate_of
+from ridgeway.common.http.access_rules import (
+    AccessRules,
+    Rate,
+    RateLimiter,
+    host_name,
+    rate_of,
+)
 from ridgeway.common.http.held_bytes import HeldBytes, Holding, begin_holding
-from ridgeway.common.http.http_errors import ANTHROPIC_PATH, CLIENT_GONE, Problem, RefusedRequest, problem_of
+from ridgeway.common.http.http_errors import (
+    ANTHROPIC_PATH,
+    CLIENT_GONE,
+    Problem,
+    RefusedRequest,
+    problem_of,
+)
 from ridgeway.common.http.key_budgets import KeyAccount
 from ridgeway.common.http.log_lines import FIELDS
-from ridgeway.common.http.request_context import RequestContext, begin_request, current_request
+from ridgeway.common.http.request_context import (
+    RequestContext,
+    begin_request,
+    current_request,
+)
 from ridgeway.common.http.request_metrics import RequestMetrics
 from ridgeway.common.http.workers import SharedTimes
 
@@ -53,8 +71,8 @@ MAX_PIECE_BYTES = 16 * 1024
 """A longer body of an answer is handed to the connection in pieces, as the client takes them."""
 
 CONTENT_POLICY = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    b" connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 SECURITY_HEADERS: Headers = [
     (b"content-security-policy", CONTENT_POLICY),
@@ -62,13 +80,18 @@ SECURITY_HEADERS: Headers = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    (
+        b"permissions-policy",
+        b"camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    ),
 ]
 NO_STORE = (b"cache-control", b"no-store")
 TLS_ONLY = (b"strict-transport-security", b"max-age=31536000")
 PREFLIGHT_HEADERS = {
     "access-control-allow-methods": "GET, POST",
-    "access-control-allow-headers": "authorization, api-key, x-api-key, content-type, *",
+    "access-control-allow-headers": (
+        "authorization, api-key, x-api-key, content-type, *"
+    ),
     "access-control-max-age": "600",
 }
 """What a browser is told that asks whether a page of an allowed site may ask."""
@@ -76,14 +99,24 @@ PREFLIGHT_HEADERS = {
 
 def cross_origin_headers(origin: bytes) -> Headers:
     """What lets a page of an allowed site read the answer."""
-    return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", b"*"), (b"vary", b"origin")]
+    return [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"*"),
+        (b"vary", b"origin"),
+    ]
 
 
-OWN_HEADERS = frozenset(name for name, _ in [*SECURITY_HEADERS, TLS_ONLY, *cross_origin_headers(b"")]) - {b"vary"}
+OWN_HEADERS = frozenset(
+    name for name, _ in [*SECURITY_HEADERS, TLS_ONLY, *cross_origin_headers(b"")]
+) - {b"vary"}
 
 
-def with_security_headers(headers: Iterable[tuple[bytes, bytes]], own: Headers) -> Headers:
-    """The headers of an answer and our own; ours replace its own, but an answer may say how long to keep it."""
+def with_security_headers(
+    headers: Iterable[tuple[bytes, bytes]], own: Headers
+) -> Headers:
+    """The headers of an answer and our own; ours replace its own, but an answer may say how long to
+    keep it.
+    """
     theirs = [each for each in headers if each[0] not in OWN_HEADERS]
     for name, _ in theirs:
         if name == b"cache-control":
@@ -93,7 +126,11 @@ def with_security_headers(headers: Iterable[tuple[bytes, bytes]], own: Headers) 
 
 class RequestGuard:
     def __init__(
-        self, app: ASGIApp, rules: AccessRules, metrics: RequestMetrics, clock: Callable[[], float] = time.monotonic
+        self,
+        app: ASGIApp,
+        rules: AccessRules,
+        metrics: RequestMetrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app = app
         self._rules = rules
@@ -108,7 +145,9 @@ class RequestGuard:
         self._draining = False
 
     def drain(self, is_ready: bool = False) -> None:
-        """Go on serving, but say that the service is not ready any more, and let no connection stay open."""
+        """Go on serving, but say that the service is not ready any more, and let no connection stay
+        open.
+        """
         self._draining = not is_ready
         self._headers = [*self._headers, (b"connection", b"close")]
 
@@ -124,16 +163,28 @@ class RequestGuard:
         try:
             self._check_caller(scope, headers, answer)
             if is_preflight(scope, headers):
-                await Response(status_code=204, headers=PREFLIGHT_HEADERS)(scope, receive, answer)
+                await Response(status_code=204, headers=PREFLIGHT_HEADERS)(
+                    scope, receive, answer
+                )
                 return
             account = self._check_key(scope, headers)
             if account is not None:
-                answer.headers = [*answer.headers, *((n.encode(), v.encode()) for n, v in account.headers.items())]
+                answer.headers = [
+                    *answer.headers,
+                    *((n.encode(), v.encode()) for n, v in account.headers.items()),
+                ]
             if self._draining and scope["path"] == READY_PATH:
-                raise RefusedRequest("draining", 503, "the service is stopping", code="draining")
-            if self._serving >= self._rules.max_requests and scope["path"] not in HEALTH_PATHS:
+                raise RefusedRequest(
+                    "draining", 503, "the service is stopping", code="draining"
+                )
+            if (
+                self._serving >= self._rules.max_requests
+                and scope["path"] not in HEALTH_PATHS
+            ):
                 words = "too many requests are being served"
-                raise RefusedRequest("load", 503, words, code="overloaded", headers=retry_after(1.0))
+                raise RefusedRequest(
+                    "load", 503, words, code="overloaded", headers=retry_after(1.0)
+                )
             check_length(headers.get(b"content-length"), self._rules.max_body_bytes)
         except RefusedRequest as refused:
             self._counter.turned_away(refused)
@@ -142,13 +193,24 @@ class RequestGuard:
         holding = Holding(self.held)
         begin_holding(holding)
         if b"content-length" in headers or b"transfer-encoding" in headers:
-            receive = LimitedBody(receive, scope, self._rules.max_body_bytes, holding, self._counter.refused)
+            receive = LimitedBody(
+                receive,
+                scope,
+                self._rules.max_body_bytes,
+                holding,
+                self._counter.refused,
+            )
         self._serving += 1
         self._counter.in_flight.set(self._serving)
         try:
             await self.app(scope, receive, answer)
         except asyncio.CancelledError:  # the service stops, and has waited long enough
-            stopping = Problem(503, "the service is stopping; ask again", code="stopping", headers=retry_after(1.0))
+            stopping = Problem(
+                503,
+                "the service is stopping; ask again",
+                code="stopping",
+                headers=retry_after(1.0),
+            )
             await answer.say(stopping, scope, receive)
             raise
         except Exception as error:  # whatever the application raises ends here
@@ -160,34 +222,49 @@ class RequestGuard:
             holding.let_go()
         self._counter.served(scope, answer.status, time.perf_counter() - began, request)
 
-    def _check_caller(self, scope: Scope, headers: RequestHeaders, answer: GuardedAnswer) -> None:
+    def _check_caller(
+        self, scope: Scope, headers: RequestHeaders, answer: GuardedAnswer
+    ) -> None:
         """Refuse what a browser was talked into by a page of another site."""
         rules = self._rules
         if sum(name == b"host" for name, _ in scope["headers"]) > 1:
-            raise RefusedRequest("host", 400, "the request names several hosts", code="invalid_host")
+            raise RefusedRequest(
+                "host", 400, "the request names several hosts", code="invalid_host"
+            )
         host = headers.get(b"host", b"").lower()
         if rules.hosts is not None and host_name(host) not in rules.hosts:
             words = "the service is not called by this name; see --allow-host"
             raise RefusedRequest("host", 403, words, code="host_not_allowed")
         origin = headers.get(b"origin")
         if origin is None:
-            is_foreign = headers.get(b"sec-fetch-site") in FOREIGN_SITES and not is_open(scope)
+            is_foreign = headers.get(
+                b"sec-fetch-site"
+            ) in FOREIGN_SITES and not is_open(scope)
         elif origin in rules.origins:
             is_foreign = False
             answer.headers = [*self._headers, *cross_origin_headers(origin)]
         else:
-            own = (b"https://" + host,) if rules.tls else (b"https://" + host, b"http://" + host)
-            is_foreign = origin not in own  # if a proxy speaks TLS for us, its own pages come by https
+            own = (
+                (b"https://" + host,)
+                if rules.tls
+                else (b"https://" + host, b"http://" + host)
+            )
+            # if a proxy speaks TLS for us, its own pages come by https
+            is_foreign = origin not in own
         if is_foreign:
             words = "a page of another site may not ask; see --allow-origin"
             raise RefusedRequest("origin", 403, words, code="origin_not_allowed")
 
     def _check_key(self, scope: Scope, headers: RequestHeaders) -> KeyAccount | None:
-        """Find out who asks, and refuse those who may not, or ask too often. The key goes no further."""
+        """Find out who asks, and refuse those who may not, or ask too often. The key goes no
+        further.
+        """
         ring = self._rules.keys
         presented = presented_key(headers)
         if not KEY_HEADERS.isdisjoint(headers):
-            scope["headers"] = [each for each in scope["headers"] if each[0] not in KEY_HEADERS]
+            scope["headers"] = [
+                each for each in scope["headers"] if each[0] not in KEY_HEADERS
+            ]
         if ring is None:
             if self._rate is not None and scope["path"] not in HEALTH_PATHS:
                 self._check_address(scope, self._rate)
@@ -198,7 +275,11 @@ class RequestGuard:
             self._check_stranger(scope, presented)
             return None
         current_request().key = record.name
-        if record.scope == "metrics" and scope["path"] != METRICS_PATH and not is_open(scope):
+        if (
+            record.scope == "metrics"
+            and scope["path"] != METRICS_PATH
+            and not is_open(scope)
+        ):
             words = f"this key is for {METRICS_PATH} alone; ask with another"
             raise RefusedRequest("scope", 403, words, code="key_scope")
         rate = self._rate if record.rate is None else rate_of(record.rate)
@@ -216,8 +297,18 @@ class RequestGuard:
             return
         self._check_address(scope, STRANGER_RATE)
         if not is_open(scope):
-            words = "this key is not known" if presented else "a key is needed: send Authorization: Bearer KEY"
-            raise RefusedRequest("key", 401, words, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
+            words = (
+                "this key is not known"
+                if presented
+                else "a key is needed: send Authorization: Bearer KEY"
+            )
+            raise RefusedRequest(
+                "key",
+                401,
+                words,
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
 
     def _check_address(self, scope: Scope, rate: Rate) -> None:
         client = scope.get("client")
@@ -225,12 +316,22 @@ class RequestGuard:
 
 
 class LimitedBody:
-    """`receive` of a request with a body, which it holds. What is wrong is raised where it is read, and told `refused`.
+    """`receive` of a request with a body, which it holds. What is wrong is raised where it is read,
+    and told `refused`.
 
-    The rest of a refused body is not kept: the connection lets it go by, and is closed if it goes on for long.
+    The rest of a refused body is not kept: the connection lets it go by, and is closed if it goes
+    on for long.
     """
 
-    __slots__ = ("_ended", "_holding", "_left", "_max_bytes", "_receive", "_refused", "_scope")
+    __slots__ = (
+        "_ended",
+        "_holding",
+        "_left",
+        "_max_bytes",
+        "_receive",
+        "_refused",
+        "_scope",
+    )
 
     def __init__(
         self,
@@ -260,7 +361,9 @@ class LimitedBody:
             refused = too_large(self._max_bytes)
         elif not self._ended and BODY_IS_SLOW in self._scope:
             words = "the body did not come in time"
-            refused = RefusedRequest("slow", 408, words, code="slow_body", headers={"connection": "close"})
+            refused = RefusedRequest(
+                "slow", 408, words, code="slow_body", headers={"connection": "close"}
+            )
         else:
             self._holding.add(size)
             return event
@@ -269,27 +372,42 @@ class LimitedBody:
 
 
 class GuardedAnswer:
-    """`send` of one request: adds our headers to the answer's, and sees its status (0 before it is sent)."""
+    """`send` of one request: adds our headers to the answer's, and sees its status (0 before it is
+    sent).
+    """
 
     __slots__ = ("_ids", "_send", "headers", "status")
 
-    def __init__(self, send: Send, headers: Headers, request_id: str, path: str) -> None:
+    def __init__(
+        self, send: Send, headers: Headers, request_id: str, path: str
+    ) -> None:
         self._send = send
         self.headers = headers
         self.status = 0
-        named = (b"x-request-id", b"request-id") if path.startswith(ANTHROPIC_PATH) else (b"x-request-id",)
+        named = (
+            (b"x-request-id", b"request-id")
+            if path.startswith(ANTHROPIC_PATH)
+            else (b"x-request-id",)
+        )
         self._ids = [(name, request_id.encode()) for name in named]
 
     async def __call__(self, event: Message) -> None:
         if event["type"] == "http.response.start":
             self.status = event["status"]
-            event["headers"] = with_security_headers(event.get("headers", ()), self.headers) + self._ids
+            event["headers"] = (
+                with_security_headers(event.get("headers", ()), self.headers)
+                + self._ids
+            )
         elif len(body := event.get("body", b"")) > MAX_PIECE_BYTES:
             view = memoryview(body)
             last = (len(body) - 1) // MAX_PIECE_BYTES * MAX_PIECE_BYTES
-            for start in range(0, last, MAX_PIECE_BYTES):  # the client's pace holds up what is long
+            for start in range(
+                0, last, MAX_PIECE_BYTES
+            ):  # the client's pace holds up what is long
                 piece = view[start : start + MAX_PIECE_BYTES]
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self._send(
+                    {"type": "http.response.body", "body": piece, "more_body": True}
+                )
             event["body"] = view[last:]
         await self._send(event)
 
@@ -300,25 +418,45 @@ class GuardedAnswer:
 
 
 class RequestCounter:
-    """Counts answers by the path they belong to, unknown ones together, so that no client can fill the metrics."""
+    """Counts answers by the path they belong to, unknown ones together, so that no client can fill
+    the metrics.
+    """
 
     def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
         self.in_flight = metrics.in_flight
         self._kept: dict[tuple[str, int], tuple[Any, Any]] = {}
 
-    def served(self, scope: Scope, status: int, seconds: float, request: RequestContext) -> None:
-        """The path is as the application has it: a model's address is one of many, and nothing asked for is in it."""
-        path = str(scope.get(PATH_SERVED) or getattr(scope.get("route"), "path", OTHER_PATH))
+    def served(
+        self, scope: Scope, status: int, seconds: float, request: RequestContext
+    ) -> None:
+        """The path is as the application has it: a model's address is one of many, and nothing
+        asked for is in it.
+        """
+        path = str(
+            scope.get(PATH_SERVED) or getattr(scope.get("route"), "path", OTHER_PATH)
+        )
         place = path, status or CLIENT_GONE
-        if place not in self._kept:  # finding a metric by its labels takes as long as counting
-            self._kept[place] = self._metrics.requests.labels(*place), self._metrics.request_seconds.labels(path)
+        if (
+            place not in self._kept
+        ):  # finding a metric by its labels takes as long as counting
+            self._kept[place] = (
+                self._metrics.requests.labels(*place),
+                self._metrics.request_seconds.labels(path),
+            )
         counter, times = self._kept[place]
         counter.inc()
         times.observe(seconds)
         if log.isEnabledFor(logging.INFO):
-            own = {"path": path, "status": place[1], "seconds": round(seconds, 6), "request_id": request.id}
-            log.info("answered", extra={FIELDS: own | {"key": request.key} | request.told})
+            own = {
+                "path": path,
+                "status": place[1],
+                "seconds": round(seconds, 6),
+                "request_id": request.id,
+            }
+            log.info(
+                "answered", extra={FIELDS: own | {"key": request.key} | request.told}
+            )
 
     def turned_away(self, refused: RefusedRequest) -> None:
         """Count a request that went no further than the guard."""
@@ -330,14 +468,22 @@ class RequestCounter:
 
 
 def is_open(scope: Scope) -> bool:
-    """Whether a request needs no key: the page, the description of the API, and whether the service is well."""
+    """Whether a request needs no key: the page, the description of the API, and whether the service
+    is well.
+    """
     path: str = scope["path"]
-    return (path in OPEN_PATHS or path.startswith(ASSET_PREFIX)) and scope["method"] in ("GET", "HEAD")
+    return (path in OPEN_PATHS or path.startswith(ASSET_PREFIX)) and scope[
+        "method"
+    ] in ("GET", "HEAD")
 
 
 def is_preflight(scope: Scope, headers: RequestHeaders) -> bool:
     """Whether a browser only asks whether a page of another site may ask."""
-    return scope["method"] == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
+    return (
+        scope["method"] == "OPTIONS"
+        and b"origin" in headers
+        and b"access-control-request-method" in headers
+    )
 
 
 def check_length(announced: bytes | None, max_bytes: int) -> None:
@@ -345,13 +491,20 @@ def check_length(announced: bytes | None, max_bytes: int) -> None:
     if announced is None:
         return
     if not announced.isdigit():
-        raise RefusedRequest("size", 400, "the header Content-Length is not a number", code="invalid_length")
+        raise RefusedRequest(
+            "size",
+            400,
+            "the header Content-Length is not a number",
+            code="invalid_length",
+        )
     if len(announced) > 18 or int(announced) > max_bytes:
         raise too_large(max_bytes)
 
 
 def too_large(max_bytes: int) -> RefusedRequest:
-    words = f"the body is larger than {max_bytes / 1024**2:g} MiB, the most that is taken"
+    words = (
+        f"the body is larger than {max_bytes / 1024**2:g} MiB, the most that is taken"
+    )
     return RefusedRequest("size", 413, words, code="body_too_large")
 
 
@@ -359,11 +512,15 @@ def check_rate(limiter: RateLimiter, who: str, rate: Rate) -> None:
     wait_s = limiter.wait_s(who, rate)
     if wait_s:
         words = "too many requests; ask more slowly"
-        raise RefusedRequest("rate", 429, words, code="rate_limit_exceeded", headers=retry_after(wait_s))
+        raise RefusedRequest(
+            "rate", 429, words, code="rate_limit_exceeded", headers=retry_after(wait_s)
+        )
 
 
 def presented_key(headers: RequestHeaders) -> bytes | None:
-    """The key that came with a request: as Authorization: Bearer KEY, or as api-key: KEY or x-api-key: KEY."""
+    """The key that came with a request: as Authorization: Bearer KEY, or as api-key: KEY or
+    x-api-key: KEY.
+    """
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer" and key:
         return key.strip()

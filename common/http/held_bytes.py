@@ -1,9 +1,9 @@
-"""How many bytes of bodies and answers are held at once: what bounds the memory of a server, however large each is.
+"""How many bytes of bodies and answers are held at once: what bounds the memory of a server,
+however large each is.
 
-Every body that is read, every text that waits and every answer that is put together is counted from then until its
-request has ended. Where the limit is reached, the one who would hold more is told to come again; the others go on.
-
-Knows numbers, and which request is being served. Knows nothing of what is held.
+Every body that is read, every text that waits and every answer that is put together is counted from
+then until its request has ended. Where the limit is reached, the one who would hold more is told to
+come again; the others go on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class HeldBytes:
 
 
 class Holding:
-    """What one request or connection holds. Law: the total is the sum over all of them, and never above the limit."""
+    """What one request or connection holds. Law: the total is the sum over all of them, and never
+    above the limit.
+    """
 
     __slots__ = ("_all", "size")
 
@@ -40,7 +42,9 @@ class Holding:
         """Count bytes, or raise if they are too many beside those of the others."""
         if self._all.total + size > self._all.limit:
             words = "the service holds as much as it may at once; ask again soon"
-            refused = RefusedRequest("load", 503, words, code="overloaded", headers={"retry-after": "1"})
+            refused = RefusedRequest(
+                "load", 503, words, code="overloaded", headers={"retry-after": "1"}
+            )
             self._all.refused(refused)
             raise refused
         self._all.total += size
@@ -60,7 +64,9 @@ def begin_holding(holding: Holding) -> None:
 
 
 def hold(size: int) -> None:
-    """Count bytes that are held until the request being served has ended; raises if they are too many."""
+    """Count bytes that are held until the request being served has ended; raises if they are too
+    many.
+    """
     holding = _current.get()
     if holding is not None:
         holding.add(size)

@@ -1,9 +1,11 @@
-"""What a client did wrong, or what went wrong for it, in the shape that its own API has: OpenAI's, or Anthropic's.
+"""What a client did wrong, or what went wrong for it, in the shape that its own API has: OpenAI's,
+or Anthropic's.
 
-    {"error": {"message": "…", "type": "invalid_request_error", "param": null, "code": "model_not_found"}}
+    {"error": {"message": "…", "type": "invalid_request_error", "param": null, "code":
+    "model_not_found"}}
     {"type": "error", "error": {"type": "invalid_request_error", "message": "…"}}
 
-Knows HTTP's statuses. Messages hold no prompt, no path and no traceback.
+ Messages hold no prompt, no path and no traceback.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from starlette.exceptions import HTTPException
 log = logging.getLogger("ridgeway.http")
 
 CLIENT_GONE = 499
-"""The status that is counted for a client that left before it was answered; no client is sent it."""
+"""The status that is counted for a client that left before it was answered; no client is sent it.
+"""
 
 ERROR_TYPES = {
     401: "authentication_error",
@@ -35,7 +38,11 @@ ERROR_TYPES = {
 
 ANTHROPIC_PATH = "/v1/messages"
 """What lies at this address, and below, is Anthropic's API."""
-ANTHROPIC_TYPES = ERROR_TYPES | {413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
+ANTHROPIC_TYPES = ERROR_TYPES | {
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 class ClientGone(Exception):
@@ -55,8 +62,13 @@ class Problem(Exception):
     def body(self, path: str = "") -> bytes:
         """path: where the request went, which tells whose API the client speaks."""
         if path.startswith(ANTHROPIC_PATH):
-            kind = ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
-            return to_json({"type": "error", "error": {"type": kind, "message": self.message}})
+            kind = ANTHROPIC_TYPES.get(
+                self.status,
+                "api_error" if self.status >= 500 else "invalid_request_error",
+            )
+            return to_json(
+                {"type": "error", "error": {"type": kind, "message": self.message}}
+            )
         return to_json({"error": self._facts()})
 
     def event(self, path: str = "") -> bytes:
@@ -70,11 +82,23 @@ class Problem(Exception):
         return b"data: " + self.body(path) + b"\n\n"
 
     def _facts(self) -> dict[str, str | None]:
-        kind = ERROR_TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        kind = ERROR_TYPES.get(
+            self.status,
+            "server_error" if self.status >= 500 else "invalid_request_error",
+        )
+        return {
+            "message": self.message,
+            "type": kind,
+            "param": self.param,
+            "code": self.code,
+        }
 
-    def response(self, path: str = "", headers: Mapping[str, str] | None = None) -> Response:
-        return Response(self.body(path), self.status, headers or self.headers, "application/json")
+    def response(
+        self, path: str = "", headers: Mapping[str, str] | None = None
+    ) -> Response:
+        return Response(
+            self.body(path), self.status, headers or self.headers, "application/json"
+        )
 
 
 class RefusedRequest(Problem):
@@ -88,27 +112,47 @@ class RefusedRequest(Problem):
 def validation_problem(error: ValidationError | RequestValidationError) -> Problem:
     """The first thing that a check of the body found, without the value it found it in."""
     without = {"include_url": False, "include_context": False, "include_input": False}
-    first = (error.errors() if isinstance(error, RequestValidationError) else error.errors(**without))[0]
+    first = (
+        error.errors()
+        if isinstance(error, RequestValidationError)
+        else error.errors(**without)
+    )[0]
     if first["type"] == "json_invalid":
         return Problem(400, "the body is not valid JSON", code="invalid_json")
     # `str` and `list[ContentPart]` on the way to a field only say as what it was read
-    where = ".".join(part for part in map(str, first["loc"]) if part not in ("body", "str") and "[" not in part)
+    where = ".".join(
+        part
+        for part in map(str, first["loc"])
+        if part not in ("body", "str") and "[" not in part
+    )
     words = first["msg"].removeprefix("Value error, ")
-    return Problem(400, f"{where or 'the body'}: {words}", code="invalid_value", param=where or None)
+    return Problem(
+        400,
+        f"{where or 'the body'}: {words}",
+        code="invalid_value",
+        param=where or None,
+    )
 
 
 def problem_of(error: Exception) -> Problem:
-    """What a client is told of any error. Of a mistake of ours the kind goes to the log, and nothing to the client."""
+    """What a client is told of any error. Of a mistake of ours the kind goes to the log, and
+    nothing to the client.
+    """
     if isinstance(error, Problem):
         return error
     if isinstance(error, RequestValidationError):
         return validation_problem(error)
     if isinstance(error, HTTPException):
-        words = {404: "there is nothing at this address", 405: "this address has no such method"}
+        words = {
+            404: "there is nothing at this address",
+            405: "this address has no such method",
+        }
         message = words.get(error.status_code, str(error.detail))
         return Problem(error.status_code, message, headers=error.headers)
     log.error("a request failed: %s", type(error).__name__)
-    return Problem(500, "the server made a mistake; its log says which", code="internal_error")
+    return Problem(
+        500, "the server made a mistake; its log says which", code="internal_error"
+    )
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -117,6 +161,11 @@ def add_error_handlers(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         return problem_of(error).response(request.scope["path"])
 
-    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, Exception]
+    kinds: list[type[Exception]] = [
+        Problem,
+        RequestValidationError,
+        HTTPException,
+        Exception,
+    ]
     for kind in kinds:
         app.add_exception_handler(kind, answer)

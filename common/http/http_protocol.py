@@ -1,9 +1,11 @@
-"""Connections that cannot be held for nothing: requests are soon there, their heads are short, and answers are read.
+"""Connections that cannot be held for nothing: requests are soon there, their heads are short, and
+answers are read.
 
-uvicorn bounds neither how long a head may be nor how long a request may take to come, nor for how long a client may
-leave its answer unread. This adds the bounds to its protocol, and lets refusals at this depth look like all the others.
+uvicorn bounds neither how long a head may be nor how long a request may take to come, nor for how
+long a client may leave its answer unread. This adds the bounds to its protocol, and lets refusals
+at this depth look like all the others.
 
-Knows uvicorn's protocol over httptools. How long bodies may be is bounded elsewhere.
+ How long bodies may be is bounded elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ridgeway.common.http.guard import BODY_IS_SLOW, MAX_PIECE_BYTES, SECURITY_HEADERS, with_security_headers
+from ridgeway.common.http.guard import (
+    BODY_IS_SLOW,
+    MAX_PIECE_BYTES,
+    SECURITY_HEADERS,
+    with_security_headers,
+)
 from ridgeway.common.http.held_bytes import HeldBytes, Holding
 from ridgeway.common.http.http_errors import Problem, RefusedRequest
 
@@ -25,7 +32,9 @@ HEADER_COST_BYTES = 100
 MAX_UNPARSED_BYTES = 512 * 1024
 """The most bytes that may come of which nothing can be made yet; twice what is read at a time."""
 MAX_HELD_IN_LINE_BYTES = 64 * 1024**2
-"""Of all connections together: heads that are not whole, and requests behind one that is being answered."""
+"""Of all connections together: heads that are not whole, and requests behind one that is being
+answered.
+"""
 HEAD_TIMEOUT_S = 10.0
 BODY_SILENCE_S = 30.0
 """A body of which nothing comes for this long is given up."""
@@ -34,7 +43,9 @@ BODY_TIMEOUT_S = 120.0
 UNREAD_TIMEOUT_S = 60.0
 """An answer that a client does not read for this long is broken off."""
 
-HEAD_TOO_LONG = Problem(431, "the headers of the request are too long", code="headers_too_long")
+HEAD_TOO_LONG = Problem(
+    431, "the headers of the request are too long", code="headers_too_long"
+)
 NOT_HTTP = Problem(400, "this is not a request of HTTP/1.1", code="invalid_http")
 TimerName = Literal["head", "body", "unread"]
 
@@ -44,7 +55,9 @@ class HeadTooLong(Exception):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection. `max_open` of them may be open; heads that are not whole and requests in line are held."""
+    """One connection. `max_open` of them may be open; heads that are not whole and requests in line
+    are held.
+    """
 
     max_open = 8192
     held = HeldBytes(MAX_HELD_IN_LINE_BYTES, lambda refused: None)
@@ -62,7 +75,9 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(MAX_PIECE_BYTES)
         if len(self.connections) > self.max_open:
-            self._end_with(Problem(503, "too many connections are open", code="overloaded"))
+            self._end_with(
+                Problem(503, "too many connections are open", code="overloaded")
+            )
         else:
             self._wait_for_head()
 
@@ -121,11 +136,17 @@ class HttpConnection(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls for a request that is not HTTP, and for one of which too much is held."""
-        self._end_with(HEAD_TOO_LONG if self._head > MAX_HEAD_BYTES else self._refusal or NOT_HTTP)
+        """What uvicorn calls for a request that is not HTTP, and for one of which too much is
+        held.
+        """
+        self._end_with(
+            HEAD_TOO_LONG if self._head > MAX_HEAD_BYTES else self._refusal or NOT_HTTP
+        )
 
     def _unsupported_upgrade_warning(self) -> None:
-        """A request to speak another protocol is answered as if it had not asked, and not worth a line in the log."""
+        """A request to speak another protocol is answered as if it had not asked, and not worth a
+        line in the log.
+        """
 
     def _count(self, length: int) -> None:
         self._unparsed = 0
@@ -148,10 +169,17 @@ class HttpConnection(HttpToolsProtocol):
     def _wait_for_body(self) -> None:
         self._heard = self.loop.time()
         if "body" not in self._timers:
-            self._start("body", BODY_SILENCE_S, self._look_for_body, self._heard + BODY_TIMEOUT_S)
+            self._start(
+                "body",
+                BODY_SILENCE_S,
+                self._look_for_body,
+                self._heard + BODY_TIMEOUT_S,
+            )
 
     def _look_for_body(self, end: float) -> None:
-        """Wait on, if something came meanwhile or it is not the client's fault; else let the request be refused."""
+        """Wait on, if something came meanwhile or it is not the client's fault; else let the
+        request be refused.
+        """
         silent_at = self.loop.time() if self.flow.read_paused else self._heard
         left = min(silent_at + BODY_SILENCE_S, end) - self.loop.time()
         if left > 0:
@@ -163,17 +191,29 @@ class HttpConnection(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self._stop("head")
-        self._end_with(Problem(408, "the request did not come in time", code="slow_request"))
+        self._end_with(
+            Problem(408, "the request did not come in time", code="slow_request")
+        )
 
     def _end_with(self, problem: Problem) -> None:
-        """Say what is wrong, unless something else is being said or a refused body goes by, and close."""
+        """Say what is wrong, unless something else is being said or a refused body goes by, and
+        close.
+        """
         if self.transport.is_closing():
             return
-        if self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body):
+        if self.cycle is None or (
+            self.cycle.response_complete and not self.cycle.more_body
+        ):
             self.transport.write(wire_bytes(problem))
         self.transport.close()
 
-    def _start(self, name: TimerName, seconds: float, then: Callable[..., None], *arguments: float) -> None:
+    def _start(
+        self,
+        name: TimerName,
+        seconds: float,
+        then: Callable[..., None],
+        *arguments: float,
+    ) -> None:
         self._timers[name] = self.loop.call_later(seconds, then, *arguments)
 
     def _stop(self, name: TimerName) -> None:
@@ -183,6 +223,10 @@ class HttpConnection(HttpToolsProtocol):
 
 def wire_bytes(problem: Problem) -> bytes:
     body = problem.body()
-    ours = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+    ours = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
     headers = map(b": ".join, with_security_headers(ours, SECURITY_HEADERS))
     return b"\r\n".join([b"HTTP/1.1 %d Refused" % problem.status, *headers, b"", body])

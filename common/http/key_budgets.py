@@ -1,9 +1,9 @@
-"""What each key may spend in a window of time: requests, tokens and cost, kept in a file over restarts and workers.
+"""What each key may spend in a window of time: requests, tokens and cost, kept in a file over
+restarts and workers.
 
-Windows are those of the calendar in UTC. A request is counted when it is let in, tokens and cost when its answer has
-ended; so the last answer of a window may spend more than was left, and nothing is let in after it.
-
-Knows SQLite and a clock. Knows names of keys, and nothing of requests.
+Windows are those of the calendar in UTC. A request is counted when it is let in, tokens and cost
+when its answer has ended; so the last answer of a window may spend more than was left, and nothing
+is let in after it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ KEPT_S = 400 * 86_400
 WAIT_S = 5.0
 """For another process that writes."""
 TABLE = """CREATE TABLE IF NOT EXISTS usage (
-    name TEXT, start INTEGER, requests INTEGER NOT NULL, tokens INTEGER NOT NULL, cost REAL NOT NULL,
+    name TEXT, start INTEGER, requests INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    cost REAL NOT NULL,
     PRIMARY KEY (name, start))"""
 READ = "SELECT requests, tokens, cost FROM usage WHERE name = ? AND start = ?"
 ADD = """INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-    requests = requests + excluded.requests, tokens = tokens + excluded.tokens, cost = cost + excluded.cost"""
+    requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
+    cost = cost + excluded.cost"""
 
 log = logging.getLogger("ridgeway.http")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyUsage:
-    """What was spent in a window. Law: amounts add up, whoever spends them and in whatever order."""
+    """What was spent in a window. Law: amounts add up, whoever spends them and in whatever
+    order.
+    """
 
     requests: int = 0
     tokens: int = 0
@@ -56,15 +60,26 @@ class KeyBudget:
 
     def exceeded(self, spent: KeyUsage) -> str | None:
         """Which limit lets nothing more in."""
-        for kind, limit in (("requests", self.requests), ("tokens", self.tokens), ("cost", self.cost)):
+        for kind, limit in (
+            ("requests", self.requests),
+            ("tokens", self.tokens),
+            ("cost", self.cost),
+        ):
             if limit is not None and getattr(spent, kind) >= limit:
-                return f"{getattr(spent, kind):g} of {limit:g} {kind if kind != 'cost' else 'units of cost'}"
+                return (
+                    f"{getattr(spent, kind):g} of {limit:g}"
+                    f" {kind if kind != 'cost' else 'units of cost'}"
+                )
         return None
 
     def headers(self, spent: KeyUsage, reset_s: int) -> dict[str, str]:
         """What is left, as OpenAI's clients know it."""
         told: dict[str, str] = {}
-        for kind, limit in (("requests", self.requests), ("tokens", self.tokens), ("cost", self.cost)):
+        for kind, limit in (
+            ("requests", self.requests),
+            ("tokens", self.tokens),
+            ("cost", self.cost),
+        ):
             if limit is not None:
                 left = max(0, limit - getattr(spent, kind))
                 told[f"x-ratelimit-limit-{kind}"] = f"{limit:.10g}"
@@ -75,19 +90,34 @@ class KeyBudget:
     def in_words(self, spent: KeyUsage | None) -> str:
         """Limits, and what was spent of them."""
         spent = spent or KeyUsage()
-        kinds = (("requests", self.requests), ("tokens", self.tokens), ("cost", self.cost))
-        told = [f"{getattr(spent, kind):g} of {limit:g} {kind}" for kind, limit in kinds if limit is not None]
+        kinds = (
+            ("requests", self.requests),
+            ("tokens", self.tokens),
+            ("cost", self.cost),
+        )
+        told = [
+            f"{getattr(spent, kind):g} of {limit:g} {kind}"
+            for kind, limit in kinds
+            if limit is not None
+        ]
         return f"{', '.join(told)} a {self.window}"
 
 
-def make_budget(window: str | None, requests: int | None, tokens: int | None, cost: float | None) -> KeyBudget | None:
+def make_budget(
+    window: str | None, requests: int | None, tokens: int | None, cost: float | None
+) -> KeyBudget | None:
     """What options say; None if they say nothing."""
     if window is None and requests is None and tokens is None and cost is None:
         return None
     if window not in get_args(Window):
-        raise InputError(f"--window is minute, hour, day or month, and goes with a limit; not {window!r}")
+        raise InputError(
+            "--window is minute, hour, day or month, and goes with a limit; not"
+            f" {window!r}"
+        )
     if requests is None and tokens is None and cost is None:
-        raise InputError("--window needs a limit: --max-requests, --max-tokens or --max-cost")
+        raise InputError(
+            "--window needs a limit: --max-requests, --max-tokens or --max-cost"
+        )
     if cost is not None and not 0 < cost < math.inf:
         raise InputError(f"--max-cost is a number above 0, not {cost:g}")
     return KeyBudget(cast(Window, window), requests, tokens, cost)
@@ -101,7 +131,9 @@ def window_at(window: Window, now: float) -> tuple[int, int]:
         return start, start + length
     moment = datetime.fromtimestamp(now, UTC)
     first = datetime(moment.year, moment.month, 1, tzinfo=UTC)
-    following = datetime(moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=UTC)
+    following = datetime(
+        moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=UTC
+    )
     return int(first.timestamp()), int(following.timestamp())
 
 
@@ -120,7 +152,9 @@ class KeyAccount:
 
 
 class UsageBook:
-    """The file in which is written what keys spend; it is made when the first key with a budget asks."""
+    """The file in which is written what keys spend; it is made when the first key with a budget
+    asks.
+    """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path = path
@@ -140,21 +174,36 @@ class UsageBook:
                 if over is None:
                     file.execute(ADD, (name, start, 1, 0, 0.0))
         except (sqlite3.Error, OSError) as error:
-            log.error("what keys have spent cannot be written down, so those with a budget are not let in: %s", error)
+            log.error(
+                "what keys have spent cannot be written down, so those with a budget"
+                " are not let in: %s",
+                error,
+            )
             words = "it cannot be seen now what this key has spent; try again"
-            raise RefusedRequest("budget", 503, words, code="no_usage", headers={"retry-after": "1"}) from None
+            raise RefusedRequest(
+                "budget", 503, words, code="no_usage", headers={"retry-after": "1"}
+            ) from None
         if over is not None:
-            words = f"the budget of this key is spent: {over} this {budget.window}; it begins anew in {reset_s} s"
+            words = (
+                f"the budget of this key is spent: {over} this {budget.window}; it"
+                f" begins anew in {reset_s} s"
+            )
             headers = budget.headers(spent, reset_s) | {"retry-after": str(reset_s)}
-            raise RefusedRequest("budget", 429, words, code="budget_spent", headers=headers)
+            raise RefusedRequest(
+                "budget", 429, words, code="budget_spent", headers=headers
+            )
         counted = KeyUsage(spent.requests + 1, spent.tokens, spent.cost)
         counts_tokens = budget.tokens is not None or budget.cost is not None
-        return KeyAccount(self, name, start, budget.headers(counted, reset_s), counts_tokens)
+        return KeyAccount(
+            self, name, start, budget.headers(counted, reset_s), counts_tokens
+        )
 
     def add(self, name: str, start: int, spent: KeyUsage) -> None:
         """What cannot be written down is lost, and the answer that it was spent for is not."""
         try:
-            self._opened().execute(ADD, (name, start, spent.requests, spent.tokens, spent.cost))
+            self._opened().execute(
+                ADD, (name, start, spent.requests, spent.tokens, spent.cost)
+            )
         except (sqlite3.Error, OSError) as error:
             log.error("what a key has spent cannot be written down: %s", error)
 
@@ -177,7 +226,8 @@ def _read(file: sqlite3.Connection, name: str, start: int) -> KeyUsage:
 
 
 def open_shared(path: Path, wait_s: float | None = None) -> sqlite3.Connection:
-    """A file of this user that several processes write. wait_s: for another that writes, once it is open.
+    """A file of this user that several processes write. wait_s: for another that writes, once it is
+    open.
 
     SQLite does not wait where another process sets the journal at the same moment, so this does.
     """

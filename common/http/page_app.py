@@ -1,6 +1,7 @@
-"""A page that is only read, as an application: its files, what it asks for, metrics and health, behind the guard.
+"""A page that is only read, as an application: its files, what it asks for, metrics and health,
+behind the guard.
 
-Knows how the parts are put together. What a page shows is somebody else's job.
+ What a page shows is somebody else's job.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Words = Callable[[RidgewayError], str]
 
 @dataclass(frozen=True, slots=True)
 class PageParts:
-    """package: holds the page's own files in `static`. api: what it asks for. words: what is said of errors."""
+    """package: holds the page's own files in `static`. api: what it asks for. words: what is said
+    of errors.
+    """
 
     package: str
     api: APIRouter
@@ -36,8 +39,12 @@ class PageParts:
     metrics: RequestMetrics
 
 
-def create_page_app(parts: PageParts, rules: AccessRules | None = None, looks: Iterable[Look] = ()) -> ASGIApp:
-    """Every address of the page in its place. looks: what is watched while it is served, beside the keys."""
+def create_page_app(
+    parts: PageParts, rules: AccessRules | None = None, looks: Iterable[Look] = ()
+) -> ASGIApp:
+    """Every address of the page in its place. looks: what is watched while it is served, beside the
+    keys.
+    """
     rules = rules or AccessRules()
     watched = [*looks, *([rules.keys.watch] if rules.keys is not None else [])]
 
@@ -46,9 +53,19 @@ def create_page_app(parts: PageParts, rules: AccessRules | None = None, looks: I
         async with watching(watched):
             yield
 
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=lifespan)
+    app = FastAPI(
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
     add_error_handlers(app)
-    for api in (parts.api, _operating_api(parts), site_api(read_site(parts.package), {"/": "index.html"})):
+    for api in (
+        parts.api,
+        _operating_api(parts),
+        site_api(read_site(parts.package), {"/": "index.html"}),
+    ):
         app.include_router(api)
     return RequestGuard(app, rules, parts.metrics)
 
@@ -64,13 +81,17 @@ def _operating_api(parts: PageParts) -> APIRouter:
     @api.get("/metrics")
     async def metrics() -> Response:
         """Everything that is counted, for Prometheus."""
-        return Response(await looked(parts.metrics.exposition, parts.words), media_type=EXPOSITION)
+        return Response(
+            await looked(parts.metrics.exposition, parts.words), media_type=EXPOSITION
+        )
 
     return api
 
 
 async def looked(look: Callable[[], Any], words: Words) -> Any:
-    """What a look at a folder finds, beside the event loop; one that cannot be read is an error with its reason."""
+    """What a look at a folder finds, beside the event loop; one that cannot be read is an error
+    with its reason.
+    """
     try:
         return await asyncio.to_thread(look)
     except InputError as error:

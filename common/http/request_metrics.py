@@ -1,7 +1,4 @@
-"""What is counted of requests, for Prometheus: answers, their times, and refusals.
-
-Knows prometheus_client. Knows nothing of what is asked.
-"""
+"""What is counted of requests, for Prometheus: answers, their times, and refusals."""
 
 from __future__ import annotations
 
@@ -9,9 +6,33 @@ import platform
 from functools import partial
 from importlib import metadata
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    generate_latest,
+)
 
-REQUEST_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+REQUEST_BUCKETS_S = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of what Prometheus reads."""
 PYTHON = platform.python_version()
@@ -25,16 +46,26 @@ def version() -> str:
 
 
 class RequestMetrics:
-    """What Prometheus reads. Each server has a registry of its own, so that two in one process do not mix."""
+    """What Prometheus reads. Each server has a registry of its own, so that two in one process do
+    not mix.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter = partial(Counter, namespace="ridgeway", registry=self.registry)
-        self.requests = counter("requests", "Answers, by address and status.", ("path", "status"))
-        self.refusals = counter("refusals", "Requests that were not let in, by reason.", ("reason",))
+        self.requests = counter(
+            "requests", "Answers, by address and status.", ("path", "status")
+        )
+        self.refusals = counter(
+            "refusals", "Requests that were not let in, by reason.", ("reason",)
+        )
         words = "Requests that are being served now."
-        self.in_flight = Gauge("requests_in_flight", words, namespace="ridgeway", registry=self.registry)
-        Info("ridgeway_build", "What runs here.", registry=self.registry).info({"version": version(), "python": PYTHON})
+        self.in_flight = Gauge(
+            "requests_in_flight", words, namespace="ridgeway", registry=self.registry
+        )
+        Info("ridgeway_build", "What runs here.", registry=self.registry).info(
+            {"version": version(), "python": PYTHON}
+        )
         words = "From a request's head to the end of its answer."
         self.request_seconds = Histogram(
             "request_seconds",

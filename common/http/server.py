@@ -1,6 +1,7 @@
-"""The service as a process: uvicorn, one worker, bound to an address, with or without a certificate.
+"""The service as a process: uvicorn, one worker, bound to an address, with or without a
+certificate.
 
-Knows sockets, OpenSSL and logs. No access log is kept: it would hold addresses and paths of requests.
+ No access log is kept: it would hold addresses and paths of requests.
 """
 
 from __future__ import annotations
@@ -66,9 +67,15 @@ class Certificate:
             self.context.load_cert_chain(*self._pair, password=_no_password)
         except OSError:
             self._stamp = []
-            log.error("the new certificate cannot be used now; it is tried again, and the old one stays until then")
+            log.error(
+                "the new certificate cannot be used now; it is tried again, and the old"
+                " one stays until then"
+            )
         except (InputError, ValueError):
-            log.error("the new certificate does not fit its key, or cannot be read; the old one stays")
+            log.error(
+                "the new certificate does not fit its key, or cannot be read; the old"
+                " one stays"
+            )
         else:
             log.warning("the new certificate is in use")
 
@@ -90,7 +97,9 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
         try:
             path.read_bytes()
         except OSError as error:
-            raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+            raise InputError(
+                f"{path} cannot be read: {(error.strerror or str(error)).lower()}"
+            ) from None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
@@ -105,15 +114,23 @@ def _no_password() -> str:
 
 def _certificate_reason(certificate: Path, key: Path, error: Exception) -> str:
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
-        return f"the key {key} does not belong to the certificate {certificate}; give the pair that was made together"
+        return (
+            f"the key {key} does not belong to the certificate {certificate}; give the"
+            " pair that was made together"
+        )
     if str(error) == "encrypted":
-        return f"the key {key} is locked by a password; give one that is not, readable by the service alone"
+        return (
+            f"the key {key} is locked by a password; give one that is not, readable by"
+            " the service alone"
+        )
     return f"{certificate} and {key} are not a certificate and its private key in PEM"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the service listens, and the certificate that it shows; `path`: of a Unix socket, in place of a port."""
+    """Where the service listens, and the certificate that it shows; `path`: of a Unix socket, in
+    place of a port.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -133,9 +150,13 @@ def bind_sockets(address: Address) -> list[socket.socket]:
     if address.path is not None:
         return [_bind_path(address.path)]
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
     except (socket.gaierror, UnicodeError):
-        raise InputError(f"--host {address.host} is not an address or a name of this machine") from None
+        raise InputError(
+            f"--host {address.host} is not an address or a name of this machine"
+        ) from None
     sockets: list[socket.socket] = []
     try:
         for family, _, _, _, place in dict.fromkeys(found):
@@ -154,7 +175,10 @@ def _bind_path(path: Path) -> socket.socket:
         if path.is_socket():
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
                 if other.connect_ex(str(path)) == 0:
-                    raise InputError(f"another service listens on {path}; stop it, or choose another --unix-socket")
+                    raise InputError(
+                        f"another service listens on {path}; stop it, or choose another"
+                        " --unix-socket"
+                    )
             path.unlink()
         mask = os.umask(0o177)
         try:
@@ -166,7 +190,8 @@ def _bind_path(path: Path) -> socket.socket:
         made.close()
         words = (error.strerror or str(error)).lower()
         raise InputError(
-            f"--unix-socket {path} cannot be made: {words}; name a new file in a folder of yours"
+            f"--unix-socket {path} cannot be made: {words}; name a new file in a folder"
+            " of yours"
         ) from None
     except InputError:
         made.close()
@@ -176,9 +201,14 @@ def _bind_path(path: Path) -> socket.socket:
 
 def _bind_reason(address: Address, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {address.port} is in use on {address.host}; stop what listens there, or choose another --port"
+        return (
+            f"port {address.port} is in use on {address.host}; stop what listens there,"
+            " or choose another --port"
+        )
     if error.errno == errno.EACCES:
-        return f"port {address.port} is not open to this user; choose a --port above 1023"
+        return (
+            f"port {address.port} is not open to this user; choose a --port above 1023"
+        )
     if error.errno == errno.EADDRNOTAVAIL:
         return f"--host {address.host} is not an address of this machine"
     words = os.strerror(error.errno) if error.errno else str(error)
@@ -188,11 +218,13 @@ def _bind_reason(address: Address, error: OSError) -> str:
 class DrainingServer(uvicorn.Server):
     """uvicorn, which on SIGTERM goes on serving while it says that it is not ready any more.
 
-    It ends when it has had nothing to do for a moment, or when `drain_s` seconds are over: then what is left is cut.
-    Ctrl-C, or a second SIGTERM, lets it take no new connections.
+    It ends when it has had nothing to do for a moment, or when `drain_s` seconds are over: then
+    what is left is cut. Ctrl-C, or a second SIGTERM, lets it take no new connections.
     """
 
-    def __init__(self, config: uvicorn.Config, drain_s: float, on_started: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, drain_s: float, on_started: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._drain_s = drain_s
         self._on_started = on_started
@@ -200,13 +232,20 @@ class DrainingServer(uvicorn.Server):
         self._busy = (0.0, -1)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if sig == signal.SIGTERM and self._end is None and not self.should_exit and self._drain_s > 0:
+        if (
+            sig == signal.SIGTERM
+            and self._end is None
+            and not self.should_exit
+            and self._drain_s > 0
+        ):
             self._drain(is_ready=False)
         else:
             super().handle_exit(sig, frame)
 
     def retire(self) -> None:
-        """Take no more connections, since another process does; and end when those that are open are closed."""
+        """Take no more connections, since another process does; and end when those that are open
+        are closed.
+        """
         if self._end is None and not self.should_exit:
             for server in self.servers:
                 server.close()
@@ -228,7 +267,9 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _is_drained(self, now: float, end: float) -> bool:
-        """A client may still send on a connection that is open, and gets its answer; so they are waited for."""
+        """A client may still send on a connection that is open, and gets its answer; so they are
+        waited for.
+        """
         state = self.server_state
         if state.tasks or state.connections or state.total_requests != self._busy[1]:
             self._busy = (now, state.total_requests)
@@ -249,7 +290,9 @@ def run(
     level: LogLevel = "warning",
     on_started: Callable[[], None] = _nothing,
 ) -> None:
-    """Serve until told to stop; what is being answered then has `drain_s` seconds to be finished."""
+    """Serve until told to stop; what is being answered then has `drain_s` seconds to be
+    finished.
+    """
     handler = log_handler(logs)
     handler.addFilter(_is_worth_logging)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -258,9 +301,11 @@ def run(
     server = make_server(app, certificate, drain_s, keep_alive_s, on_started)
     sys.setswitchinterval(THREAD_SWITCH_S)
     gc.collect()
-    gc.freeze()  # what is loaded now stays; looking through it again and again would hold requests up by 40 ms
+    # what is loaded now stays; looking through it again and again would hold requests up by 40 ms
+    gc.freeze()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # uvicorn stops in good order, then raises the signal once more
+        # uvicorn stops in good order, then raises the signal once more
+        signal.signal(number, lambda *_: None)
     signal.signal(RETIRE, lambda *_: server.retire())
     server.run(sockets)
 
@@ -294,7 +339,9 @@ def make_server(
 
 
 def connection_limit() -> int:
-    """How many clients can be held: each may need a connection to an expert besides. Asks for all that may be had."""
+    """How many clients can be held: each may need a connection to an expert besides. Asks for all
+    that may be had.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = most if most != resource.RLIM_INFINITY else 1 << 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))

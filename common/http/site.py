@@ -1,9 +1,9 @@
-"""The files of a page, held in memory and sent so that browsers may keep them and still never mix two versions.
+"""The files of a page, held in memory and sent so that browsers may keep them and still never mix
+two versions.
 
-A page is plain files: those that every page shares, in `static` beside this module, and those of its own folder. The
-address of each holds a version made of their content. What a page shows it asks of the API, as any client.
-
-Knows how browsers keep files. Knows nothing of what pages show.
+A page is plain files: those that every page shares, in `static` beside this module, and those of
+its own folder. The address of each holds a version made of their content. What a page shows it asks
+of the API, as any client.
 """
 
 from __future__ import annotations
@@ -38,14 +38,22 @@ class Site:
 
 
 def read_site(package: str) -> Site:
-    """What every page shares and what lies in `static` of a package, which may not have a name twice."""
-    paths = [path for each in (__package__, package) for path in (files(each) / "static").iterdir()]
+    """What every page shares and what lies in `static` of a package, which may not have a name
+    twice.
+    """
+    paths = [
+        path
+        for each in (__package__, package)
+        for path in (files(each) / "static").iterdir()
+    ]
     contents = {
         path.name: path.read_bytes()
         for path in sorted(paths, key=lambda path: path.name)
         if path.name.rpartition(".")[2] in MEDIA_TYPES
     }
-    whole = b"".join(f"{name} {len(body)} ".encode() + body for name, body in contents.items())
+    whole = b"".join(
+        f"{name} {len(body)} ".encode() + body for name, body in contents.items()
+    )
     return Site(contents, hashlib.sha256(whole).hexdigest()[:16])
 
 
@@ -58,7 +66,9 @@ def site_api(site: Site, documents: Mapping[str, str]) -> APIRouter:
 
     def add(path: str, name: str) -> None:
         """A document, its addresses those of this version."""
-        body = site.contents[name].replace(ASSET_PREFIX.encode(), f"{ASSET_PREFIX}{site.version}/".encode())
+        body = site.contents[name].replace(
+            ASSET_PREFIX.encode(), f"{ASSET_PREFIX}{site.version}/".encode()
+        )
 
         @api.api_route(path, methods=READ_METHODS)
         async def document() -> Response:
@@ -71,6 +81,10 @@ def site_api(site: Site, documents: Mapping[str, str]) -> APIRouter:
     async def asset(version: str, name: str) -> Response:
         if version != site.version or name not in site.contents:
             raise Problem(404, "there is nothing at this address")
-        return Response(site.contents[name], headers=KEEP_FOREVER, media_type=MEDIA_TYPES[name.rpartition(".")[2]])
+        return Response(
+            site.contents[name],
+            headers=KEEP_FOREVER,
+            media_type=MEDIA_TYPES[name.rpartition(".")[2]],
+        )
 
     return api

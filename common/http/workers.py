@@ -1,11 +1,11 @@
-"""Several processes that serve at one address: started, watched, restarted one by one; and what they share.
+"""Several processes that serve at one address: started, watched, restarted one by one; and what
+they share.
 
-The first process binds the sockets and starts the workers, each of which loads everything. A worker that ends
-by itself is started anew. On SIGHUP each in turn is replaced: the new one serves before the old one takes no more
-connections, so that no request fails. Rates are counted in a file that all map into memory; each writes its metrics
-every second, and whoever is asked adds up those of all.
-
-Knows processes, and the text in which Prometheus reads metrics. Knows nothing of what is served.
+The first process binds the sockets and starts the workers, each of which loads everything. A worker
+that ends by itself is started anew. On SIGHUP each in turn is replaced: the new one serves before
+the old one takes no more connections, so that no request fails. Rates are counted in a file that
+all map into memory; each writes its metrics every second, and whoever is asked adds up those of
+all.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ RETIRE = signal.SIGUSR1
 """Tells a worker to take no more connections, and to end when those that it has are closed."""
 SLOTS = 1 << 16
 SLOT = struct.Struct("<Qd")
-SUMMED_GAUGES = ("ridgeway_streams", "ridgeway_requests_in_flight", "ridgeway_expert_requests_in_flight")
+SUMMED_GAUGES = (
+    "ridgeway_streams",
+    "ridgeway_requests_in_flight",
+    "ridgeway_expert_requests_in_flight",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ class ServingWorker:
 
 
 class SharedTimes:
-    """A number for each name, in a file that processes share; a name may lose its number to another.
+    """A number for each name, in a file that processes share; a name may lose its number to
+    another.
 
     Use it in a `with`, one process at a time.
     """
@@ -96,12 +101,16 @@ class SharedTimes:
 
 
 def _slot(name: str) -> tuple[int, int]:
-    mark = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") | 1
+    mark = (
+        int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+        | 1
+    )
     return mark, (mark >> 1) % SLOTS * SLOT.size
 
 
 class PeerMetrics:
-    """The metrics of all workers: each writes down its own, and adds those of the others when it is asked.
+    """The metrics of all workers: each writes down its own, and adds those of the others when it is
+    asked.
 
     What a worker that has ended had counted stays counted; what it measured last does not.
     """
@@ -132,7 +141,9 @@ def merged_metrics(texts: list[tuple[bytes, bool]]) -> bytes:
                 continue
             families.setdefault(family.name, family)
             found = values.setdefault(family.name, {})
-            is_sum = family.type in ("counter", "histogram") or family.name in SUMMED_GAUGES
+            is_sum = (
+                family.type in ("counter", "histogram") or family.name in SUMMED_GAUGES
+            )
             for sample in family.samples:
                 place = sample.name, tuple(sorted(sample.labels.items()))
                 before = found.get(place)
@@ -143,7 +154,10 @@ def merged_metrics(texts: list[tuple[bytes, bool]]) -> bytes:
                 elif not math.isnan(sample.value):
                     found[place] = max(before, sample.value)
     for name, family in families.items():
-        family.samples = [Sample(own, dict(labels), value) for (own, labels), value in values[name].items()]
+        family.samples = [
+            Sample(own, dict(labels), value)
+            for (own, labels), value in values[name].items()
+        ]
     registry = CollectorRegistry()
     registry.register(_Collected(families.values()))
     return generate_latest(registry)
@@ -211,7 +225,10 @@ class Supervisor:
         """One after the other, and only if the new one serves."""
         for pid in tuple(self._running):
             if self._stopping or self._start() is None:
-                log.error("workers are not renewed: a new one could not begin, and the old ones go on")
+                log.error(
+                    "workers are not renewed: a new one could not begin, and the old"
+                    " ones go on"
+                )
                 return
             os.kill(pid, RETIRE)
             while pid in self._running and not self._stopping:
@@ -219,13 +236,18 @@ class Supervisor:
                 time.sleep(LOOK_S)
 
     def _reap(self, expected: int | None = None) -> None:
-        """Take note of a worker that has ended, and start another in its place if nobody wanted that."""
+        """Take note of a worker that has ended, and start another in its place if nobody wanted
+        that.
+        """
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
         self._running.discard(pid)
         if pid != expected and not self._stopping:
-            log.error("a worker ended with %d, and another is started", os.waitstatus_to_exitcode(status))
+            log.error(
+                "a worker ended with %d, and another is started",
+                os.waitstatus_to_exitcode(status),
+            )
             time.sleep(RESTART_PAUSE_S)
             self._start()
 
@@ -236,7 +258,11 @@ class Supervisor:
         pid = os.fork()
         if not pid:
             os.close(reader)
-            _be_a_worker(lambda: self.work(ServingWorker(self.folder, parent, partial(_say_started, writer))))
+            _be_a_worker(
+                lambda: self.work(
+                    ServingWorker(self.folder, parent, partial(_say_started, writer))
+                )
+            )
         os.close(writer)
         self._running.add(pid)
         while not select.select([reader], [], [], LOOK_S)[0] and not self._stopping:
@@ -261,7 +287,9 @@ def _be_a_worker(work: Callable[[], None]) -> None:
     code = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, RETIRE):
-            signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
+            signal.signal(
+                number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL
+            )
         work()
         code = 0
     except RidgewayError as error:

@@ -1,1 +1,3 @@
-"""Secure aggregation, apart from everything else: shares, keystreams, the session of members and coordinator."""
+"""Secure aggregation, apart from everything else: shares, keystreams, the session of members and
+coordinator.
+"""

@@ -1,6 +1,5 @@
-"""What the members of a masked session agree on, what it is checked for, and the keys that are derived from it.
-
-Knows the cryptography package. Knows nothing of statistics, files or transport.
+"""What the members of a masked session agree on, what it is checked for, and the keys that are
+derived from it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, Protocol
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import Field
@@ -40,9 +42,11 @@ def threshold_for(members: int) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """What one member keeps to itself during a session, for every vector ("lot") that is to be summed.
+    """What one member keeps to itself during a session, for every vector ("lot") that is to be
+    summed.
 
-    cipher: the key that shares to this member are encrypted for. masks: the keys that masks in pairs are made of.
+    cipher: the key that shares to this member are encrypted for. masks: the keys that masks in
+            pairs are made of.
     seeds:  the masks of its own.
     """
 
@@ -60,7 +64,8 @@ class Secrets:
 
 
 class Advert(Record):
-    """What a member shows of its secrets: public keys, and digests of its seeds, so that wrong shares are noticed.
+    """What a member shows of its secrets: public keys, and digests of its seeds, so that wrong
+    shares are noticed.
 
     source:  the random name of the epoch whose sums it will seal.
     held_out: the random name of the epoch whose held-out documents it will count.
@@ -81,9 +86,11 @@ class Advert(Record):
 
 
 class SessionKeys(Protocol):
-    """What the steps of a session need of its agreement, once that was checked. Keys stand in the order of places.
+    """What the steps of a session need of its agreement, once that was checked. Keys stand in the
+    order of places.
 
-    keys: the members' identities. ciphers: what envelopes to them are encrypted for. masks: for each lot.
+    keys: the members' identities. ciphers: what envelopes to them are encrypted for. masks: for
+          each lot.
     """
 
     @property
@@ -103,9 +110,11 @@ class SessionKeys(Protocol):
 
 
 class Agreement(Record):
-    """What every member of a session must see alike: its digest stands in every key and every signature.
+    """What every member of a session must see alike: its digest stands in every key and every
+    signature.
 
-    terms:  of the statistics, as they were announced. cohort: who takes part, in which domain, with which share.
+    terms:  of the statistics, as they were announced. cohort: who takes part, in which domain, with
+            which share.
     """
 
     terms: Digest
@@ -121,7 +130,9 @@ class Agreement(Record):
 
     @cached_property
     def is_signed(self) -> Literal[True]:
-        """Raises Refused unless every member has signed its advert; once for all who are shown this very object."""
+        """Raises Refused unless every member has signed its advert; once for all who are shown this
+        very object.
+        """
         for advert in self.adverts:
             check_advert(advert, self.terms, self.round, len(self.lots))
         return True
@@ -144,7 +155,9 @@ class Agreement(Record):
 
     @property
     def neighbourhood(self) -> Neighbourhood | None:
-        """How many hold a member's shares, by the size of the cohort alone; none if everybody does."""
+        """How many hold a member's shares, by the size of the cohort alone; none if everybody
+        does.
+        """
         return neighbourhood_for(len(self.adverts))
 
     @property
@@ -157,47 +170,79 @@ class Agreement(Record):
 
 
 def advert_words(facts: Mapping[str, object], terms: str, round_: str) -> bytes:
-    return record_json({"ridgeway": "masking advert 2", "terms": terms, "round": round_, **facts})
+    return record_json(
+        {"ridgeway": "masking advert 2", "terms": terms, "round": round_, **facts}
+    )
 
 
 def check_agreement(
-    agreement: Agreement, own: Advert, roster: Collection[str], smallest: int = SMALLEST_COHORT
+    agreement: Agreement,
+    own: Advert,
+    roster: Collection[str],
+    smallest: int = SMALLEST_COHORT,
 ) -> None:
-    """Raise Refused unless everything about a session is as it must be; called before anything secret is sent.
+    """Raise Refused unless everything about a session is as it must be; called before anything
+    secret is sent.
 
-    roster: the keys that this member has pinned. own: what this member advertised for this very session.
+    roster: the keys that this member has pinned. own: what this member advertised for this very
+            session.
     """
     adverts = agreement.adverts
     if len(adverts) < max(smallest, SMALLEST_COHORT):
-        raise Refused("cohort_too_small", f"a masked cohort of {len(adverts)} members hides too little")
+        raise Refused(
+            "cohort_too_small",
+            f"a masked cohort of {len(adverts)} members hides too little",
+        )
     if agreement.threshold != threshold_for(len(adverts)):
-        raise Refused("wrong_threshold", f"{len(adverts)} members open with {threshold_for(len(adverts))}, no fewer")
+        raise Refused(
+            "wrong_threshold",
+            f"{len(adverts)} members open with {threshold_for(len(adverts))}, no fewer",
+        )
     keys = agreement.keys
     if unknown := set(keys) - set(roster):
         raise Refused(
-            "forged_roster", "members of the cohort are not on the roster that this holder has pinned", unknown
+            "forged_roster",
+            "members of the cohort are not on the roster that this holder has pinned",
+            unknown,
         )
     if own not in adverts:
-        raise Refused("swapped_key", "the cohort shows other keys for this holder than it has advertised")
-    seen = [value for advert in adverts for value in (advert.key, advert.cipher, *advert.masks, *advert.seeds)]
+        raise Refused(
+            "swapped_key",
+            "the cohort shows other keys for this holder than it has advertised",
+        )
+    seen = [
+        value
+        for advert in adverts
+        for value in (advert.key, advert.cipher, *advert.masks, *advert.seeds)
+    ]
     if len(set(seen)) != len(seen) or list(keys) != sorted(keys):
-        raise Refused("repeated_key", "two members of the cohort show the same key, or stand in a wrong order")
+        raise Refused(
+            "repeated_key",
+            "two members of the cohort show the same key, or stand in a wrong order",
+        )
     _ = agreement.is_signed
 
 
 def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
-    """Raise Refused unless a member has signed one set of keys a lot, for this round under these terms."""
+    """Raise Refused unless a member has signed one set of keys a lot, for this round under these
+    terms.
+    """
     if advert.version != VERSION:
         raise Refused(
             "version",
-            f"a member makes masks of version {advert.version}, and this Ridgeway of version {VERSION}",
+            f"a member makes masks of version {advert.version}, and this Ridgeway of"
+            f" version {VERSION}",
             [advert.key],
         )
     if len(advert.masks) != lots or len(advert.seeds) != lots:
         raise Refused("malformed", "a member's keys are not one for each sum")
     facts = {**vars(advert)}
-    if not is_signed_by(advert.key, facts.pop("signature"), advert_words(facts, terms, round_)):
-        raise Refused("bad_advert", "a member's keys were not signed by it for this round")
+    if not is_signed_by(
+        advert.key, facts.pop("signature"), advert_words(facts, terms, round_)
+    ):
+        raise Refused(
+            "bad_advert", "a member's keys were not signed by it for this round"
+        )
 
 
 def place_of(session: SessionKeys, key: str) -> Place:
@@ -205,20 +250,35 @@ def place_of(session: SessionKeys, key: str) -> Place:
     return session.keys.index(key) + 1 if key in session.keys else 0
 
 
-def check_survivors(session: SessionKeys, shared: Collection[Place], sent: Collection[Place]) -> None:
-    """Raise Refused unless these sets are possible: enough have sent, and all of them have shared."""
+def check_survivors(
+    session: SessionKeys, shared: Collection[Place], sent: Collection[Place]
+) -> None:
+    """Raise Refused unless these sets are possible: enough have sent, and all of them have
+    shared.
+    """
     if not set(sent) <= set(shared) <= set(range(1, len(session.keys) + 1)):
-        raise Refused("impossible_survivors", "those who sent are not all among those who shared")
+        raise Refused(
+            "impossible_survivors", "those who sent are not all among those who shared"
+        )
     if len(set(sent)) < session.threshold:
-        raise Refused("too_few_survivors", f"{len(set(sent))} members are left, and {session.threshold} are needed")
+        raise Refused(
+            "too_few_survivors",
+            f"{len(set(sent))} members are left, and {session.threshold} are needed",
+        )
 
 
 def survivor_words(
-    session: SessionKeys, lot: str, shared: Collection[Place], sent: Collection[Place], question: str
+    session: SessionKeys,
+    lot: str,
+    shared: Collection[Place],
+    sent: Collection[Place],
+    question: str,
 ) -> bytes:
-    """What a member signs before a sum is opened: of whom it is, and what all members were asked for.
+    """What a member signs before a sum is opened: of whom it is, and what all members were asked
+    for.
 
-    question: stands for the request that was answered, where members could have been asked different ones.
+    question: stands for the request that was answered, where members could have been asked
+              different ones.
     """
     return record_json(
         {
@@ -233,7 +293,8 @@ def survivor_words(
 
 
 def lock_words(survivors: bytes) -> bytes:
-    """What a member of a large cohort signs before it reveals anything: that it will for this set, and for no other.
+    """What a member of a large cohort signs before it reveals anything: that it will for this set,
+    and for no other.
 
     survivors: what it signed of the set before.
     """
@@ -244,32 +305,55 @@ def self_key(session: SessionKeys, lot: str, place: Place, seed: bytes) -> bytes
     return _derived(session, seed, f"own mask {lot} {place}", KEY_BYTES)
 
 
-def pair_key(session: SessionKeys, lot: str, own: Place, other: Place, private: X25519PrivateKey) -> bytes:
-    """The key of the mask that two members share. private: what one of them has advertised the other half of."""
+def pair_key(
+    session: SessionKeys, lot: str, own: Place, other: Place, private: X25519PrivateKey
+) -> bytes:
+    """The key of the mask that two members share. private: what one of them has advertised the
+    other half of.
+    """
     low, high = sorted((own, other))
     public = session.masks[session.lots.index(lot)][other - 1]
-    return _derived(session, _exchanged(private, public), f"mask in pairs {lot} {low} {high}", KEY_BYTES)
+    return _derived(
+        session,
+        _exchanged(private, public),
+        f"mask in pairs {lot} {low} {high}",
+        KEY_BYTES,
+    )
 
 
-def envelope_key(session: SessionKeys, secrets: Secrets, own: Place, other: Place, *, sender: Place) -> bytes:
+def envelope_key(
+    session: SessionKeys, secrets: Secrets, own: Place, other: Place, *, sender: Place
+) -> bytes:
     receiver = other if sender == own else own
     shared = _exchanged(secrets.cipher_key, session.ciphers[other - 1])
     return _derived(session, shared, f"envelope {sender} {receiver}", 32)
 
 
 def _derived(session: SessionKeys, secret: bytes, purpose: str, size: int) -> bytes:
-    return HKDF(SHA256(), size, salt=session.id, info=f"ridgeway masking {VERSION} {purpose}".encode()).derive(secret)
+    return HKDF(
+        SHA256(),
+        size,
+        salt=session.id,
+        info=f"ridgeway masking {VERSION} {purpose}".encode(),
+    ).derive(secret)
 
 
 def _exchanged(private: X25519PrivateKey, public: str) -> bytes:
     try:
-        return private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
+        return private.exchange(
+            X25519PublicKey.from_public_bytes(bytes.fromhex(public))
+        )
     except ValueError:
-        raise Refused("bad_key", "a member shows a key that agrees with everybody on the same secret") from None
+        raise Refused(
+            "bad_key",
+            "a member shows a key that agrees with everybody on the same secret",
+        ) from None
 
 
 def private_key(secret: bytes) -> X25519PrivateKey:
-    """The key of 32 secret bytes; to make it costs a third of an exchange, so it is made once for many."""
+    """The key of 32 secret bytes; to make it costs a third of an exchange, so it is made once for
+    many.
+    """
     return X25519PrivateKey.from_private_bytes(secret)
 
 

@@ -1,6 +1,7 @@
-"""Masks: a keystream of AES-128 in counter mode, added to a vector in the ring Z/2⁶⁴, block by block in place.
+"""Masks: a keystream of AES-128 in counter mode, added to a vector in the ring Z/2⁶⁴, block by
+block in place.
 
-Knows the cryptography package and numpy. A key masks one vector and is never used again. What is sealed is a type of
+ A key masks one vector and is never used again. What is sealed is a type of
 its own, without arithmetic: nothing but a completed session makes numbers of it again.
 """
 
@@ -10,7 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import (
+    Cipher,
+    CipherContext,
+    algorithms,
+    modes,
+)
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import Refused
@@ -20,13 +26,18 @@ Operation = Callable[..., object]
 
 ELEMENT_BYTES = 8
 KEY_BYTES = 16
-"""As strong as the agreements by X25519 that keys come of, and a quarter faster than 32 would be."""
+"""As strong as the agreements by X25519 that keys come of, and a quarter faster than 32 would be.
+"""
 BLOCK = 1 << 15
-"""Elements a step: a quarter of a megabyte of keystream, which stays in the cache with what it is added to."""
+"""Elements a step: a quarter of a megabyte of keystream, which stays in the cache with what it is
+added to.
+"""
 
 
 class Sealed:
-    """A vector under its masks: to be sent, stored and added up in an `Opening`, and nothing else."""
+    """A vector under its masks: to be sent, stored and added up in an `Opening`, and nothing
+    else.
+    """
 
     def __init__(self, masked: Vector) -> None:
         self._masked = masked
@@ -35,7 +46,9 @@ class Sealed:
     def of_bytes(cls, content: bytes | memoryview) -> Sealed:
         """What arrived, without a copy."""
         if memoryview(content).nbytes % ELEMENT_BYTES:
-            raise Refused("shape_mismatch", "a sealed vector does not consist of whole numbers")
+            raise Refused(
+                "shape_mismatch", "a sealed vector does not consist of whole numbers"
+            )
         return cls(np.frombuffer(content, dtype="<u8"))
 
     @property
@@ -56,14 +69,26 @@ class Sealed:
         return f"<Sealed {len(self)} numbers>"
 
 
-def apply_masks(vector: Vector, added: Iterable[bytes], subtracted: Iterable[bytes], threads: int = 1) -> None:
-    """Add and subtract the keystreams of these keys, modulo 2⁶⁴. threads: that share the vector out."""
+def apply_masks(
+    vector: Vector,
+    added: Iterable[bytes],
+    subtracted: Iterable[bytes],
+    threads: int = 1,
+) -> None:
+    """Add and subtract the keystreams of these keys, modulo 2⁶⁴. threads: that share the vector
+    out.
+    """
     keys: list[tuple[bytes, Operation]] = [(key, np.add) for key in added]
     keys += [(key, np.subtract) for key in subtracted]
     size = max(BLOCK, 2 * -(-len(vector) // (2 * threads)))
     with ThreadPoolExecutor(threads) as pool:
         each = pool.map if threads > 1 else map
-        list(each(lambda start: _apply(vector[start : start + size], keys, start), range(0, len(vector), size)))
+        list(
+            each(
+                lambda start: _apply(vector[start : start + size], keys, start),
+                range(0, len(vector), size),
+            )
+        )
 
 
 def _apply(vector: Vector, keys: Sequence[tuple[bytes, Operation]], first: int) -> None:
@@ -81,4 +106,6 @@ def _apply(vector: Vector, keys: Sequence[tuple[bytes, Operation]], first: int) 
 
 def _stream(key: bytes, first: int) -> CipherContext:
     counter = first * ELEMENT_BYTES // 16
-    return Cipher(algorithms.AES128(key), modes.CTR(counter.to_bytes(16, "big"))).encryptor()
+    return Cipher(
+        algorithms.AES128(key), modes.CTR(counter.to_bytes(16, "big"))
+    ).encryptor()

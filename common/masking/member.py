@@ -1,11 +1,12 @@
 """Secure aggregation, the member's side: advertise, share, seal, confirm, lock, reveal.
 
-Bonawitz et al. 2017 in the variant against a hostile server: every pair of members shares a mask that cancels in the
-sum, every member has a mask of its own, and both can be taken off only with shares that the others hold. A member gives
-out shares of one kind or the other for anybody, never both, and only for a sum that every member in it has signed.
+Bonawitz et al. 2017 in the variant against a hostile server: every pair of members shares a mask
+that cancels in the sum, every member has a mask of its own, and both can be taken off only with
+shares that the others hold. A member gives out shares of one kind or the other for anybody, never
+both, and only for a sum that every member in it has signed.
 
-Pure: randomness, keys and what arrived are passed in, and nothing is remembered here; that a session is answered once
-is for the caller to see to. Knows nothing of statistics, files or transport.
+Pure: randomness, keys and what arrived are passed in, and nothing is remembered here; that a
+session is answered once is for the caller to see to.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def advertise(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dealt:
-    """A member's secrets, dealt out: an envelope for each other holder, and the part that it keeps itself, if any."""
+    """A member's secrets, dealt out: an envelope for each other holder, and the part that it keeps
+    itself, if any.
+    """
 
     envelopes: dict[Place, bytes]
     kept: bytes
@@ -97,18 +100,30 @@ class Dealt:
 
 
 def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) -> Dealt:
-    """Round 1: shares of every seed and every mask key, encrypted for each other member, or in a large cohort for some.
+    """Round 1: shares of every seed and every mask key, encrypted for each other member, or in a
+    large cohort for some.
 
     Which ones is drawn here, and nobody else has a say in it.
     """
-    sizes, others = agreement.neighbourhood, [place for place in agreement.places if place != own]
+    sizes, others = (
+        agreement.neighbourhood,
+        [place for place in agreement.places if place != own],
+    )
     holders = draw(others, sizes.holders, random) if sizes else agreement.places
-    shared = [secret for pair in zip(secrets.seeds, secrets.masks, strict=True) for secret in pair]
-    parts = [split(secret, agreement.share_threshold, holders, random) for secret in shared]
+    shared = [
+        secret
+        for pair in zip(secrets.seeds, secrets.masks, strict=True)
+        for secret in pair
+    ]
+    parts = [
+        split(secret, agreement.share_threshold, holders, random) for secret in shared
+    ]
     dealt = {place: b"".join(part[place] for part in parts) for place in holders}
     envelopes = {
-        other: ChaCha20Poly1305(envelope_key(agreement, secrets, own, other, sender=own)).encrypt(
-            NONCE, content, agreement.id
+        other: (
+            ChaCha20Poly1305(
+                envelope_key(agreement, secrets, own, other, sender=own)
+            ).encrypt(NONCE, content, agreement.id)
         )
         for other, content in dealt.items()
         if other != own
@@ -116,15 +131,21 @@ def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) ->
     return Dealt(envelopes, dealt.get(own, b""))
 
 
-def open_envelope(session: SessionKeys, secrets: Secrets, own: Place, sender: Place, envelope: bytes) -> bytes:
+def open_envelope(
+    session: SessionKeys, secrets: Secrets, own: Place, sender: Place, envelope: bytes
+) -> bytes:
     """The shares that another member has sent; raises Refused if anybody has touched them."""
     key = envelope_key(session, secrets, own, sender, sender=sender)
     try:
         content = ChaCha20Poly1305(key).decrypt(NONCE, envelope, session.id)
     except InvalidTag:
-        raise Refused("bad_envelope", f"the shares of member {sender} were changed on their way") from None
+        raise Refused(
+            "bad_envelope", f"the shares of member {sender} were changed on their way"
+        ) from None
     if len(content) != 2 * SHARE_BYTES * len(session.lots):
-        raise Refused("bad_envelope", f"the shares of member {sender} are not of the right size")
+        raise Refused(
+            "bad_envelope", f"the shares of member {sender} are not of the right size"
+        )
     return content
 
 
@@ -137,20 +158,26 @@ def seal(
     neighbours: Collection[Place],
     vector: NDArray[np.int64],
 ) -> Sealed:
-    """Round 2: the vector under this member's own mask and one for every neighbour that has shared its secrets.
+    """Round 2: the vector under this member's own mask and one for every neighbour that has shared
+    its secrets.
 
     neighbours: those that this member has dealt to, and those that have dealt to it.
     """
     check_survivors(session, shared, shared)
     if own not in shared:
-        raise Refused("not_in_cohort", "this holder is not among those who shared, so nothing of it may be summed")
+        raise Refused(
+            "not_in_cohort",
+            "this holder is not among those who shared, so nothing of it may be summed",
+        )
     sealed = vector.astype("<i8", copy=True).view("<u8")
     index = session.lots.index(lot)
     added = [self_key(session, lot, own, secrets.seeds[index])]
     subtracted: list[bytes] = []
     private = private_key(secrets.masks[index])
     for other in sorted(set(shared) & set(neighbours) - {own}):
-        (added if own < other else subtracted).append(pair_key(session, lot, own, other, private))
+        (added if own < other else subtracted).append(
+            pair_key(session, lot, own, other, private)
+        )
     apply_masks(sealed, added, subtracted)
     return Sealed(sealed)
 
@@ -165,13 +192,18 @@ def confirm(
     *,
     lock: bool = False,
 ) -> str:
-    """Round 3: sign who has shared and who has sent, so that no two members can be shown different sets.
+    """Round 3: sign who has shared and who has sent, so that no two members can be shown different
+    sets.
 
-    lock: sign, in a large cohort and before round 4, that shares will be revealed for this set and for no other.
+    lock: sign, in a large cohort and before round 4, that shares will be revealed for this set and
+          for no other.
     """
     check_survivors(session, shared, sent)
     if place_of(session, identity.public) not in sent:
-        raise Refused("declared_dead", "this holder is asked to sign a sum that it is said not to be in")
+        raise Refused(
+            "declared_dead",
+            "this holder is asked to sign a sum that it is said not to be in",
+        )
     words = survivor_words(session, lot, shared, sent, question)
     return identity.sign(lock_words(words) if lock else words)
 
@@ -187,34 +219,65 @@ def reveal(
     question: str = "",
     locks: Mapping[Place, str] = NO_LOCKS,
 ) -> dict[Place, bytes]:
-    """Round 4: of every member that has sent, the share of its seed; of every other, the share of its mask key.
+    """Round 4: of every member that has sent, the share of its seed; of every other, the share of
+    its mask key.
 
-    held:  the shares that this member has, its own among them if it kept one. Never both kinds for one member.
-    locks: in a large cohort, the signatures of those that will reveal for no other set. A member's own mask comes off
-           only with shares of holders that have seen its confirmation; so each looks at those of whom it holds shares,
+    held:  the shares that this member has, its own among them if it kept one. Never both kinds for
+           one member.
+    locks: in a large cohort, the signatures of those that will reveal for no other set. A member's
+           own mask comes off only with shares of holders that have seen its confirmation; so each
+           looks at those of whom it holds shares,
            or at their locks: who has locked a set has signed it.
     """
     check_survivors(session, shared, sent)
     if own not in sent:
-        raise Refused("declared_dead", "this holder is asked to open a sum that it is said not to be in")
+        raise Refused(
+            "declared_dead",
+            "this holder is asked to open a sum that it is said not to be in",
+        )
     words = survivor_words(session, lot, shared, sent, question)
-    locked = _locked(session, lock_words(words), sent, locks) if session.neighbourhood else set()
+    locked = (
+        _locked(session, lock_words(words), sent, locks)
+        if session.neighbourhood
+        else set()
+    )
     for place in set(sent) & set(held) - {own} - locked:
         if not _signs(session, place, confirmations.get(place, ""), words):
-            raise Refused("not_confirmed", "a member of this sum has not signed that it may be opened")
+            raise Refused(
+                "not_confirmed",
+                "a member of this sum has not signed that it may be opened",
+            )
     if session.neighbourhood and (few := session.threshold - len(locked)):
-        raise Refused("not_locked", f"{few} members too few have signed that they open this sum and no other")
+        raise Refused(
+            "not_locked",
+            f"{few} members too few have signed that they open this sum and no other",
+        )
     if not session.neighbourhood and not set(shared) <= set(held):
-        raise Refused("missing_shares", "shares of a member are asked for that this holder never got")
-    return {place: _part(session, lot, held[place], of_seed=place in sent) for place in sorted(set(shared) & set(held))}
+        raise Refused(
+            "missing_shares",
+            "shares of a member are asked for that this holder never got",
+        )
+    return {
+        place: _part(session, lot, held[place], of_seed=place in sent)
+        for place in sorted(set(shared) & set(held))
+    }
 
 
-def _locked(session: SessionKeys, words: bytes, sent: Collection[Place], locks: Mapping[Place, str]) -> set[Place]:
+def _locked(
+    session: SessionKeys,
+    words: bytes,
+    sent: Collection[Place],
+    locks: Mapping[Place, str],
+) -> set[Place]:
     """Those who have locked a set, up to as many as are needed.
 
     Two sets cannot both be locked by more than two thirds: an honest member would have locked both.
     """
-    signed = (place for place in sorted(set(locks) & set(sent)) if _signs(session, place, locks[place], words))
+    signed = (
+        place
+        for place in sorted(set(locks) & set(sent))
+        if _signs(session, place, locks[place], words)
+    )
     return set(islice(signed, session.threshold))
 
 

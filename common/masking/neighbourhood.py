@@ -1,11 +1,13 @@
-"""Who holds whose shares in a large cohort: a random neighbourhood of each member's own choice, and how large it is.
+"""Who holds whose shares in a large cohort: a random neighbourhood of each member's own choice, and
+how large it is.
 
-Up to COMPLETE members everybody deals to everybody. In larger cohorts (Bell et al. 2020, the variant against a hostile
-server) a member deals its secrets out to `holders` others, and shares masks with them and with those that dealt to it.
-It draws them itself, after everybody's keys are fixed, so neither the coordinator nor other members can choose them, or
-try many keys until they suit. TABLE holds sizes, which every member must know alike: a secret is lost once in 2⁴⁰
-sessions, and a round fails once in 2³⁰ where one in GONE members falls away, as tests/support/neighbourhood_failure.py
-computes. Pure; knows arithmetic.
+Up to COMPLETE members everybody deals to everybody. In larger cohorts (Bell et al. 2020, the
+variant against a hostile server) a member deals its secrets out to `holders` others, and shares
+masks with them and with those that dealt to it. It draws them itself, after everybody's keys are
+fixed, so neither the coordinator nor other members can choose them, or try many keys until they
+suit. TABLE holds sizes, which every member must know alike: a secret is lost once in 2⁴⁰ sessions,
+and a round fails once in 2³⁰ where one in GONE members falls away, as
+tests/support/neighbourhood_failure.py computes. Pure; knows arithmetic.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ GONE = 6
 
 
 class Neighbourhood(NamedTuple):
-    """holders: how many others hold shares of a member's secrets. threshold: how many of them give a secret back."""
+    """holders: how many others hold shares of a member's secrets. threshold: how many of them give
+    a secret back.
+    """
 
     holders: int
     threshold: int
@@ -64,7 +68,10 @@ def neighbourhood_for(members: int) -> Neighbourhood | None:
         return None
     found = next((sizes for most, sizes in TABLE if members <= most), None)
     if found is None:
-        raise Refused("cohort_too_large", f"{members} members are more than a masked cohort can have")
+        raise Refused(
+            "cohort_too_large",
+            f"{members} members are more than a masked cohort can have",
+        )
     return found
 
 

@@ -1,6 +1,7 @@
-"""Secure aggregation, the coordinator's side: sealed vectors in, their sum out, and nothing in between.
+"""Secure aggregation, the coordinator's side: sealed vectors in, their sum out, and nothing in
+between.
 
-Pure but for the running sum. Knows nothing of statistics, files or transport.
+Pure but for the running sum.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ Part = TypeVar("Part")
 
 
 class Opening:
-    """Adds up sealed vectors and takes the masks off. Until `total` returns it holds nothing but noise.
+    """Adds up sealed vectors and takes the masks off. Until `total` returns it holds nothing but
+    noise.
 
     holders: for every member that has shared its secrets, those that hold the shares.
     """
 
-    def __init__(self, agreement: Agreement, lot: str, holders: Mapping[Place, Collection[Place]], size: int) -> None:
+    def __init__(
+        self,
+        agreement: Agreement,
+        lot: str,
+        holders: Mapping[Place, Collection[Place]],
+        size: int,
+    ) -> None:
         self._agreement, self._lot = agreement, lot
         self._holders = {place: frozenset(each) for place, each in holders.items()}
         self._sum: Vector = np.zeros(size, dtype="<u8")
@@ -45,9 +53,16 @@ class Opening:
     def add(self, place: Place, sealed: Sealed) -> None:
         """Take in one member's sealed vector; a second one, or one of another size, is refused."""
         if place not in self._holders or place in self.sent:
-            raise Refused("duplicate", f"member {place} has sent already, or has not shared its secrets")
+            raise Refused(
+                "duplicate",
+                f"member {place} has sent already, or has not shared its secrets",
+            )
         if len(sealed) != len(self._sum):
-            raise Refused("shape_mismatch", f"a sealed vector of {len(sealed)} numbers where {len(self._sum)} belong")
+            raise Refused(
+                "shape_mismatch",
+                f"a sealed vector of {len(sealed)} numbers where {len(self._sum)}"
+                " belong",
+            )
         sealed.add_to(self._sum)
         self.sent.add(place)
 
@@ -57,11 +72,19 @@ class Opening:
         self.sent.remove(place)
 
     def out_of_reach(self) -> list[Place]:
-        """The members whose secrets cannot be put together any more, because too few of their holders are left."""
+        """The members whose secrets cannot be put together any more, because too few of their
+        holders are left.
+        """
         needed = self._agreement.share_threshold
-        return [place for place, holders in sorted(self._holders.items()) if len(holders & self.sent) < needed]
+        return [
+            place
+            for place, holders in sorted(self._holders.items())
+            if len(holders & self.sent) < needed
+        ]
 
-    def total(self, reveals: Mapping[Place, Mapping[Place, bytes]]) -> NDArray[np.int64]:
+    def total(
+        self, reveals: Mapping[Place, Mapping[Place, bytes]]
+    ) -> NDArray[np.int64]:
         """The sum of what was sent; raises Refused if too few shares came, or wrong ones."""
         agreement = self._agreement
         added: list[bytes] = []
@@ -73,7 +96,8 @@ class Opening:
                 subtracted.append(self_key(agreement, self._lot, place, secret))
                 continue
             private = private_key(secret)
-            for other in sorted(self._neighbours(place) & self.sent):  # undo the masks with the one who fell away
+            # undo the masks with the one who fell away
+            for other in sorted(self._neighbours(place) & self.sent):
                 key = pair_key(agreement, self._lot, place, other, private)
                 (added if place < other else subtracted).append(key)
         opened = self._sum.copy()
@@ -82,29 +106,46 @@ class Opening:
 
     def _neighbours(self, place: Place) -> set[Place]:
         """Those with whom a member shares masks: who holds its shares, and whose it holds."""
-        return {*self._holders[place], *(other for other, holders in self._holders.items() if place in holders)}
+        return {
+            *self._holders[place],
+            *(other for other, holders in self._holders.items() if place in holders),
+        }
 
     def _secret(self, place: Place, given: Mapping[Place, bytes]) -> bytes:
-        """A member's seed or mask key, of the shares that others gave out, held against what it advertised."""
+        """A member's seed or mask key, of the shares that others gave out, held against what it
+        advertised.
+        """
         needed = self._agreement.share_threshold
         if len(given) < needed:
-            raise Refused("too_few_shares", f"{len(given)} shares where {needed} are needed")
+            raise Refused(
+                "too_few_shares", f"{len(given)} shares where {needed} are needed"
+            )
         for chosen in _selections(list(given), needed):
             with contextlib.suppress(MaskingError):
                 secret = combine({giver: given[giver] for giver in chosen})
                 if self._is_as_advertised(place, secret):
                     return secret
-        raise Refused("wrong_shares", f"the shares of member {place} do not give what it advertised")
+        raise Refused(
+            "wrong_shares",
+            f"the shares of member {place} do not give what it advertised",
+        )
 
     def _is_as_advertised(self, place: Place, secret: bytes) -> bool:
-        advert, index = self._agreement.advert(place), self._agreement.lots.index(self._lot)
+        advert, index = (
+            self._agreement.advert(place),
+            self._agreement.lots.index(self._lot),
+        )
         if place in self.sent:
             return hmac.compare_digest(seed_digest(secret), advert.seeds[index])
         return hmac.compare_digest(public_half(secret).hex(), advert.masks[index])
 
 
-def by_owner(parts: Mapping[Place, Mapping[Place, Part]]) -> dict[Place, dict[Place, Part]]:
-    """What lies by giver and then by whom it is of or for, the other way round; givers in their order."""
+def by_owner(
+    parts: Mapping[Place, Mapping[Place, Part]],
+) -> dict[Place, dict[Place, Part]]:
+    """What lies by giver and then by whom it is of or for, the other way round; givers in their
+    order.
+    """
     turned: dict[Place, dict[Place, Part]] = {}
     for giver, each in sorted(parts.items()):
         for place, part in each.items():
@@ -113,7 +154,9 @@ def by_owner(parts: Mapping[Place, Mapping[Place, Part]]) -> dict[Place, dict[Pl
 
 
 def _selections(givers: Sequence[Place], threshold: int) -> Iterator[Sequence[Place]]:
-    """Some of those who gave shares, as many as are needed: the first, then the first but one, so that one may lie."""
+    """Some of those who gave shares, as many as are needed: the first, then the first but one, so
+    that one may lie.
+    """
     yield givers[:threshold]
     if len(givers) > threshold:
         more = givers[: threshold + 1]

@@ -18,7 +18,6 @@ same holds for sums of shares: two discrete Gaussian numbers with σ and σ′ a
 √(σ² + σ′²), within 1 ± 5·exp(−π²·min(σ, σ′)²).
 
 Everything is computed in decimals of 50 digits, alike on every machine, and rounded up.
-Knows nothing of noise, journals or messages.
 """
 
 from __future__ import annotations
@@ -57,7 +56,9 @@ FRACTION_TERMS = 100
 
 @lru_cache(maxsize=64)
 def epsilon_of(rho: Cost, delta: float) -> float:
-    """The ε of the (ε, δ)-differential privacy that ρ gives, rounded up; infinite for what left without noise."""
+    """The ε of the (ε, δ)-differential privacy that ρ gives, rounded up; infinite for what left
+    without noise.
+    """
     if rho == EXACT:
         return math.inf
     if not rho:
@@ -75,7 +76,9 @@ def epsilon_of(rho: Cost, delta: float) -> float:
 
 
 def rho_for(epsilon: float, delta: float) -> Fraction:
-    """The greatest ρ, a multiple of 2^−48, that stands for at most this ε; raises ValueError if there is none."""
+    """The greatest ρ, a multiple of 2^−48, that stands for at most this ε; raises ValueError if
+    there is none.
+    """
     steps = math.floor(epsilon * STEPS)
     steps -= steps / STEPS > epsilon
     low, high = 0, 1 << (RHO_BITS + 8)
@@ -89,7 +92,9 @@ def rho_for(epsilon: float, delta: float) -> Fraction:
 
 
 def sigma_for(square: int, rho: Fraction) -> int:
-    """The smallest whole σ for which numbers that one document moves by √`square` at most cost ρ, or less."""
+    """The smallest whole σ for which numbers that one document moves by √`square` at most cost ρ,
+    or less.
+    """
     least = Fraction(square) / (2 * rho)
     return max(SMALLEST_SIGMA, math.isqrt(math.ceil(least) - 1) + 1)
 
@@ -111,8 +116,11 @@ def _holds(mu: Decimal, steps: int, delta: float) -> bool:
         centre = Decimal(steps / STEPS) / mu
         low = centre - mu / 2
         high = centre + mu / 2
-        density = (-low * low / 2).exp() / TWO_PI.sqrt()  # e^ε times the density at `high` is the density at `low`
-        return density * (_mills_ratio(low) - _mills_ratio(high)) * (1 + ERROR) <= Decimal(delta)
+        # e^ε times the density at `high` is the density at `low`
+        density = (-low * low / 2).exp() / TWO_PI.sqrt()
+        return density * (_mills_ratio(low) - _mills_ratio(high)) * (
+            1 + ERROR
+        ) <= Decimal(delta)
 
 
 def _mills_ratio(x: Decimal) -> Decimal:

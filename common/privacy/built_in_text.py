@@ -1,7 +1,7 @@
-"""Text that every machine with Ridgeway holds and anybody may read: sources, headers, documentation, licences.
+"""Text that every machine with Ridgeway holds and anybody may read: sources, headers,
+documentation, licences.
 
 Reads files and parses them: imports nothing of what it reads, downloads nothing, writes nothing.
-Knows nothing of tokens, encoders, corpora or domains.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ MIN_PIECE_CHARACTERS, MAX_PIECE_CHARACTERS = 200, 2_000
 MAX_KIND_CHARACTERS = 1_500_000
 """About so much of each kind of text is read: more changes nothing."""
 
-OMITTED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings", "pydoc_data"}
+OMITTED_FOLDERS = {
+    "test",
+    "tests",
+    "idle_test",
+    "site-packages",
+    "dist-packages",
+    "encodings",
+    "pydoc_data",
+}
 """Folders that hold no text of their domain: tests, tables, other packages."""
 
 COMMON_LICENCES = Path("/usr/share/common-licenses")
@@ -31,10 +39,17 @@ HEADERS = ("numpy/_core/include/**/*.h", "torch/include/c10/**/*.h")
 SUBJECTS = {
     "numpy": "fft linalg polynomial",
     "scipy": "fft integrate interpolate linalg optimize signal spatial special stats",
-    "sympy": "calculus combinatorics concrete diffgeom functions geometry holonomic integrals logic matrices ntheory "
-    "polys series sets simplify solvers stats tensor vector",
+    "sympy": (
+        "calculus combinatorics concrete diffgeom functions geometry holonomic"
+        " integrals logic matrices ntheory polys series sets simplify solvers stats"
+        " tensor vector"
+    ),
 }
-MATHEMATICS = tuple(f"{package}/{name}/**/*.py" for package, names in SUBJECTS.items() for name in names.split())
+MATHEMATICS = tuple(
+    f"{package}/{name}/**/*.py"
+    for package, names in SUBJECTS.items()
+    for name in names.split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +82,11 @@ class Document:
 
 def this_machine() -> Places:
     """The places that the running Python knows of."""
-    installed = (Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
+    installed = (
+        Path(entry)
+        for entry in sys.path
+        if Path(entry).name in ("site-packages", "dist-packages")
+    )
     return Places(
         library=Path(sysconfig.get_path("stdlib")),
         headers=Path(sysconfig.get_path("include")),
@@ -81,7 +100,9 @@ def built_in_text(places: Places) -> dict[str, list[str]]:
     kinds = {
         "headers": headers(places),
         "licences": licences(places),
-        "mathematics": read_documents(files_below(places.packages, MATHEMATICS), docstrings),
+        "mathematics": read_documents(
+            files_below(places.packages, MATHEMATICS), docstrings
+        ),
         "reference": reference(places),
         "sources": sources(places),
     }
@@ -101,7 +122,12 @@ def _first_pieces(documents: Iterable[Document]) -> Iterator[str]:
 
 def headers(places: Places) -> Iterator[Document]:
     """The C headers of Python and NumPy, of PyTorch where it is."""
-    return read_documents({**files_below([places.headers], ["**/*.h"]), **files_below(places.packages, HEADERS)})
+    return read_documents(
+        {
+            **files_below([places.headers], ["**/*.h"]),
+            **files_below(places.packages, HEADERS),
+        }
+    )
 
 
 def sources(places: Places) -> Iterator[Document]:
@@ -111,35 +137,55 @@ def sources(places: Places) -> Iterator[Document]:
 
 def licences(places: Places) -> Iterator[Document]:
     """The licences of Python, of installed packages and of the system."""
-    packaged = files_below(places.packages, ["*.dist-info/**/*", "setuptools/_vendor/*.dist-info/**/*"])
+    packaged = files_below(
+        places.packages, ["*.dist-info/**/*", "setuptools/_vendor/*.dist-info/**/*"]
+    )
     licences = {key: path for key, path in packaged.items() if LICENCE.match(path.name)}
     return read_documents(
-        {**files_below([places.library], ["LICENSE.txt"]), **licences, **files_below([places.licences], ["*"])}
+        {
+            **files_below([places.library], ["LICENSE.txt"]),
+            **licences,
+            **files_below([places.licences], ["*"]),
+        }
     )
 
 
 def reference(places: Places) -> Iterator[Document]:
     """The topics of Python's language reference, as its own help shows them."""
-    for source in read_documents({"topics": places.library / "pydoc_data" / "topics.py"}):
+    for source in read_documents(
+        {"topics": places.library / "pydoc_data" / "topics.py"}
+    ):
         found = topics(source.text)
-        yield from (Document(name, _tidy(found[name])) for name in sorted(found, key=_digest))
+        yield from (
+            Document(name, _tidy(found[name])) for name in sorted(found, key=_digest)
+        )
 
 
 # From files to documents
 
 
 def files_below(folders: Iterable[Path], patterns: Iterable[str]) -> dict[str, Path]:
-    """The files of these patterns by their paths below a folder, without OMITTED_FOLDERS; the first folder wins."""
+    """The files of these patterns by their paths below a folder, without OMITTED_FOLDERS; the first
+    folder wins.
+    """
     files: dict[str, Path] = {}
     for folder, pattern in product(folders, patterns):
         paths = {path.relative_to(folder): path for path in folder.glob(pattern)}
-        kept = {key.as_posix(): path for key, path in paths.items() if OMITTED_FOLDERS.isdisjoint(key.parts)}
+        kept = {
+            key.as_posix(): path
+            for key, path in paths.items()
+            if OMITTED_FOLDERS.isdisjoint(key.parts)
+        }
         files = {**kept, **files}
     return files
 
 
-def read_documents(files: dict[str, Path], meaning: Callable[[str], str] = str) -> Iterator[Document]:
-    """What the files mean, in the order of their digests, so that any first part is a fair sample."""
+def read_documents(
+    files: dict[str, Path], meaning: Callable[[str], str] = str
+) -> Iterator[Document]:
+    """What the files mean, in the order of their digests, so that any first part is a fair
+    sample.
+    """
     for key in sorted(files, key=_digest):
         try:
             text = meaning(files[key].read_text(encoding="utf-8"))
@@ -153,17 +199,27 @@ def _digest(key: str) -> str:
 
 
 def _tidy(text: str) -> str:
-    """The text without blanks at line ends, so that an empty line is empty, and without what UTF-8 cannot carry."""
-    return re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE).encode(errors="ignore").decode()
+    """The text without blanks at line ends, so that an empty line is empty, and without what UTF-8
+    cannot carry.
+    """
+    return (
+        re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE)
+        .encode(errors="ignore")
+        .decode()
+    )
 
 
 def docstrings(source: str) -> str:
-    """The docstrings of a module, its classes and its functions, in their order, without importing it."""
+    """The docstrings of a module, its classes and its functions, in their order, without importing
+    it.
+    """
     return "\n\n".join(_docstrings(_parsed(source)))
 
 
 def _docstrings(node: ast.Module | ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(
+        node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    ):
         yield from filter(None, [ast.get_docstring(node)])
     if isinstance(node, ast.Module | ast.ClassDef):
         for child in node.body:
@@ -172,8 +228,12 @@ def _docstrings(node: ast.Module | ast.stmt) -> Iterator[str]:
 
 def topics(source: str) -> dict[str, str]:
     """The texts of pydoc's topics: the one dictionary that its module assigns."""
-    values = (node.value for node in _parsed(source).body if isinstance(node, ast.Assign))
-    found: dict[str, str] = next((ast.literal_eval(value) for value in values if isinstance(value, ast.Dict)), {})
+    values = (
+        node.value for node in _parsed(source).body if isinstance(node, ast.Assign)
+    )
+    found: dict[str, str] = next(
+        (ast.literal_eval(value) for value in values if isinstance(value, ast.Dict)), {}
+    )
     return found
 
 
@@ -191,7 +251,9 @@ def paragraphs(text: str) -> list[str]:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The text cut at paragraphs, or where one is too long at lines, to MIN … MAX_PIECE_CHARACTERS each."""
+    """The text cut at paragraphs, or where one is too long at lines, to MIN … MAX_PIECE_CHARACTERS
+    each.
+    """
     piece = ""
     for part in _parts(text):
         if len(piece) + len(part) > MAX_PIECE_CHARACTERS:
@@ -203,7 +265,11 @@ def pieces(text: str) -> Iterator[str]:
 
 def _parts(text: str) -> Iterator[str]:
     for paragraph in paragraphs(text):
-        lines = [paragraph] if len(paragraph) <= MAX_PIECE_CHARACTERS else paragraph.splitlines(keepends=True)
+        lines = (
+            [paragraph]
+            if len(paragraph) <= MAX_PIECE_CHARACTERS
+            else paragraph.splitlines(keepends=True)
+        )
         yield from (line for line in lines if len(line) <= MAX_PIECE_CHARACTERS)
 
 

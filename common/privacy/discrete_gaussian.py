@@ -1,9 +1,10 @@
-"""Discrete Gaussian noise, sampled exactly: integers x with a probability in proportion to exp(−x²/2σ²).
+"""Discrete Gaussian noise, sampled exactly: integers x with a probability in proportion to
+exp(−x²/2σ²).
 
-After Canonne, Kamath and Steinke (2020), many numbers at a time. Every coin is a uniform integer compared with another
-integer, so no number is ever rounded, and nothing here is a float. σ is a whole number: noise is added to sums in fixed
-point, whose unit is so small that rounding σ up costs nothing. Randomness is an argument. Knows numpy, and nothing of
-what the noise is for.
+After Canonne, Kamath and Steinke (2020), many numbers at a time. Every coin is a uniform integer
+compared with another integer, so no number is ever rounded, and nothing here is a float. σ is a
+whole number: noise is added to sums in fixed point, whose unit is so small that rounding σ up costs
+nothing. Randomness is an argument.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ MAX_SIGMA = 1 << 48
 """Up to this σ a number leaves 64 bits with a probability below e^−16,000."""
 
 
-def discrete_gaussian(sigma: int, count: int, draw: Randomness = secrets.token_bytes) -> Integers:
+def discrete_gaussian(
+    sigma: int, count: int, draw: Randomness = secrets.token_bytes
+) -> Integers:
     """So many independent numbers of a discrete Gaussian whose parameter σ is `sigma`."""
     if not 1 <= sigma <= MAX_SIGMA:
         raise ValueError(f"σ must lie between 1 and 2^48, not at {sigma}")
@@ -43,23 +46,31 @@ def _laplace(scale: int, count: int, draw: Randomness) -> Integers:
     rest = rest[_exponential(draw, len(rest), (rest, scale))]
     size = rest + scale * _successes(len(rest), draw)
     minus = _below(2, len(size), draw) == 1
-    once: Integers = np.where(minus, -size, size)[~(minus & (size == 0))]  # else zero would come twice as often
+    # else zero would come twice as often
+    once: Integers = np.where(minus, -size, size)[~(minus & (size == 0))]
     return once
 
 
 def _is_kept(drawn: Integers, sigma: int, draw: Randomness) -> Flags:
-    """Heads with probability exp(−(|y| − σ)²/2σ²), which makes Gaussian numbers of those of Laplace.
+    """Heads with probability exp(−(|y| − σ)²/2σ²), which makes Gaussian numbers of those of
+    Laplace.
 
-    With |y| − σ = ±(qσ + r) the exponent is q²/2 + q·r/σ + (r/σ)·(r/2σ): coins of each part, all of which must fall.
+    With |y| − σ = ±(qσ + r) the exponent is q²/2 + q·r/σ + (r/σ)·(r/2σ): coins of each part, all of
+    which must fall.
     """
     whole, rest = np.divmod(np.abs(np.abs(drawn) - sigma), sigma)
     alive = np.arange(len(drawn))
     alive = alive[_exponential(draw, len(alive), (rest, sigma), (rest, 2 * sigma))]
-    for times, parts in ((whole**2, ((np.ones_like(rest), 2),)), (whole, ((rest, sigma),))):
+    for times, parts in (
+        (whole**2, ((np.ones_like(rest), 2),)),
+        (whole, ((rest, sigma),)),
+    ):
         tossed = 0
         while (places := np.flatnonzero(times[alive] > tossed)).size:
             tossing = alive[places]
-            fell = _exponential(draw, len(tossing), *((number[tossing], by) for number, by in parts))
+            fell = _exponential(
+                draw, len(tossing), *((number[tossing], by) for number, by in parts)
+            )
             alive = np.delete(alive, places[~fell])
             tossed += 1
     kept = np.zeros(len(drawn), bool)
@@ -78,9 +89,11 @@ def _successes(count: int, draw: Randomness) -> Integers:
 
 
 def _exponential(draw: Randomness, count: int, *parts: tuple[Integers, int]) -> Flags:
-    """Heads with probability exp(−γ); γ ≤ 1 is the product of the parts, numbers and what they are divided by.
+    """Heads with probability exp(−γ); γ ≤ 1 is the product of the parts, numbers and what they are
+    divided by.
 
-    γ, γ/2, γ/3, … are the chances of coins; that the first which falls on tails has an odd number has just that one.
+    γ, γ/2, γ/3, … are the chances of coins; that the first which falls on tails has an odd number
+    has just that one.
     """
     heads = np.zeros(count, bool)
     alive, number = np.arange(count), 1
@@ -102,7 +115,9 @@ def _below(bound: int, count: int, draw: Randomness) -> Integers:
     found = [np.empty(0, np.int64)]
     left = count
     while left > 0:
-        words = np.frombuffer(draw(left * kind.itemsize), kind) & kind.type((1 << bits) - 1)
+        words = np.frombuffer(draw(left * kind.itemsize), kind) & kind.type(
+            (1 << bits) - 1
+        )
         fitting = words[words < bound].astype(np.int64)
         found.append(fitting)
         left -= len(fitting)

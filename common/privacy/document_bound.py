@@ -1,8 +1,9 @@
-"""How far one document can move what a holder sends: its part is bounded, in integers, whatever its text says.
+"""How far one document can move what a holder sends: its part is bounded, in integers, whatever its
+text says.
 
-A document is one row of integers whose square is at most `ROW_SQUARE`, which is checked here and nowhere taken on
-trust. Beside its row it adds a constant, which counts it. So adding or removing a document moves the sums by at most
-√`moved_square`, and no float is part of the argument. Knows numpy. Knows nothing of text, noise or messages.
+A document is one row of integers whose square is at most `ROW_SQUARE`, which is checked here and
+nowhere taken on trust. Beside its row it adds a constant, which counts it. So adding or removing a
+document moves the sums by at most √`moved_square`, and no float is part of the argument.
 """
 
 from __future__ import annotations
@@ -24,15 +25,21 @@ UNIT = 1 << 16
 """One, in fixed point."""
 ROW_SQUARE = VECTOR_LENGTH**2
 COLUMN_COUNT = 243 * UNIT // 1000
-"""What a document adds to its domain's count where columns alone are sent: with the row, no more than UNIT in all."""
+"""What a document adds to its domain's count where columns alone are sent: with the row, no more
+than UNIT in all.
+"""
 FULL_ROW = 77 * VECTOR_LENGTH // 60
 FULL_COUNT = ROW_SQUARE // 3
-"""Where the products of a row are sent too: by what its row is multiplied, and what it adds to the count, so that the
-weights of products, row and count are as 0.6, 0.77 and 0.2. Products are summed over all domains, a column over one: it
-needs the larger share where documents are few (chosen on held-out training text)."""
+"""Where the products of a row are sent too: by what its row is multiplied, and what it adds to the
+count, so that the weights of products, row and count are as 0.6, 0.77 and 0.2. Products are summed
+over all domains, a column over one: it needs the larger share where documents are few (chosen on
+held-out training text).
+"""
 EXACT_BOUND = 1 << 61
-"""No number of a total over all members is as large before noise. With noise of σ up to 2⁴⁸ from each
-of 10,000 members it stays below 2⁶² but for a probability of e^−3,000, so no total leaves 64 bits."""
+"""No number of a total over all members is as large before noise. With noise of σ up to 2⁴⁸ from
+each of 10,000 members it stays below 2⁶² but for a probability of e^−3,000, so no total leaves 64
+bits.
+"""
 EXACT_ROWS = 1 << 20
 """So many rows have sums of products below 2⁵³, which float64 holds exactly."""
 
@@ -52,7 +59,9 @@ class DocumentSums:
     @property
     def content(self) -> str:
         """Stands for the sums."""
-        return sha256(self.mode.encode(), self.products.tobytes(), self.column.tobytes())
+        return sha256(
+            self.mode.encode(), self.products.tobytes(), self.column.tobytes()
+        )
 
     @property
     def documents(self) -> int:
@@ -60,7 +69,9 @@ class DocumentSums:
 
     def __add__(self, other: DocumentSums) -> DocumentSums:
         check_documents(self.mode, self.documents + other.documents)
-        return DocumentSums(self.mode, self.products + other.products, self.column + other.column)
+        return DocumentSums(
+            self.mode, self.products + other.products, self.column + other.column
+        )
 
     def __repr__(self) -> str:
         return f"<DocumentSums {self.mode} width={len(self.column) - 1}>"
@@ -77,13 +88,16 @@ def row_unit(mode: PrivacyMode) -> int:
 
 
 def moved_square(mode: PrivacyMode) -> int:
-    """The most by which one document more, or less, moves the sums: the square of the length, twice each product."""
+    """The most by which one document more, or less, moves the sums: the square of the length, twice
+    each product.
+    """
     column = row_unit(mode) ** 2 * ROW_SQUARE + count_unit(mode) ** 2
     return column + (ROW_SQUARE**2 if mode == "full" else 0)
 
 
 def max_documents(mode: PrivacyMode, members: int = 1) -> int:
-    """The most documents of each of so many members for which no number of their total wraps around.
+    """The most documents of each of so many members for which no number of their total wraps
+    around.
 
     In `full`, 444 million in all: 4.4 million each for 100 members, 44,463 each for 10,000. In
     `columns`, 36 million million in all.
@@ -98,8 +112,9 @@ def check_documents(mode: PrivacyMode, documents: int, members: int = 1) -> None
     most = max_documents(mode, members)
     if documents > most:
         raise BoundExceeded(
-            f"{documents:,} documents are too many: in a private round of {members:,} holders, each "
-            f"may sum {most:,}, or the total could leave 64 bits; sum fewer of them"
+            f"{documents:,} documents are too many: in a private round of {members:,}"
+            f" holders, each may sum {most:,}, or the total could leave 64 bits; sum"
+            " fewer of them"
         )
 
 
@@ -108,7 +123,8 @@ def empty_sums(mode: PrivacyMode, width: int) -> DocumentSums:
 
 
 def bounded_sums(mode: PrivacyMode, rows: Integers) -> DocumentSums:
-    """The sums over documents, a row of integers each. Raises BoundExceeded if one is longer than it may be.
+    """The sums over documents, a row of integers each. Raises BoundExceeded if one is longer than
+    it may be.
 
     Law: the sums of two corpora, added, are the sums of both together.
     """
@@ -126,9 +142,19 @@ def bounded_sums(mode: PrivacyMode, rows: Integers) -> DocumentSums:
 def check_rows(rows: Integers) -> None:
     """Raise BoundExceeded unless these are documents' rows, none longer than VECTOR_LENGTH."""
     if rows.dtype != np.int64 or rows.ndim != 2:
-        raise BoundExceeded(f"documents are rows of 64-bit integers, not {rows.dtype} of shape {rows.shape}")
+        raise BoundExceeded(
+            f"documents are rows of 64-bit integers, not {rows.dtype} of shape"
+            f" {rows.shape}"
+        )
     if not rows.size:
         return
-    largest = int(max(rows.max(), -int(rows.min())))  # before anything is squared, so that nothing can wrap around
-    if largest > VECTOR_LENGTH or int(np.einsum("nh,nh->n", rows, rows).max()) > ROW_SQUARE:
-        raise BoundExceeded("a document's row is longer than it may be, so it would show through the noise")
+    # before anything is squared, so that nothing can wrap around
+    largest = int(max(rows.max(), -int(rows.min())))
+    if (
+        largest > VECTOR_LENGTH
+        or int(np.einsum("nh,nh->n", rows, rows).max()) > ROW_SQUARE
+    ):
+        raise BoundExceeded(
+            "a document's row is longer than it may be, so it would show through the"
+            " noise"
+        )

@@ -1,11 +1,13 @@
-"""Documents → one integer vector each, of bounded length, the same on every machine and for any number of threads.
+"""Documents → one integer vector each, of bounded length, the same on every machine and for any
+number of threads.
 
     tokens → mean m → z = P(m − μ) → u = z/‖z‖ ──┐
-    the first 32 → … ──────────────────────→ u′ ─┴▶ v = ⌊2¹⁶ · 0.97 · (u + u′)/‖u + u′‖⌋, towards zero
+    the first 32 → … ──────────────────────→ u′ ─┴▶ v = ⌊2¹⁶ · 0.97 · (u + u′)/‖u + u′‖⌋, towards
+    zero
 
-A beginning is as long as a prompt is: half of what a document adds is how it begins, and half what all of it tells.
-Truncation never lengthens a vector, and ‖z‖ is rounded up, so ‖v‖ ≤ 0.97 · 2¹⁶ holds in integers: what a document can
-add to a sum does not rest on an argument about floats. Knows the prior. Knows nothing of noise, rounds or text.
+A beginning is as long as a prompt is: half of what a document adds is how it begins, and half what
+all of it tells. Truncation never lengthens a vector, and ‖z‖ is rounded up, so ‖v‖ ≤ 0.97 · 2¹⁶
+holds in integers: what a document can add to a sum does not rest on an argument about floats.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import BoundExceeded, ShapeMismatch
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
-from ridgeway.common.privacy.public_prior import MEAN_BITS, Floats, Integers, PublicPrior, token_sums
+from ridgeway.common.privacy.public_prior import (
+    MEAN_BITS,
+    Floats,
+    Integers,
+    PublicPrior,
+    token_sums,
+)
 
 VECTOR_LENGTH = (97 << 16) // 100
 """No document's vector is longer: 0.97 · 2¹⁶, rounded down. The rest of 2¹⁶ is for its count."""
@@ -24,7 +32,9 @@ MAX_SQUARE_BITS = 62
 """z is cut to so many bits that its squares add up to no more than this."""
 
 BEGINNING_TOKENS = 32
-"""Chosen on held-out training text: 16 to 128 tokens differ little; without a beginning, prompts are routed worse."""
+"""Chosen on held-out training text: 16 to 128 tokens differ little; without a beginning, prompts
+are routed worse.
+"""
 
 BLOCK_DOCUMENTS = 1024
 
@@ -37,7 +47,10 @@ def document_vectors(
     A document without tokens, or one that the prior sees nothing of, is a row of zeros.
     """
     if encoder_table.shape[1] != prior.width:
-        raise ShapeMismatch(f"a prior of width {prior.width} does not fit a table of width {encoder_table.shape[1]}")
+        raise ShapeMismatch(
+            f"a prior of width {prior.width} does not fit a table of width"
+            f" {encoder_table.shape[1]}"
+        )
     whitening = prior.whitening.T.astype(np.float64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     rows = np.empty((len(lengths), prior.width), dtype=np.int64)
@@ -53,13 +66,23 @@ def document_vectors(
 
 
 def _whitened(
-    prior: PublicPrior, whitening: Floats, ids: Ids, counts: Integers, encoder_table: NDArray[np.int16]
+    prior: PublicPrior,
+    whitening: Floats,
+    ids: Ids,
+    counts: Integers,
+    encoder_table: NDArray[np.int16],
 ) -> Integers:
-    """P(m − μ) exactly: a float64 product of integers that stay below 2⁵³ (the prior's own bound)."""
+    """P(m − μ) exactly: a float64 product of integers that stay below 2⁵³ (the prior's own
+    bound).
+    """
     divisor = np.maximum(counts, 1)[:, None]
-    means = ((token_sums(ids, counts, encoder_table) << MEAN_BITS + 1) + divisor) // (2 * divisor)
+    means = ((token_sums(ids, counts, encoder_table) << MEAN_BITS + 1) + divisor) // (
+        2 * divisor
+    )
     means[counts == 0] = prior.mean
-    return np.asarray(((means - prior.mean).astype(np.float64) @ whitening).astype(np.int64))
+    return np.asarray(
+        ((means - prior.mean).astype(np.float64) @ whitening).astype(np.int64)
+    )
 
 
 def unit_rows(rows: Integers) -> Integers:
@@ -72,7 +95,10 @@ def unit_rows(rows: Integers) -> Integers:
     norms = _roots_rounded_up(np.square(sizes).sum(axis=1))
     found = np.sign(rows) * (VECTOR_LENGTH * sizes // np.maximum(norms, 1)[:, None])
     if np.square(found).sum(axis=1).max(initial=0) > VECTOR_LENGTH**2:
-        raise BoundExceeded("a document's vector is longer than its bound; this cannot be, so nothing was summed")
+        raise BoundExceeded(
+            "a document's vector is longer than its bound; this cannot be, so nothing"
+            " was summed"
+        )
     return np.asarray(found)
 
 

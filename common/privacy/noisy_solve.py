@@ -1,10 +1,12 @@
-"""Sums over documents under noise → the weights of an ordinary router, over the encoder's own features.
+"""Sums over documents under noise → the weights of an ordinary router, over the encoder's own
+features.
 
-    columns, counts → mean directions → apart from their centre, shrunk by what noise explains → (C·Σ + Σ m mᵀ)V = M
+    columns, counts → mean directions → apart from their centre, shrunk by what noise explains →
+    (C·Σ + Σ m mᵀ)V = M
 
-Every step but the sums themselves is public, so that it costs no privacy, and can be done again. Documents were summed
-at length 1, and a table cannot bring a prompt to that length: TYPICAL_LENGTH stands for all of them.
-Knows the prior and the units of the sums. Knows nothing of holders, rounds or releases.
+Every step but the sums themselves is public, so that it costs no privacy, and can be done again.
+Documents were summed at length 1, and a table cannot bring a prompt to that length: TYPICAL_LENGTH
+stands for all of them.
 """
 
 from __future__ import annotations
@@ -35,12 +37,16 @@ LEAST_EIGENVALUE = 0.7
 TYPICAL_LENGTH = 1.0
 """What a prompt's vector is divided by in place of its own length, in units of the prior.
 
-These three were chosen on held-out training text of four sets, prompts and other sources of it among them, for 500
-documents a domain and all, at ε = 1 and 3; values a third larger are less than a point worse in the mean."""
+These three were chosen on held-out training text of four sets, prompts and other sources of it
+among them, for 500 documents a domain and all, at ε = 1 and 3; values a third larger are less than
+a point worse in the mean.
+"""
 
 LEAST_KEPT = 0.1
 LEAST_SPREAD = 0.1
-"""Vectors of length 1 vary by at most 1 in all; around their domains' means they are taken to vary by this at least."""
+"""Vectors of length 1 vary by at most 1 in all; around their domains' means they are taken to vary
+by this at least.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -59,11 +65,17 @@ class NoisyMeans:
 
 @one_blas_thread()
 def solve_columns(
-    columns: Integers, counts: Integers, sigma_squared: float, prior: PublicPrior, scale: float
+    columns: Integers,
+    counts: Integers,
+    sigma_squared: float,
+    prior: PublicPrior,
+    scale: float,
 ) -> Matrix:
-    """Weights (h+1)×C of columns alone: how documents vary within a domain is what the prior says, alike everywhere.
+    """Weights (h+1)×C of columns alone: how documents vary within a domain is what the prior says,
+    alike everywhere.
 
-    columns, counts: h×C and C, as they were opened; sigma_squared: the variance of the noise on each of their numbers.
+    columns, counts: h×C and C, as they were opened; sigma_squared: the variance of the noise on
+                     each of their numbers.
     scale: the encoder's.
     """
     found = noisy_means("columns", columns, counts, sigma_squared)
@@ -80,59 +92,89 @@ def solve_full(
     scale: float,
     shares: float = 1.0,
 ) -> Matrix:
-    """The same where the sum of all documents' products vvᵀ was opened too, from which comes how they vary.
+    """The same where the sum of all documents' products vvᵀ was opened too, from which comes how
+    they vary.
 
-    shares: by what the variance of the noise on products, which members draw together, is above `sigma_squared`.
+    shares: by what the variance of the noise on products, which members draw together, is above
+            `sigma_squared`.
     """
     found = noisy_means("full", columns, counts, sigma_squared)
     noise = math.sqrt(sigma_squared * shares) / VECTOR_LENGTH**2
-    return _weights(found, _within(products / VECTOR_LENGTH**2, found, noise), prior, scale)
+    return _weights(
+        found, _within(products / VECTOR_LENGTH**2, found, noise), prior, scale
+    )
 
 
-def noisy_means(mode: PrivacyMode, columns: Integers, counts: Integers, sigma_squared: float) -> NoisyMeans:
+def noisy_means(
+    mode: PrivacyMode, columns: Integers, counts: Integers, sigma_squared: float
+) -> NoisyMeans:
     """What columns and counts say of each domain."""
     documents = np.maximum(counts / count_unit(mode), MIN_DOCUMENTS)
     unit = float(row_unit(mode) * VECTOR_LENGTH)
-    return NoisyMeans((columns / unit / documents).T, documents, float(sigma_squared) / (unit * documents) ** 2)
+    return NoisyMeans(
+        (columns / unit / documents).T,
+        documents,
+        float(sigma_squared) / (unit * documents) ** 2,
+    )
 
 
 def means_apart(found: NoisyMeans) -> Matrix:
-    """Means relative to their centre, drawn to it by what noise explains of their differences (James and Stein).
+    """Means relative to their centre, drawn to it by what noise explains of their differences
+    (James and Stein).
 
     Something always remains: directions that are mostly noise still say more than none.
     """
     apart = found.means - found.means.mean(axis=0)
-    seen, expected = np.square(apart).sum(), found.variances.mean() * (len(apart) - 1) * apart.shape[1]
-    return np.asarray(apart * max(LEAST_KEPT, 1 - expected / max(seen, np.finfo(np.float64).tiny)))
+    seen, expected = (
+        np.square(apart).sum(),
+        found.variances.mean() * (len(apart) - 1) * apart.shape[1],
+    )
+    return np.asarray(
+        apart * max(LEAST_KEPT, 1 - expected / max(seen, np.finfo(np.float64).tiny))
+    )
 
 
 def _centre(found: NoisyMeans) -> Matrix:
     """The domains' common mean, drawn to the prior's by what noise explains of it."""
     centre = found.means.mean(axis=0)
     expected = len(centre) * found.variances.mean() / len(found.means)
-    return np.asarray(centre * max(0.0, 1 - expected / max(np.square(centre).sum(), np.finfo(np.float64).tiny)))
+    return np.asarray(
+        centre
+        * max(
+            0.0, 1 - expected / max(np.square(centre).sum(), np.finfo(np.float64).tiny)
+        )
+    )
 
 
 def _within(products: Matrix, found: NoisyMeans, noise: float) -> Matrix:
-    """How documents vary around their domain's mean: symmetric, positive definite, and plain where noise is large."""
+    """How documents vary around their domain's mean: symmetric, positive definite, and plain where
+    noise is large.
+    """
     shares = found.documents / found.documents.sum()
     total = found.documents.sum()
     width = len(products)
     spread = products / total - (found.means * shares[:, None]).T @ found.means
-    spread[np.diag_indices(width)] += (shares * found.variances).sum()  # what the noise of the means has taken away
+    # what the noise of the means has taken away
+    spread[np.diag_indices(width)] += (shares * found.variances).sum()
     values, vectors = np.linalg.eigh((spread + spread.T) / 2)
     level = float(np.clip(values.mean(), LEAST_SPREAD / width, 1 / width))
-    edge = noise * np.sqrt(2 * width) / total  # the largest eigenvalue of noise alone: Wigner's semicircle
+    # the largest eigenvalue of noise alone: Wigner's semicircle
+    edge = noise * np.sqrt(2 * width) / total
     above = values - level
     kept = level + np.sign(above) * np.maximum(np.abs(above) - EDGE_SHARE * edge, 0)
-    return np.asarray((vectors * np.maximum(kept, LEAST_EIGENVALUE * level)) @ vectors.T)
+    return np.asarray(
+        (vectors * np.maximum(kept, LEAST_EIGENVALUE * level)) @ vectors.T
+    )
 
 
-def _weights(found: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float) -> Matrix:
-    """Least squares to one-hot targets, for domains of equal weight with these means and this variation.
+def _weights(
+    found: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float
+) -> Matrix:
+    """Least squares to one-hot targets, for domains of equal weight with these means and this
+    variation.
 
-    The λ on the diagonal is the noise of a mean: what is known less surely counts less. Whitening and centring are
-    folded in, so that the router is a table as ever.
+    The λ on the diagonal is the noise of a mean: what is known less surely counts less. Whitening
+    and centring are folded in, so that the router is a table as ever.
     """
     from scipy.linalg import solve
 
@@ -141,6 +183,8 @@ def _weights(found: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float
     directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
     whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)
     weights = whitening.T @ directions / TYPICAL_LENGTH
-    offset = 1 / domains - _centre(found) @ directions  # at the centre all domains are alike
+    offset = (
+        1 / domains - _centre(found) @ directions
+    )  # at the centre all domains are alike
     bias = offset - np.ldexp(prior.mean.astype(np.float64), -MEAN_BITS) @ weights
     return np.vstack([weights / scale, bias])

@@ -1,7 +1,4 @@
-"""Privacy as a mode of the terms: what is noised, by how much, and what that costs a document.
-
-Knows the bound, the accountant and the words for both. Knows nothing of corpora, messages or files.
-"""
+"""Privacy as a mode of the terms: what is noised, by how much, and what that costs a document."""
 
 from __future__ import annotations
 
@@ -49,7 +46,9 @@ class Privacy(Record):
 
     @property
     def product_sigma(self) -> int:
-        """σ of the noise on a product of two different features, which stands in the sums once and counts twice."""
+        """σ of the noise on a product of two different features, which stands in the sums once and
+        counts twice.
+        """
         return math.isqrt((self.sigma**2 - 1) // 2) + 1
 
     @property
@@ -63,16 +62,24 @@ class Privacy(Record):
         The noise of those members who surely add it, honest ones in a sum that opens, is all of σ.
         """
         sure = surely_noised(members)
-        own, products = (math.isqrt((sigma**2 - 1) // sure) + 1 for sigma in (self.sigma, self.product_sigma))
+        own, products = (
+            math.isqrt((sigma**2 - 1) // sure) + 1
+            for sigma in (self.sigma, self.product_sigma)
+        )
         return own, products
 
     def facts(self) -> dict[str, Any]:
         """What a release's manifest says of it."""
-        return {**self.model_dump(mode="json"), "adjacency": "add or remove one document", "rho": str(self.rho)}
+        return {
+            **self.model_dump(mode="json"),
+            "adjacency": "add or remove one document",
+            "rho": str(self.rho),
+        }
 
 
 def surely_noised(members: int) -> int:
-    """How many honest members' shares of noise are at least in a sum of so many members who were asked.
+    """How many honest members' shares of noise are at least in a sum of so many members who were
+    asked.
 
     A member draws its share before it knows who falls away. A hostile coordinator lets as many fall
     away as leave a sum that opens, honest ones alone; colluders, fewer than a third of all who were
@@ -87,21 +94,35 @@ def _rho(epsilon: float, delta: float) -> Fraction:
     return rho_for(epsilon, delta)
 
 
-def check_privacy(mode: str, epsilon: float, delta: float = DEFAULT_DELTA) -> PrivacyMode:
-    """The mode of this name; raises InputError with one sentence if it, or what it is to cost, cannot be."""
+def check_privacy(
+    mode: str, epsilon: float, delta: float = DEFAULT_DELTA
+) -> PrivacyMode:
+    """The mode of this name; raises InputError with one sentence if it, or what it is to cost,
+    cannot be.
+    """
     if mode not in get_args(PrivacyMode):
-        raise InputError(f"private sums cannot be {mode!r}; they are {' or '.join(get_args(PrivacyMode))}")
+        raise InputError(
+            f"private sums cannot be {mode!r}; they are"
+            f" {' or '.join(get_args(PrivacyMode))}"
+        )
     if not 0 < epsilon <= MAX_EPSILON:
         raise InputError(
-            f"ε must be above 0 and at most {MAX_EPSILON:g}, not {epsilon:g}: 0.3 is strong, 1 is usual, and 8 is weak"
+            f"ε must be above 0 and at most {MAX_EPSILON:g}, not {epsilon:g}: 0.3 is"
+            " strong, 1 is usual, and 8 is weak"
         )
     if not 1e-30 <= delta <= 1e-3:
-        raise InputError(f"δ must lie between 1e-30 and 0.001, not at {delta:g}; the default is {DEFAULT_DELTA:g}")
+        raise InputError(
+            f"δ must lie between 1e-30 and 0.001, not at {delta:g}; the default is"
+            f" {DEFAULT_DELTA:g}"
+        )
     return cast(PrivacyMode, mode)
 
 
 def delta_warning(delta: float, documents: int) -> str:
     """Why this δ promises little to so many documents; empty if it does not."""
     if documents and delta >= 1 / documents:
-        return f"a δ of {delta:g} is not below 1/{documents:,}: whole documents may be given away; choose a smaller one"
+        return (
+            f"a δ of {delta:g} is not below 1/{documents:,}: whole documents may be"
+            " given away; choose a smaller one"
+        )
     return ""

@@ -1,11 +1,13 @@
-"""The public prior: where documents lie and how they vary, learnt from text that anybody may read, in integers.
+"""The public prior: where documents lie and how they vary, learnt from text that anybody may read,
+in integers.
 
-    public texts → mean embeddings → their mean μ and covariance S → μ and P = S^(−1/2), rounded → a file
+    public texts → mean embeddings → their mean μ and covariance S → μ and P = S^(−1/2), rounded → a
+    file
 
-A document is seen through the prior before noise is added (`document_vectors`), so that a small amount of noise is
-enough. The prior comes with the terms of a round. It cannot weaken a holder's privacy, whatever stands in it: every
-document is bounded in integers afterwards. A bad one costs accuracy alone.
-Knows encoders and the form of the file. Knows nothing of holders, rounds or private text.
+A document is seen through the prior before noise is added (`document_vectors`), so that a small
+amount of noise is enough. The prior comes with the terms of a round. It cannot weaken a holder's
+privacy, whatever stands in it: every document is bounded in integers afterwards. A bad one costs
+accuracy alone.
 """
 
 from __future__ import annotations
@@ -37,8 +39,10 @@ MEAN_BITS = 8
 """A document's mean embedding is rounded to this many binary places of the table's unit."""
 
 MAX_ROW_SUM = 1 << 31
-"""No row of the whitening has so large a sum of absolute values: then a float64 product with the difference of two
-means, which is at most 2²¹, stays below 2⁵³ and is exact in whatever order a machine adds."""
+"""No row of the whitening has so large a sum of absolute values: then a float64 product with the
+difference of two means, which is at most 2²¹, stays below 2⁵³ and is exact in whatever order a
+machine adds.
+"""
 
 MAX_SCALE_BITS = 64
 MAX_CHUNK_TOKENS = 1 << 17
@@ -46,19 +50,22 @@ MAX_CHUNK_TOKENS = 1 << 17
 
 FREQUENT_IDS = 100
 TOKENS_PER_TEXT = 64
-"""Beside public documents, tokens drawn by Zipf's law, of this rank and number, say how any text may vary: vocabularies
-give small ids to frequent tokens."""
+"""Beside public documents, tokens drawn by Zipf's law, of this rank and number, say how any text
+may vary: vocabularies give small ids to frequent tokens.
+"""
 
 MIN_GROUP_TEXTS = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PublicPrior:
-    """z = 2^(−scale_bits) · whitening · (mean embedding − mean): in z, public documents vary alike in all directions.
+    """z = 2^(−scale_bits) · whitening · (mean embedding − mean): in z, public documents vary alike
+    in all directions.
 
     encoder:   the fingerprint of the encoder that it is for.
     mean:      h integers, in units of 2⁻⁸ of the table's.
-    whitening: h×h int32; scaled so that ‖z‖² is about 1 for public documents, with means in the table's unit.
+    whitening: h×h int32; scaled so that ‖z‖² is about 1 for public documents, with means in the
+               table's unit.
     """
 
     encoder: str
@@ -69,17 +76,42 @@ class PublicPrior:
 
     def __post_init__(self) -> None:
         width = self.mean.size
-        if self.mean.shape != (width,) or self.whitening.shape != (width, width) or not width:
-            raise FormatError(f"a prior has h and h×h numbers, not {self.mean.shape} and {self.whitening.shape}")
+        if (
+            self.mean.shape != (width,)
+            or self.whitening.shape != (width, width)
+            or not width
+        ):
+            raise FormatError(
+                f"a prior has h and h×h numbers, not {self.mean.shape} and"
+                f" {self.whitening.shape}"
+            )
         if self.mean.dtype != np.int64 or self.whitening.dtype != np.int32:
-            raise FormatError(f"a prior is int64 and int32, not {self.mean.dtype} and {self.whitening.dtype}")
-        if np.abs(self.mean).max() > FEATURE_LIMIT << MEAN_BITS or not 0 <= self.scale_bits <= MAX_SCALE_BITS:
-            raise FormatError("the prior's mean or scale lies outside what any text can have; make it again")
+            raise FormatError(
+                f"a prior is int64 and int32, not {self.mean.dtype} and"
+                f" {self.whitening.dtype}"
+            )
+        if (
+            np.abs(self.mean).max() > FEATURE_LIMIT << MEAN_BITS
+            or not 0 <= self.scale_bits <= MAX_SCALE_BITS
+        ):
+            raise FormatError(
+                "the prior's mean or scale lies outside what any text can have; make it"
+                " again"
+            )
         if np.abs(self.whitening.astype(np.int64)).sum(axis=1).max() >= MAX_ROW_SUM:
-            raise FormatError("the prior's whitening is too large for exact arithmetic; make it again")
-        shape = canonical_json({"version": VERSION, "encoder": self.encoder, "scale_bits": self.scale_bits})
-        numbers = (np.ascontiguousarray(self.mean, "<i8").data, np.ascontiguousarray(self.whitening, "<i4").data)
-        object.__setattr__(self, "fingerprint", sha256(FORMAT.encode(), shape, *numbers))
+            raise FormatError(
+                "the prior's whitening is too large for exact arithmetic; make it again"
+            )
+        shape = canonical_json(
+            {"version": VERSION, "encoder": self.encoder, "scale_bits": self.scale_bits}
+        )
+        numbers = (
+            np.ascontiguousarray(self.mean, "<i8").data,
+            np.ascontiguousarray(self.whitening, "<i4").data,
+        )
+        object.__setattr__(
+            self, "fingerprint", sha256(FORMAT.encode(), shape, *numbers)
+        )
 
     @property
     def width(self) -> int:
@@ -89,8 +121,9 @@ class PublicPrior:
         """Raise unless the prior was made with this encoder."""
         if self.encoder != encoder.fingerprint:
             raise EncoderMismatch(
-                f"the prior was made with encoder {self.encoder[:12]}, not with {encoder.name} "
-                f"({encoder.fingerprint[:12]}); make one with `ridgeway prior make`"
+                f"the prior was made with encoder {self.encoder[:12]}, not with"
+                f" {encoder.name} ({encoder.fingerprint[:12]}); make one with `ridgeway"
+                " prior make`"
             )
 
     def __repr__(self) -> str:
@@ -98,24 +131,37 @@ class PublicPrior:
 
 
 def built_in_prior(encoder: AnyEncoder) -> PublicPrior:
-    """The prior of text that this machine has anyway. Machines may differ in it, so one is made and handed on."""
+    """The prior of text that this machine has anyway. Machines may differ in it, so one is made and
+    handed on.
+    """
     return make_prior(encoder, list(built_in_text(this_machine()).values()))
 
 
 def make_prior(encoder: AnyEncoder, groups: Sequence[Sequence[str]]) -> PublicPrior:
-    """The prior of public texts; how groups of them differ from each other does not count as variation.
+    """The prior of public texts; how groups of them differ from each other does not count as
+    variation.
 
     Groups of a few texts are taken together.
     """
     if not isinstance(encoder, TableEncoder) or encoder.more:
-        raise InputError(f"a prior needs an encoder with a table of tokens alone, not {encoder.name}; name another one")
+        raise InputError(
+            "a prior needs an encoder with a table of tokens alone, not"
+            f" {encoder.name}; name another one"
+        )
     few = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
-    means = [_means(encoder, group) for group in (*(each for each in groups if len(each) >= MIN_GROUP_TEXTS), few)]
+    means = [
+        _means(encoder, group)
+        for group in (*(each for each in groups if len(each) >= MIN_GROUP_TEXTS), few)
+    ]
     means = [group for group in means if len(group)]
     if not means:
-        raise InputError("there is no text to make a prior of; name a folder of public text")
+        raise InputError(
+            "there is no text to make a prior of; name a folder of public text"
+        )
     centre = np.mean([group.mean(axis=0) for group in means], axis=0)
-    within = sum((each - each.mean(axis=0)).T @ (each - each.mean(axis=0)) for each in means) / sum(map(len, means))
+    within = sum(
+        (each - each.mean(axis=0)).T @ (each - each.mean(axis=0)) for each in means
+    ) / sum(map(len, means))
     whitening = _inverse_root(within + _token_covariance(encoder) / TOKENS_PER_TEXT)
     return _rounded(encoder.fingerprint, centre, whitening / np.sqrt(encoder.width))
 
@@ -127,7 +173,9 @@ def _means(encoder: TableEncoder, texts: Sequence[str]) -> Floats:
 
 
 def token_sums(ids: Ids, lengths: Integers, table: NDArray[np.int16]) -> Integers:
-    """The sum of the table's rows over each document, whose ids stand in one row, `lengths` of them each."""
+    """The sum of the table's rows over each document, whose ids stand in one row, `lengths` of them
+    each.
+    """
     from scipy.sparse import csr_array
 
     used, places = np.unique(ids, return_inverse=True)
@@ -136,9 +184,15 @@ def token_sums(ids: Ids, lengths: Integers, table: NDArray[np.int16]) -> Integer
     order = np.arange(first[-1]) - np.repeat(first[:-1], chunks)
     ends = np.repeat(np.cumsum(lengths) - lengths, chunks) + order * MAX_CHUNK_TOKENS
     bounds = np.append(ends, len(ids))
-    picks = csr_array((np.ones(len(ids), np.int32), places, bounds), shape=(len(ends), len(used)))
+    picks = csr_array(
+        (np.ones(len(ids), np.int32), places, bounds), shape=(len(ends), len(used))
+    )
     parts = np.asarray(picks @ table[used].astype(np.int32), dtype=np.int64)
-    return np.asarray(np.add.reduceat(parts, first[:-1], axis=0)) if len(lengths) else parts
+    return (
+        np.asarray(np.add.reduceat(parts, first[:-1], axis=0))
+        if len(lengths)
+        else parts
+    )
 
 
 def _token_covariance(encoder: TableEncoder) -> Floats:
@@ -157,12 +211,16 @@ def _inverse_root(covariance: Floats) -> Floats:
 
 
 def _rounded(encoder: str, centre: Floats, whitening: Floats) -> PublicPrior:
-    """The finest integers that stay exact: rounding adds at most half a unit to each number of a row."""
+    """The finest integers that stay exact: rounding adds at most half a unit to each number of a
+    row.
+    """
     largest = float(np.abs(whitening).sum(axis=1).max())
     room = (MAX_ROW_SUM - len(whitening)) / largest
     bits = min(int(np.floor(np.log2(room))), MAX_SCALE_BITS)
     matrix = np.rint(np.ldexp(whitening, bits)).astype(np.int32)
-    return PublicPrior(encoder, np.rint(np.ldexp(centre, MEAN_BITS)).astype(np.int64), matrix, bits)
+    return PublicPrior(
+        encoder, np.rint(np.ldexp(centre, MEAN_BITS)).astype(np.int64), matrix, bits
+    )
 
 
 # As bytes and as a file
@@ -170,29 +228,55 @@ def _rounded(encoder: str, centre: Floats, whitening: Floats) -> PublicPrior:
 
 def prior_bytes(prior: PublicPrior) -> bytes:
     header = {**_header(prior), "fingerprint": prior.fingerprint}
-    return save({"mean": prior.mean, "whitening": prior.whitening}, {"ridgeway": canonical_json(header).decode()})
+    return save(
+        {"mean": prior.mean, "whitening": prior.whitening},
+        {"ridgeway": canonical_json(header).decode()},
+    )
 
 
 def prior_of_bytes(content: bytes) -> PublicPrior:
     """The prior that was written so; raises FormatError if anything was changed."""
     try:
         size = int.from_bytes(content[:8], "little")
-        header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["ridgeway"])
+        header = json.loads(
+            json.loads(content[8 : 8 + size])["__metadata__"]["ridgeway"]
+        )
         parts: dict[str, Any] = load(content)
         if (header["format"], header["version"]) != (FORMAT, VERSION):
-            raise FormatError(f"it holds {header['format']} of version {header['version']}, not a prior of {VERSION}")
-        prior = PublicPrior(header["encoder"], parts["mean"], parts["whitening"], header["scale_bits"])
+            raise FormatError(
+                f"it holds {header['format']} of version {header['version']}, not a"
+                f" prior of {VERSION}"
+            )
+        prior = PublicPrior(
+            header["encoder"], parts["mean"], parts["whitening"], header["scale_bits"]
+        )
         if prior.fingerprint != header["fingerprint"]:
             raise FormatError("its numbers were changed after it was written")
     except FormatError as error:
-        raise FormatError(f"the prior cannot be used: {error}; ask for it again") from error
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise FormatError(f"this is not a prior, or is damaged ({error}); ask for it again") from error
+        raise FormatError(
+            f"the prior cannot be used: {error}; ask for it again"
+        ) from error
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise FormatError(
+            f"this is not a prior, or is damaged ({error}); ask for it again"
+        ) from error
     return prior
 
 
 def _header(prior: PublicPrior) -> dict[str, Any]:
-    return {"format": FORMAT, "version": VERSION, "encoder": prior.encoder, "scale_bits": prior.scale_bits}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "encoder": prior.encoder,
+        "scale_bits": prior.scale_bits,
+    }
 
 
 def write_prior(prior: PublicPrior, path: Path) -> None:
@@ -200,7 +284,9 @@ def write_prior(prior: PublicPrior, path: Path) -> None:
 
 
 def read_prior(path: Path) -> PublicPrior:
-    """Read a prior from its file; one that is missing, changed or something else is an error that names the file."""
+    """Read a prior from its file; one that is missing, changed or something else is an error that
+    names the file.
+    """
     if not path.is_file():
         raise InputError(f"there is no prior {path}; `ridgeway prior make` writes one")
     try:

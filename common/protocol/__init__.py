@@ -1,1 +1,3 @@
-"""What crosses the network: cohorts, messages, signed packets, invitations, and their form in Flower."""
+"""What crosses the network: cohorts, messages, signed packets, invitations, and their form in
+Flower.
+"""

@@ -1,7 +1,4 @@
-"""Cohort: who takes part in a round and under which terms. Everything in it is public.
-
-Knows the words of the agreement. Knows nothing of messages, files or Flower.
-"""
+"""Cohort: who takes part in a round and under which terms. Everything in it is public."""
 
 from __future__ import annotations
 
@@ -10,14 +7,33 @@ from dataclasses import fields
 from functools import cached_property
 from typing import Any, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import sha256
-from ridgeway.common.base.schema import Digest, DomainName, EncoderName, Mode, PublicKey, Record, record_json
+from ridgeway.common.base.schema import (
+    Digest,
+    DomainName,
+    EncoderName,
+    Mode,
+    PublicKey,
+    Record,
+    record_json,
+)
 from ridgeway.common.base.settings import Sampling, Weighting
 from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.statistics.sums import Integers, Statistics, from_vector, of_columns, vector_size
+from ridgeway.common.statistics.sums import (
+    Integers,
+    Statistics,
+    from_vector,
+    of_columns,
+    vector_size,
+)
 
 MAX_HOLDERS = 10_000
 
@@ -39,8 +55,14 @@ class SamplingTerms(Record):
 
     @model_serializer(mode="wrap")
     def _as_before(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What came later is left out where it is not used, so that older terms keep their bytes."""
-        return {name: value for name, value in whole(self).items() if value or name not in ("units", "mistyped")}
+        """What came later is left out where it is not used, so that older terms keep their
+        bytes.
+        """
+        return {
+            name: value
+            for name, value in whole(self).items()
+            if value or name not in ("units", "mistyped")
+        }
 
     @property
     def sampling(self) -> Sampling:
@@ -48,9 +70,13 @@ class SamplingTerms(Record):
 
 
 def checked_sampling(numbers: Record) -> Sampling:
-    """The sampling of a record's numbers; raises the ValueError that records are refused with if there is none."""
+    """The sampling of a record's numbers; raises the ValueError that records are refused with if
+    there is none.
+    """
     try:
-        return Sampling(**{field.name: getattr(numbers, field.name) for field in fields(Sampling)})
+        return Sampling(
+            **{field.name: getattr(numbers, field.name) for field in fields(Sampling)}
+        )
     except InputError as error:
         raise ValueError(str(error)) from None
 
@@ -93,21 +119,33 @@ class Terms(Record):
         if (self.mode == "private") != (self.privacy is not None):
             raise ValueError("noise belongs to private rounds, and to no others")
         if self.privacy and self.mass:
-            raise ValueError("bounded documents weigh the same, so there is no mass to divide")
+            raise ValueError(
+                "bounded documents weigh the same, so there is no mass to divide"
+            )
         return self
 
     @property
     def uses_masks(self) -> bool:
-        """Whether sums are opened by the members of a session: exact ones, and noise drawn in shares."""
-        return self.mode == "masked" or (self.privacy is not None and self.privacy.mode == "full")
+        """Whether sums are opened by the members of a session: exact ones, and noise drawn in
+        shares.
+        """
+        return self.mode == "masked" or (
+            self.privacy is not None and self.privacy.mode == "full"
+        )
 
     # What is added up
 
     def vector_size(self, domains: int) -> int:
-        return self.features * domains if self._sends_columns else vector_size(self.features, domains)
+        return (
+            self.features * domains
+            if self._sends_columns
+            else vector_size(self.features, domains)
+        )
 
     def vector_of(self, statistics: Statistics) -> Integers:
-        return statistics.cross.ravel() if self._sends_columns else statistics.as_vector()
+        return (
+            statistics.cross.ravel() if self._sends_columns else statistics.as_vector()
+        )
 
     def statistics_of(self, vector: Integers, domains: int) -> Statistics:
         """The inverse of `vector_of`."""
@@ -138,7 +176,9 @@ class Cohort(Record):
         keys = [member.key for member in self.members]
         if len(set(keys)) != len(keys):
             raise ValueError("a holder stands in the cohort twice")
-        if list(self.members) != sorted(self.members, key=lambda member: (member.domain, member.key)):
+        if list(self.members) != sorted(
+            self.members, key=lambda member: (member.domain, member.key)
+        ):
             raise ValueError("the members are not in their order")
         return self
 
@@ -148,14 +188,17 @@ class Cohort(Record):
 
     @cached_property
     def shares(self) -> dict[str, int]:
-        """Each holder's share of its domain's mass, by key: equal parts; 0 where nothing is weighted.
+        """Each holder's share of its domain's mass, by key: equal parts; 0 where nothing is
+        weighted.
 
         Law: the shares of a domain add up to the mass. What is left over goes to the first keys.
         """
         mass = self.terms.mass
         shares: dict[str, int] = {}
         for domain in self.domains:
-            keys = sorted(member.key for member in self.members if member.domain == domain)
+            keys = sorted(
+                member.key for member in self.members if member.domain == domain
+            )
             part, left = divmod(mass, len(keys))
             shares |= {key: part + (place < left) for place, key in enumerate(keys)}
         return shares

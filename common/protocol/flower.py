@@ -1,8 +1,8 @@
 """Packets ↔ Flower's records. The only place in common/ that knows Flower, and all that it knows.
 
-A packet's header travels in a ConfigRecord, and so does small bulk: each record and array costs several requests on its
-way. Larger bulk travels in an ArrayRecord, which Flower sends in chunks. The arrays are plain bytes: nothing that numpy
-would have to open.
+A packet's header travels in a ConfigRecord, and so does small bulk: each record and array costs
+several requests on its way. Larger bulk travels in an ArrayRecord, which Flower sends in chunks.
+The arrays are plain bytes: nothing that numpy would have to open.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ def to_record(packet: Packet) -> RecordDict:
         config["blobs"] = [bytes(blob) for blob in packet.blobs]
         return RecordDict({HEADER: config})
     arrays = {
-        f"{place:02}": Array(dtype="uint8", shape=(memoryview(blob).nbytes,), stype="ridgeway.bytes", data=bytes(blob))
+        f"{place:02}": Array(
+            dtype="uint8",
+            shape=(memoryview(blob).nbytes,),
+            stype="ridgeway.bytes",
+            data=bytes(blob),
+        )
         for place, blob in enumerate(packet.blobs)
     }
     return RecordDict({HEADER: config, BULK: ArrayRecord(arrays)})
@@ -37,19 +42,29 @@ def from_record(record: RecordDict) -> Packet:
         if not set(record) <= {HEADER, BULK} or not isinstance(config, ConfigRecord):
             raise TypeError
         header, signature = config["header"], config["signature"]
-        if not isinstance(header, bytes) or not isinstance(signature, str) or len(signature) > 256:
+        if (
+            not isinstance(header, bytes)
+            or not isinstance(signature, str)
+            or len(signature) > 256
+        ):
             raise TypeError
         blobs = _large(record[BULK]) if BULK in record else _small(config["blobs"])
-        too_large = len(header) > MAX_HEADER_BYTES or any(len(blob) > MAX_BLOB_BYTES for blob in blobs)
+        too_large = len(header) > MAX_HEADER_BYTES or any(
+            len(blob) > MAX_BLOB_BYTES for blob in blobs
+        )
         if too_large or len(blobs) > MAX_BLOBS:
             raise TypeError
     except (KeyError, TypeError):
-        raise Refused("malformed", "what arrived is not a message of Ridgeway") from None
+        raise Refused(
+            "malformed", "what arrived is not a message of Ridgeway"
+        ) from None
     return Packet(header, signature, blobs)
 
 
 def _small(blobs: object) -> tuple[bytes, ...]:
-    if not isinstance(blobs, list) or not all(isinstance(blob, bytes) for blob in blobs):
+    if not isinstance(blobs, list) or not all(
+        isinstance(blob, bytes) for blob in blobs
+    ):
         raise TypeError
     return tuple(blobs)
 

@@ -1,6 +1,6 @@
 """The two papers that operator and holder hand each other: an invitation, and a holder's card.
 
-Both are signed by their maker and hold public things only. Knows files and keys; knows nothing of Flower.
+Both are signed by their maker and hold public things only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from pydantic import Field, ValidationError
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.identity import HandOver, Identity, is_signed_by
-from ridgeway.common.base.schema import Address, Digest, DomainName, HolderName, PublicKey, Record
+from ridgeway.common.base.schema import (
+    Address,
+    Digest,
+    DomainName,
+    HolderName,
+    PublicKey,
+    Record,
+)
 from ridgeway.common.protocol.cohort import Terms
 
 INVITE, AUTHORITY = "invite.json", "ca.crt"
@@ -44,7 +51,8 @@ class Invite(SignedPaper):
     """What a holder must know to join, and what it pins: from here on nothing else is believed.
 
     bundle:    the SHA-256 of the app bundle that rounds run on the holder's machine.
-    authority: the SHA-256 of the file ca.crt that comes with it, by which the coordinator's machine is known.
+    authority: the SHA-256 of the file ca.crt that comes with it, by which the coordinator's machine
+               is known.
     handovers: by which the coordinator and the holders of the roster have the keys that they have.
     """
 
@@ -65,7 +73,8 @@ class Invite(SignedPaper):
 
 
 class Card(SignedPaper):
-    """A holder introduces itself: its domain, the key it signs with, and the key its SuperNode logs in with.
+    """A holder introduces itself: its domain, the key it signs with, and the key its SuperNode logs
+    in with.
 
     handovers: that lead to its key from the first that it had.
     """
@@ -88,7 +97,9 @@ Paper = TypeVar("Paper", bound=SignedPaper)
 
 def write_paper(paper: SignedPaper, identity: Identity, path: Path) -> None:
     body = paper.model_dump(mode="json")
-    write_whole(path, canonical_json({**body, "signature": identity.sign(canonical_json(body))}))
+    write_whole(
+        path, canonical_json({**body, "signature": identity.sign(canonical_json(body))})
+    )
 
 
 def read_paper(path: Path, kind: type[Paper]) -> Paper:
@@ -96,19 +107,31 @@ def read_paper(path: Path, kind: type[Paper]) -> Paper:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise FormatError(f"there is no file {path}; {kind.what} was expected there") from None
+        raise FormatError(
+            f"there is no file {path}; {kind.what} was expected there"
+        ) from None
     return check_paper(content, kind, str(path))
 
 
 def check_paper(content: bytes, kind: type[Paper], source: str) -> Paper:
-    """The paper that these bytes are, if the key that it names has signed it; `source` says where they are from."""
+    """The paper that these bytes are, if the key that it names has signed it; `source` says where
+    they are from.
+    """
     try:
         body: dict[str, Any] = json.loads(content)
         signature = str(body.pop("signature"))
         paper = kind.model_validate_json(json.dumps(body))
-    except (ValueError, ValidationError, KeyError, AttributeError, TypeError, RecursionError):
+    except (
+        ValueError,
+        ValidationError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+    ):
         raise FormatError(
-            f"{source} is not {kind.what}, is damaged, or is of another version; ask for it again"
+            f"{source} is not {kind.what}, is damaged, or is of another version; ask"
+            " for it again"
         ) from None
     if not is_signed_by(paper.signer, signature, canonical_json(body)):
         raise FormatError(f"{source} was changed after it was signed; ask for it again")
@@ -116,8 +139,13 @@ def check_paper(content: bytes, kind: type[Paper], source: str) -> Paper:
 
 
 def read_invitation(folder: Path) -> Invite:
-    """The invitation that an operator handed over, whole: its certificate authority is the one that it names."""
+    """The invitation that an operator handed over, whole: its certificate authority is the one that
+    it names.
+    """
     paper, path = read_paper(folder / INVITE, Invite), folder / AUTHORITY
     if not path.exists() or sha256(path.read_bytes()) != paper.authority:
-        raise FormatError(f"{path} is not the one that the invitation was signed with; ask the operator for both again")
+        raise FormatError(
+            f"{path} is not the one that the invitation was signed with; ask the"
+            " operator for both again"
+        )
     return paper

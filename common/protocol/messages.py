@@ -1,8 +1,4 @@
-"""The vocabulary of a round: every request and every reply as a typed record.
-
-Knows cohorts and the agreement of a masked session. Knows nothing of signatures, Flower, files or text; packet.py signs
-messages and carries their bulk.
-"""
+"""The vocabulary of a round: every request and every reply as a typed record."""
 
 from __future__ import annotations
 
@@ -38,11 +34,16 @@ Keys = Annotated[tuple[PublicKey, ...], Field(max_length=MAX_HOLDERS)]
 Temperature = Annotated[float, Field(ge=1e-100, le=1e100)]
 Temperatures = Annotated[tuple[Temperature, ...], Field(max_length=MAX_TEMPERATURES)]
 RouterDomains = Annotated[
-    tuple[DomainName, ...], Field(min_length=2, max_length=1 << 14), AfterValidator(check_distinct)
+    tuple[DomainName, ...],
+    Field(min_length=2, max_length=1 << 14),
+    AfterValidator(check_distinct),
 ]
 HandOverList = Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)]
 """The hand-overs by which keys of holders took over from earlier ones."""
-Places = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...], Field(max_length=MAX_HOLDERS)]
+Places = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...],
+    Field(max_length=MAX_HOLDERS),
+]
 
 Lot = Literal["statistics", "counts"]
 LOTS: tuple[Lot, ...] = ("statistics", "counts")
@@ -57,7 +58,8 @@ KINDS: dict[str, type[Message]] = {}
 class Message(Record):
     """A request or a reply.
 
-    kind: its name on the wire. blob_count: how many blobs of bulk travel beside it, outside the JSON.
+    kind: its name on the wire. blob_count: how many blobs of bulk travel beside it, outside the
+          JSON.
     """
 
     kind: ClassVar[str]
@@ -72,7 +74,9 @@ class Message(Record):
 
 
 class Hello(Message, kind="hello"):
-    """Who is there, and which release do you hold? And, with a cohort: what would keep you from a round with it?"""
+    """Who is there, and which release do you hold? And, with a cohort: what would keep you from a
+    round with it?
+    """
 
     cohort: Cohort | None = None
     handovers: HandOverList = ()
@@ -86,7 +90,9 @@ class Announce(Message, kind="announce"):
 
 
 class Collect(Message, kind="collect"):
-    """This is the cohort: send your statistics, weighted to your share, or in private rounds under noise."""
+    """This is the cohort: send your statistics, weighted to your share, or in private rounds under
+    noise.
+    """
 
     cohort: Cohort
 
@@ -99,7 +105,9 @@ class Share(Message, kind="share"):
 
 
 class Hold(Message, kind="hold", blobs=range(1, 2)):
-    """Keep these shares. Blob: the envelopes that other members have dealt to you, by their places."""
+    """Keep these shares. Blob: the envelopes that other members have dealt to you, by their
+    places.
+    """
 
     session: Digest
     shared: Places
@@ -118,7 +126,9 @@ class ConfirmSum(Message, kind="confirm_sum"):
 
 
 class LockSum(Message, kind="lock_sum"):
-    """All members of this set have signed it: sign that you will open no other. Asked in large cohorts only."""
+    """All members of this set have signed it: sign that you will open no other. Asked in large
+    cohorts only.
+    """
 
     session: Digest
     lot: Lot
@@ -126,7 +136,9 @@ class LockSum(Message, kind="lock_sum"):
 
 
 class OpenSum(Message, kind="open_sum"):
-    """Enough members have signed this set: reveal your shares of what takes the masks off its sum."""
+    """Enough members have signed this set: reveal your shares of what takes the masks off its
+    sum.
+    """
 
     session: Digest
     lot: Lot
@@ -142,10 +154,12 @@ class Evaluate(Message, kind="evaluate", blobs=range(1, 2)):
     solves it itself, and counts for its own result.
 
     session: where exact counts are to be sealed.
-    holders: in private rounds, the domain of each holder in the total, which says how much noise is in it.
+    holders: in private rounds, the domain of each holder in the total, which says how much noise is
+             in it.
     last:    the release that the holder, if it has it, is to compare the router with.
     temperatures: those at which confidence is to be calibrated.
-    experts: whose scores are to be added up in the same answer, where the holder has some and shares them.
+    experts: whose scores are to be added up in the same answer, where the holder has some and
+             shares them.
     """
 
     terms: Terms
@@ -174,14 +188,18 @@ class Deliver(Message, kind="deliver", blobs=range(3, 4)):
 
 
 class HeldRelease(Record):
-    """A release that a holder has stored. Two of one number are two releases: the id says which it is."""
+    """A release that a holder has stored. Two of one number are two releases: the id says which it
+    is.
+    """
 
     number: int = Field(ge=1, le=1 << 53)
     release: Digest
 
 
 class Obstacle(Record):
-    """Something that would keep a holder from a round: a code, and keys of the request that it is about."""
+    """Something that would keep a holder from a round: a code, and keys of the request that it is
+    about.
+    """
 
     code: Code
     keys: Keys = ()
@@ -224,7 +242,8 @@ class Offer(Message, kind="offer"):
 
 
 class ClearStatistics(Message, kind="clear_statistics", blobs=range(1, 2)):
-    """One holder's exact sums, weighted to its share. Blob: the vector of its domain alone, as int64.
+    """One holder's exact sums, weighted to its share. Blob: the vector of its domain alone, as
+    int64.
 
     source: the name of the epoch.
     """
@@ -246,9 +265,11 @@ class NoisyStatistics(Message, kind="noisy_statistics", blobs=range(1, 2)):
 class Counted(Message, kind="counted"):
     """To which domain how many of the held-out documents were routed.
 
-    counts: by domain. In exact modes two more: how many the last release routed rightly and this router
-            does not, and the other way round. In private rounds under noise, in parts of 1/65536.
-    quality: the sums of the experts' scores in fixed point, then their numbers, if they were asked for.
+    counts: by domain. In exact modes two more: how many the last release routed rightly and this
+            router does not, and the other way round. In private rounds under noise, in parts of
+            1/65536.
+    quality: the sums of the experts' scores in fixed point, then their numbers, if they were asked
+             for.
     reliability: what confidence is calibrated by, if it was asked for.
     """
 
@@ -258,7 +279,9 @@ class Counted(Message, kind="counted"):
 
 
 class Envelopes(Message, kind="envelopes", blobs=range(1, 2)):
-    """Secrets dealt out. Blob: envelopes for the other members, or for some in a large cohort, by their places."""
+    """Secrets dealt out. Blob: envelopes for the other members, or for some in a large cohort, by
+    their places.
+    """
 
     session: Digest
 
@@ -270,7 +293,9 @@ class Held(Message, kind="held"):
 
 
 class SealedSums(Message, kind="sealed_sums", blobs=range(1, 2)):
-    """A vector under masks. Blob: 64-bit numbers that are noise until the session opens their sum."""
+    """A vector under masks. Blob: 64-bit numbers that are noise until the session opens their
+    sum.
+    """
 
     session: Digest
     lot: Lot
@@ -293,7 +318,9 @@ class Locked(Message, kind="locked"):
 
 
 class Revealed(Message, kind="revealed", blobs=range(1, 2)):
-    """Shares of what takes the masks off a sum. Blob: one for every member whose shares are held, by places."""
+    """Shares of what takes the masks off a sum. Blob: one for every member whose shares are held,
+    by places.
+    """
 
     session: Digest
     lot: Lot
@@ -307,7 +334,9 @@ class Receipt(Message, kind="receipt"):
 
 
 class Refusal(Message, kind="refusal"):
-    """No, with a code and a reason for the operator that holds nothing private, and the holders that it is about."""
+    """No, with a code and a reason for the operator that holds nothing private, and the holders
+    that it is about.
+    """
 
     code: Code
     reason: Words

@@ -1,8 +1,8 @@
 """The signed envelope that messages travel in, and the blobs of bulk numbers beside them.
 
-A packet is a JSON header, a signature over it, and blobs whose hashes the header holds. Requests are signed by the
-coordinator, replies by the holder, each reply naming the very request it answers, so that none can be forged, repeated
-or moved to another round. Knows nothing of Flower, files or text.
+A packet is a JSON header, a signature over it, and blobs whose hashes the header holds. Requests
+are signed by the coordinator, replies by the holder, each reply naming the very request it answers,
+so that none can be forged, repeated or moved to another round.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ MAX_BLOB_BYTES = 1 << 31
 DECODED_HEADERS = 4
 """How many headers are kept decoded: the request that all are asked, and some answers."""
 KEPT_BLOB_BYTES = 1 << 26
-"""Blobs of requests up to this size are kept with their digests, as many as headers; others are hashed each time."""
+"""Blobs of requests up to this size are kept with their digests, as many as headers; others are
+hashed each time.
+"""
 MAX_HANDOVERS = 1000
 
 Blob = bytes | memoryview
@@ -63,10 +65,12 @@ class Header(Record):
     """What is signed.
 
     round:    the round's nonce, chosen by the coordinator.
-    number:   in requests, the round's number in the coordinator's ledger, to speak about it by; 0 outside of rounds.
+    number:   in requests, the round's number in the coordinator's ledger, to speak about it by; 0
+              outside of rounds.
     reply_to: the digest of the request that a reply answers; None in requests.
     handovers: that lead to the sender's key, for who has pinned an earlier one.
-    body:     the message; of a header that has arrived it is read later, when the signature was verified.
+    body:     the message; of a header that has arrived it is read later, when the signature was
+              verified.
     """
 
     version: Literal[1]
@@ -128,25 +132,41 @@ def seal_packet(
         sender=identity.public,
         handovers=identity.handovers,
         body=message,
-        blobs=tuple(Bulk(size=memoryview(blob).nbytes, sha256=_digest(blob)) for blob in blobs),
+        blobs=tuple(
+            Bulk(size=memoryview(blob).nbytes, sha256=_digest(blob)) for blob in blobs
+        ),
     )
     encoded = header.model_dump_json().encode()
     if len(encoded) > MAX_HEADER_BYTES:
-        raise Refused("too_large", f"a message of {len(encoded):,} bytes beside its bulk is larger than allowed")
+        raise Refused(
+            "too_large",
+            f"a message of {len(encoded):,} bytes beside its bulk is larger than"
+            " allowed",
+        )
     return Packet(encoded, identity.sign(encoded), tuple(blobs))
 
 
 def open_packet(packet: Packet) -> Opened[Message]:
-    """Verify and decode a packet; anything that is not a whole, signed message of this version raises Refused."""
+    """Verify and decode a packet; anything that is not a whole, signed message of this version
+    raises Refused.
+    """
     if len(packet.header) > MAX_HEADER_BYTES or len(packet.blobs) > MAX_BLOBS:
-        raise Refused("too_large", "a message is larger than any that this version of Ridgeway sends")
+        raise Refused(
+            "too_large",
+            "a message is larger than any that this version of Ridgeway sends",
+        )
     header = _header(packet.header)
     if not is_signed_by(header.sender, packet.signature, packet.header):
-        raise Refused("bad_signature", "a message was changed on its way, or was not signed by its sender")
+        raise Refused(
+            "bad_signature",
+            "a message was changed on its way, or was not signed by its sender",
+        )
     _check_blobs(packet, header)
     message = _message(packet.header)
     origin = header.sender, header.round, header.reply_to
-    return Opened(message, packet.blobs, *origin, packet.digest, header.number, header.handovers)
+    return Opened(
+        message, packet.blobs, *origin, packet.digest, header.number, header.handovers
+    )
 
 
 class _Version(Record):
@@ -158,12 +178,16 @@ class _Version(Record):
 
 @lru_cache(maxsize=DECODED_HEADERS)
 def _header(content: bytes) -> Header:
-    """Pure, like `_message`, so that where many holders run in one process a request to all of them is read once."""
+    """Pure, like `_message`, so that where many holders run in one process a request to all of them
+    is read once.
+    """
     try:
         return _ArrivedHeader.model_validate_json(content)
     except ValidationError:
         _check_version(content)
-        raise Refused("malformed", "a message does not have the form of Ridgeway's messages") from None
+        raise Refused(
+            "malformed", "a message does not have the form of Ridgeway's messages"
+        ) from None
 
 
 def _check_version(header: bytes) -> None:
@@ -172,7 +196,11 @@ def _check_version(header: bytes) -> None:
     except ValidationError:
         return
     if version != VERSION:
-        raise Refused("version", f"a message is of version {version}, and this Ridgeway speaks version {VERSION}")
+        raise Refused(
+            "version",
+            f"a message is of version {version}, and this Ridgeway speaks version"
+            f" {VERSION}",
+        )
 
 
 def _check_blobs(packet: Packet, header: Header) -> None:
@@ -187,7 +215,11 @@ def _check_blobs(packet: Packet, header: Header) -> None:
 
 
 def _is_kept(blob: Blob, header: Header) -> bool:
-    return header.reply_to is None and isinstance(blob, bytes) and len(blob) <= KEPT_BLOB_BYTES
+    return (
+        header.reply_to is None
+        and isinstance(blob, bytes)
+        and len(blob) <= KEPT_BLOB_BYTES
+    )
 
 
 def _digest(blob: Blob) -> str:
@@ -203,13 +235,22 @@ def _message(content: bytes) -> Message:
     header = _header(content)
     kind = KINDS.get(header.kind)
     if kind is None:
-        raise Refused("malformed", "a message is of a kind that this version of Ridgeway does not know")
+        raise Refused(
+            "malformed",
+            "a message is of a kind that this version of Ridgeway does not know",
+        )
     if len(header.blobs) not in kind.blob_count:
-        raise Refused("malformed", f"a message of kind {header.kind} does not have {len(header.blobs)} blobs")
+        raise Refused(
+            "malformed",
+            f"a message of kind {header.kind} does not have {len(header.blobs)} blobs",
+        )
     try:
         return _Body[kind].model_validate_json(content).body  # type: ignore[valid-type]
     except (ValidationError, RidgewayError):
-        raise Refused("malformed", f"a message of kind {header.kind} has fields that are missing or wrong") from None
+        raise Refused(
+            "malformed",
+            f"a message of kind {header.kind} has fields that are missing or wrong",
+        ) from None
 
 
 # Bulk
@@ -239,10 +280,16 @@ def weights_blob(weights: NDArray[np.float64]) -> Blob:
 def weights_of(blob: Blob, features: int, domains: int) -> NDArray[np.float64]:
     """The inverse of `weights_blob`; refused unless of the right size and finite."""
     if memoryview(blob).nbytes != 8 * features * domains:
-        raise Refused("shape_mismatch", f"weights are not those of {features} features and {domains} domains")
+        raise Refused(
+            "shape_mismatch",
+            f"weights are not those of {features} features and {domains} domains",
+        )
     weights = np.frombuffer(blob, dtype="<f8").reshape(features, domains)
     if not (np.abs(weights) < LARGEST_WEIGHT).all():
-        raise Refused("malformed", "weights hold a number that is not finite, or too large to be squared")
+        raise Refused(
+            "malformed",
+            "weights hold a number that is not finite, or too large to be squared",
+        )
     return weights
 
 

@@ -1,8 +1,9 @@
-"""Whether a text belongs to any of the domains at all, told by how far the best score stands out from the others.
+"""Whether a text belongs to any of the domains at all, told by how far the best score stands out
+from the others.
 
-What is usual is learnt from held-out text: scored by all domains it belongs to one, and scored by all but its own it
-belongs to none, as text of a domain that nobody holds would. Counts of both are all that is needed, so holders can tell
-them under masks. Knows numpy. Knows nothing of routers, text or messages.
+What is usual is learnt from held-out text: scored by all domains it belongs to one, and scored by
+all but its own it belongs to none, as text of a domain that nobody holds would. Counts of both are
+all that is needed, so holders can tell them under masks.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 LENGTHS = 10
-"""Texts are told apart by their number of tokens: 1, 2 or 3, 4 to 7, and so on; all from 512 on are alike."""
+"""Texts are told apart by their number of tokens: 1, 2 or 3, 4 to 7, and so on; all from 512 on are
+alike.
+"""
 BINS = 32
 COUNTS_SHAPE = (LENGTHS, BINS, 2)
-"""What is counted: texts by length and by belonging, scored by all domains and by all but their own."""
+"""What is counted: texts by length and by belonging, scored by all domains and by all but their
+own.
+"""
 
 COVERAGE = 0.98
 """The share of held-out text of eight tokens or more on which the router does not abstain."""
@@ -33,43 +38,62 @@ STEPS = 50
 def belonging(scores: Floats) -> Floats:
     """How far the largest of N×C scores stands out, between 0 and 1 by Samuelson's inequality.
 
-    The smallest spread that counts is that of C equal scores with a sum of one, since scores are nearly shares.
+    The smallest spread that counts is that of C equal scores with a sum of one, since scores are
+    nearly shares.
     """
     domains = scores.shape[1]
     if domains < 2:
         return np.zeros(len(scores))
     spread = scores.var(axis=1) + 1 / domains**2
-    above: Floats = (scores.max(axis=1) - scores.mean(axis=1)) / np.sqrt((domains - 1) * spread)
+    above: Floats = (scores.max(axis=1) - scores.mean(axis=1)) / np.sqrt(
+        (domains - 1) * spread
+    )
     return above
 
 
 def belonging_counts(scores: Floats, voters: Counts, own: int) -> Counts:
-    """Texts of one domain, at place `own`, by length and belonging. With two domains nothing is told."""
+    """Texts of one domain, at place `own`, by length and belonging. With two domains nothing is
+    told.
+    """
     if scores.shape[1] < 3:
         return np.zeros(COUNTS_SHAPE, dtype=np.int64)
     lengths = np.minimum(np.frexp(np.maximum(voters, 1))[1] - 1, LENGTHS - 1)
     found = []
     for seen in (scores, np.delete(scores, own, axis=1)):
         bins = np.minimum((belonging(seen) * BINS).astype(np.int64), BINS - 1)
-        found.append(np.bincount(lengths * BINS + bins, minlength=LENGTHS * BINS).reshape(LENGTHS, BINS))
+        found.append(
+            np.bincount(lengths * BINS + bins, minlength=LENGTHS * BINS).reshape(
+                LENGTHS, BINS
+            )
+        )
     return np.stack(found, axis=-1)
 
 
 def fit_scope(counts: Iterable[Counts]) -> Scope | None:
-    """The chance that a text belongs, by its belonging and its length, that best explains counts of several domains.
+    """The chance that a text belongs, by its belonging and its length, that best explains counts of
+    several domains.
 
-    Every domain weighs the same, and so do both ways of scoring. None if there is nothing to learn from, or belonging
-    tells nothing.
+    Every domain weighs the same, and so do both ways of scoring. None if there is nothing to learn
+    from, or belonging tells nothing.
     """
-    shares = [each / each[..., 0].sum() for each in counts if each.min() >= 0 and each[..., 0].any()]
+    shares = [
+        each / each[..., 0].sum()
+        for each in counts
+        if each.min() >= 0 and each[..., 0].any()
+    ]
     if not shares:
         return None
     inside, outside = np.moveaxis(np.mean(shares, axis=0), -1, 0)
     if not outside.any():
         return None
     middles = (np.arange(BINS) + 0.5) / BINS
-    features = np.stack(np.broadcast_arrays(middles, np.log(2.0 ** np.arange(LENGTHS))[:, None], 1.0), axis=-1)
-    slope, growth, offset = _logistic(features.reshape(-1, 3), inside.ravel(), outside.ravel()).tolist()
+    features = np.stack(
+        np.broadcast_arrays(middles, np.log(2.0 ** np.arange(LENGTHS))[:, None], 1.0),
+        axis=-1,
+    )
+    slope, growth, offset = _logistic(
+        features.reshape(-1, 3), inside.ravel(), outside.ravel()
+    ).tolist()
     if not slope > 0:
         return None
     chances = 1 / (1 + np.exp(-(features @ [slope, growth, offset])))
@@ -83,20 +107,33 @@ def fit_scope(counts: Iterable[Counts]) -> Scope | None:
 
 
 def separation(counts: Iterable[Counts]) -> float:
-    """How often a text scored by all domains stands out more than one scored by all but its own: 0.5 is chance."""
+    """How often a text scored by all domains stands out more than one scored by all but its own:
+    0.5 is chance.
+    """
     shares = [each / each[..., 0].sum() for each in counts if each[..., 0].any()]
     inside, outside = np.moveaxis(np.mean(shares, axis=0).sum(axis=0), -1, 0)
     below = np.cumsum(outside) - outside
-    return float((inside * (below + outside / 2)).sum() / max(inside.sum() * outside.sum(), 1e-300))
+    return float(
+        (inside * (below + outside / 2)).sum()
+        / max(inside.sum() * outside.sum(), 1e-300)
+    )
 
 
 def _logistic(features: Floats, inside: Floats, outside: Floats) -> Floats:
-    """Newton's method, held back a little so that it ends even where the two can be told apart by a line."""
-    weights, mass, small = np.zeros(features.shape[1]), inside + outside, 1e-6 * np.eye(features.shape[1])
+    """Newton's method, held back a little so that it ends even where the two can be told apart by a
+    line.
+    """
+    weights, mass, small = (
+        np.zeros(features.shape[1]),
+        inside + outside,
+        1e-6 * np.eye(features.shape[1]),
+    )
     for _ in range(STEPS):
         chances = 1 / (1 + np.exp(-np.clip(features @ weights, -30, 30)))
         slope = features.T @ (inside - mass * chances) - small @ weights
-        curve = (features * (mass * chances * (1 - chances))[:, None]).T @ features + small
+        curve = (
+            features * (mass * chances * (1 - chances))[:, None]
+        ).T @ features + small
         step = np.linalg.solve(curve, slope)
         weights = weights + step * min(1.0, 4 / max(float(np.abs(step).max()), 1e-12))
         if np.abs(step).max() < 1e-10:

@@ -1,6 +1,5 @@
-"""A conversation as weighted turns: what was asked last decides most; where it says too little, what went before does.
-
-Knows roles, texts and weights. Knows nothing of tokens, tables or HTTP.
+"""A conversation as weighted turns: what was asked last decides most; where it says too little,
+what went before does.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ MAX_TURNS = 6
 
 
 class Turn(NamedTuple):
-    """A text and its weight. A turn speaks with the mean of its tokens, so a long one says no more than a short one."""
+    """A text and its weight. A turn speaks with the mean of its tokens, so a long one says no more
+    than a short one.
+    """
 
     text: str
     weight: float
@@ -31,9 +32,10 @@ class Turn(NamedTuple):
 def weighted_turns(messages: Sequence[tuple[str, str]]) -> list[Turn]:
     """Turns of a conversation of (role, text), the weightiest first.
 
-    The last message of the role `user` weighs 1. The others, the newest first, weigh 1/8, 1/64 and so on, whatever
-    their role, so that the last user turn weighs more than seven times all the others together. Messages without text
-    are passed over, and six are read at most. Without any user message, the newest takes that place.
+    The last message of the role `user` weighs 1. The others, the newest first, weigh 1/8, 1/64 and
+    so on, whatever their role, so that the last user turn weighs more than seven times all the
+    others together. Messages without text are passed over, and six are read at most. Without any
+    user message, the newest takes that place.
     """
     spoken = [(role, text) for role, text in messages if text.strip()]
     if not spoken:
@@ -46,14 +48,20 @@ def weighted_turns(messages: Sequence[tuple[str, str]]) -> list[Turn]:
 
 
 Chat = Sequence[Mapping[str, Any]]
-"""A chat as OpenAI's and Anthropic's clients write it: a list of {"role": …, "content": text or parts}."""
+"""A chat as OpenAI's and Anthropic's clients write it: a list of {"role": …, "content": text or
+parts}.
+"""
 
 
 def chat_turns(messages: Chat) -> list[Turn]:
     """The turns of a chat; of parts, the text alone. Raises InputError that says what to pass."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes | bytearray):
+    if not isinstance(messages, Sequence) or isinstance(
+        messages, str | bytes | bytearray
+    ):
         raise _wrong("a prompt", messages)
-    return weighted_turns([_spoken(message, f"message {place}") for place, message in enumerate(messages)])
+    return weighted_turns(
+        [_spoken(message, f"message {place}") for place, message in enumerate(messages)]
+    )
 
 
 def _spoken(message: Any, where: str) -> tuple[str, str]:
@@ -62,7 +70,9 @@ def _spoken(message: Any, where: str) -> tuple[str, str]:
     content = message.get("content")
     if isinstance(content, str) or content is None:
         return message["role"], content or ""
-    if not isinstance(content, Sequence) or not all(isinstance(part, Mapping) for part in content):
+    if not isinstance(content, Sequence) or not all(
+        isinstance(part, Mapping) for part in content
+    ):
         raise _wrong(f"the content of {where}", content)
     texts = [part.get("text") for part in content]
     return message["role"], "\n".join(text for text in texts if isinstance(text, str))
@@ -70,13 +80,18 @@ def _spoken(message: Any, where: str) -> tuple[str, str]:
 
 def _wrong(what: str, value: object) -> InputError:
     fitting = 'a text, or a chat as a list of {"role": "user", "content": "…"}'
-    return InputError(f"{what} is of the type {type(value).__name__} and cannot be routed; pass {fitting}")
+    return InputError(
+        f"{what} is of the type {type(value).__name__} and cannot be routed; pass"
+        f" {fitting}"
+    )
 
 
 def shares(turns: Sequence[Turn], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What part of the say each turn has, given how many of its tokens take part: they add up to 1, or are all 0.
+    """What part of the say each turn has, given how many of its tokens take part: they add up to 1,
+    or are all 0.
 
-    "Go on" says little by itself, so a turn of fewer than 16 tokens leaves more of the say to the others.
+    "Go on" says little by itself, so a turn of fewer than 16 tokens leaves more of the say to the
+    others.
     """
     fullness = np.minimum(tokens, FULL_WEIGHT_TOKENS) / FULL_WEIGHT_TOKENS
     weights = np.array([turn.weight for turn in turns]) * fullness**2

@@ -1,8 +1,9 @@
-"""The router of an encoder with cosines: what tokens say, by a table, and what the cosines of the whole text say.
+"""The router of an encoder with cosines: what tokens say, by a table, and what the cosines of the
+whole text say.
 
-Cosines are of a text's mean, so no table of tokens holds them: the encoder's own table is found when the first text
-comes, and one small product is taken for each. Where tokens are looked at one by one, each says what the text's cosines
-say beside what it says itself. Knows numpy and token ids. Knows nothing of text or files.
+Cosines are of a text's mean, so no table of tokens holds them: the encoder's own table is found
+when the first text comes, and one small product is taken for each. Where tokens are looked at one
+by one, each says what the text's cosines say beside what it says itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.word_sketch import WordSketch
-from ridgeway.common.routing.token_table import RouterTable, TokenTable, compile_table, of_logits
+from ridgeway.common.routing.token_table import (
+    RouterTable,
+    TokenTable,
+    compile_table,
+    of_logits,
+)
 from ridgeway.common.routing.word_table import WordTable, compile_words
 
 TextCosines = Callable[[Ids, NDArray[np.int64]], NDArray[np.int16]]
@@ -52,10 +58,17 @@ class CosineTable:
     runs_a_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.weights.dtype != np.int64 or self.weights.ndim != 2 or self.weights.shape[1] != self.domains:
+        if (
+            self.weights.dtype != np.int64
+            or self.weights.ndim != 2
+            or self.weights.shape[1] != self.domains
+        ):
             raise FormatError("what cosines say is int64 with a column a domain")
         if self.largest_row >= 1 << 31:
-            raise FormatError("what a token and the cosines of its text say together does not fit 32 bits")
+            raise FormatError(
+                "what a token and the cosines of its text say together does not fit 32"
+                " bits"
+            )
 
     @property
     def step(self) -> float:
@@ -76,31 +89,49 @@ class CosineTable:
         return self.weights.astype(np.float64)
 
     def said(self, ids: Ids, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What the cosines of each text say, N×C. Products and sums lie below 2⁵³, so float64 holds them exactly."""
-        products = (self.texts(ids, lengths).astype(np.float64) @ self._exact).astype(np.int64)
+        """What the cosines of each text say, N×C. Products and sums lie below 2⁵³, so float64 holds
+        them exactly.
+        """
+        products = (self.texts(ids, lengths).astype(np.float64) @ self._exact).astype(
+            np.int64
+        )
         return products + (1 << FINE - 1) >> FINE
 
-    def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
-        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the lengths."""
+    def token_sums(
+        self, ids: Numbers, lengths: Numbers
+    ) -> tuple[list[list[int]], list[int]]:
+        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the
+        lengths.
+        """
         sums, counts = self.linear.token_sums(ids, lengths)
         own = np.frombuffer(lengths, dtype=np.int64)
         said = self.said(np.frombuffer(ids, dtype=np.int32), own) * own[:, None]
-        return (said + np.array(sums, dtype=np.int64).reshape(said.shape)).tolist(), counts
+        return (
+            said + np.array(sums, dtype=np.int64).reshape(said.shape)
+        ).tolist(), counts
 
     def operands(self) -> None:
         """No extension knows cosines."""
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
-        """A table of these very tokens, each with what the cosines of its text say, and their places in it."""
+        """A table of these very tokens, each with what the cosines of its text say, and their
+        places in it.
+        """
         table, places = self.linear.read(ids, lengths)
-        rows = table.logits.take(places, axis=0) + np.repeat(self.said(ids, lengths), lengths, axis=0)
+        rows = table.logits.take(places, axis=0) + np.repeat(
+            self.said(ids, lengths), lengths, axis=0
+        )
         rows = rows if len(rows) else np.zeros((1, self.domains), dtype=np.int64)
-        return of_logits(rows.astype(np.int32), self.step), np.arange(len(ids), dtype=np.int32)
+        return of_logits(rows.astype(np.int32), self.step), np.arange(
+            len(ids), dtype=np.int32
+        )
 
     def shifts(self, ids: Ids, tokens: Sequence[int]) -> NDArray[np.float64]:
-        """How much more than its share by length each word of a text has in what the text's cosines say, W×C.
+        """How much more than its share by length each word of a text has in what the text's cosines
+        say, W×C.
 
-        A word has what changes if it is left out, and of what no single word accounts for, all have the same.
+        A word has what changes if it is left out, and of what no single word accounts for, all have
+        the same.
         tokens: how many each word has.
         """
         count, words, sizes = len(ids), len(tokens), np.array(tokens, dtype=np.int64)
@@ -111,7 +142,9 @@ class CosineTable:
         others = np.concatenate([ids[owners != word] for word in range(words)])
         changes = (whole - self.said(others, count - sizes)).astype(np.float64)
         rest = (whole - changes.sum(axis=0)) / words
-        shifts: NDArray[np.float64] = (changes + rest - whole * (sizes / count)[:, None]) * self.step
+        shifts: NDArray[np.float64] = (
+            changes + rest - whole * (sizes / count)[:, None]
+        ) * self.step
         return shifts
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -137,31 +170,55 @@ def compile_rows(
     texts: gives the cosines of texts, if it is not to be done by this table.
     """
     if cosines is None:
-        return compile_table(table, scale, weights) if words is None else compile_words(table, scale, words, weights)
+        return (
+            compile_table(table, scale, weights)
+            if words is None
+            else compile_words(table, scale, words, weights)
+        )
     if weights.shape[0] != cosines.inputs + cosines.width + 1:
-        raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit {cosines.width} cosines and the rest")
-    linear, own = np.delete(weights, np.s_[cosines.inputs : -1], axis=0), weights[cosines.inputs : -1] * scale
+        raise ShapeMismatch(
+            f"weights over {weights.shape[0]} features do not fit {cosines.width}"
+            " cosines and the rest"
+        )
+    linear, own = (
+        np.delete(weights, np.s_[cosines.inputs : -1], axis=0),
+        weights[cosines.inputs : -1] * scale,
+    )
     amplitude = cosines.options.amplitude
     room = amplitude * float(np.abs(own).sum(axis=0).max())
     compiled: TokenTable | WordTable = (
-        compile_table(table, scale, linear, room) if words is None else compile_words(table, scale, words, linear, room)
+        compile_table(table, scale, linear, room)
+        if words is None
+        else compile_words(table, scale, words, linear, room)
     )
     fine = np.rint(own / (compiled.step / (1 << FINE))).astype(np.int64)
-    return CosineTable(compiled, fine, amplitude, texts or text_cosines(table, words, cosines))
+    return CosineTable(
+        compiled, fine, amplitude, texts or text_cosines(table, words, cosines)
+    )
 
 
-def text_cosines(table: NDArray[np.int16], words: WordSketch | None, cosines: Cosines) -> TextCosines:
-    """The cosines of texts by a table: of their first tokens, as many as a sample may have; 0 of an empty text."""
+def text_cosines(
+    table: NDArray[np.int16], words: WordSketch | None, cosines: Cosines
+) -> TextCosines:
+    """The cosines of texts by a table: of their first tokens, as many as a sample may have; 0 of an
+    empty text.
+    """
 
     def means(ids: Ids) -> NDArray[np.int16]:
         used, counts = np.unique(ids, return_counts=True)
         size, sums = len(ids), counts @ table[used].astype(np.int64)
         own = ((2 * sums + size) // (2 * size)).astype(np.int16)
-        return own if words is None else np.append(own, words.window_features(ids, np.array([0, size])))
+        return (
+            own
+            if words is None
+            else np.append(own, words.window_features(ids, np.array([0, size])))
+        )
 
     def found(ids: Ids, lengths: NDArray[np.int64]) -> NDArray[np.int16]:
         samples = np.zeros((len(lengths), cosines.inputs), dtype=np.int16)
-        for place, (size, end) in enumerate(zip(lengths.tolist(), np.cumsum(lengths).tolist(), strict=True)):
+        for place, (size, end) in enumerate(
+            zip(lengths.tolist(), np.cumsum(lengths).tolist(), strict=True)
+        ):
             if size:
                 samples[place] = means(ids[end - size : end][:MAX_WINDOW_TOKENS])
         values = cosines.of(samples)
@@ -185,17 +242,26 @@ def late_cosines(find: Callable[[], TableEncoder]) -> TextCosines:
 
 
 def side_by_side(one: RouterTable, other: RouterTable) -> RouterTable | None:
-    """The columns of two tables in one, so that they are added up together; None where that cannot be."""
+    """The columns of two tables in one, so that they are added up together; None where that cannot
+    be.
+    """
     try:
         if isinstance(one, TokenTable) and isinstance(other, TokenTable):
-            return TokenTable(np.hstack([one.logits, other.logits]), one.step, one.entropies)
+            return TokenTable(
+                np.hstack([one.logits, other.logits]), one.step, one.entropies
+            )
         if isinstance(one, WordTable) and isinstance(other, WordTable):
-            logits, buckets = np.hstack([one.logits, other.logits]), np.hstack([one.buckets, other.buckets])
+            logits, buckets = (
+                np.hstack([one.logits, other.logits]),
+                np.hstack([one.buckets, other.buckets]),
+            )
             return replace(one, logits=logits, buckets=buckets)
         if isinstance(one, CosineTable) and isinstance(other, CosineTable):
             linear = side_by_side(one.linear, other.linear)
             if isinstance(linear, TokenTable | WordTable):
-                return replace(one, linear=linear, weights=np.hstack([one.weights, other.weights]))
-    except FormatError:  # each fits 32 bits, but not the tokens of the one with the letters or cosines of the other
+                return replace(
+                    one, linear=linear, weights=np.hstack([one.weights, other.weights])
+                )
+    except FormatError:  # each fits 32 bits, but not both together
         pass
     return None

@@ -1,6 +1,6 @@
-"""Coverage against accuracy: how many texts a router answers above a threshold, and how often it is then right.
+"""Coverage against accuracy: how many texts a router answers above a threshold, and how often it is
+then right.
 
-Knows numbers: a confidence, whether it was right, and a weight for each text. Knows nothing of routers, text or files.
 Shares and accuracies lie between 0 and 1.
 """
 
@@ -22,7 +22,22 @@ MIN_ANSWERED_TEXTS = 30
 """An accuracy over fewer answered texts is not taken to mean anything."""
 STANDARD_ERRORS_95 = 1.96
 """Standard errors to either side of a figure: nineteen times out of twenty the truth is within."""
-THRESHOLDS = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+THRESHOLDS = (
+    0.0,
+    0.3,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.8,
+    0.85,
+    0.9,
+    0.95,
+    0.98,
+    0.99,
+    0.995,
+    0.999,
+)
 
 
 class Point(NamedTuple):
@@ -60,13 +75,17 @@ class Outcomes:
 
 
 def equal_domains(parts: Sequence[tuple[Floats, NDArray[np.bool_]]]) -> Outcomes:
-    """The outcomes of several domains, weighted so that every domain weighs the same, however many texts it has."""
+    """The outcomes of several domains, weighted so that every domain weighs the same, however many
+    texts it has.
+    """
     filled = [(confidence, right) for confidence, right in parts if len(confidence)]
     if not filled:
         raise InputError("there is no text to measure coverage on")
     weights = [np.full(len(right), 1 / len(right) / len(filled)) for _, right in filled]
     confidences, rights = zip(*filled, strict=True)
-    return Outcomes(np.concatenate(confidences), np.concatenate(rights), np.concatenate(weights))
+    return Outcomes(
+        np.concatenate(confidences), np.concatenate(rights), np.concatenate(weights)
+    )
 
 
 def at(outcomes: Outcomes, threshold: float) -> Point:
@@ -87,27 +106,41 @@ def curve(outcomes: Outcomes, thresholds: Sequence[float] = THRESHOLDS) -> list[
     return [at(outcomes, threshold) for threshold in thresholds]
 
 
-def proposal(outcomes: Outcomes, wish: float, least: int = MIN_ANSWERED_TEXTS) -> Point | None:
-    """The smallest threshold at which the accuracy among at least `least` answered texts reaches the wish.
+def proposal(
+    outcomes: Outcomes, wish: float, least: int = MIN_ANSWERED_TEXTS
+) -> Point | None:
+    """The smallest threshold at which the accuracy among at least `least` answered texts reaches
+    the wish.
 
-    None if no threshold does. The threshold is picked on the very text that it is measured on, so it is a little better
-    there than it will be elsewhere.
+    None if no threshold does. The threshold is picked on the very text that it is measured on, so
+    it is a little better there than it will be elsewhere.
     """
     order = np.argsort(outcomes.confidence, kind="stable")[::-1]
     confidence, weight = outcomes.confidence[order], outcomes.weight[order]
     answered = np.cumsum(weight)
     right = np.cumsum(weight * outcomes.right[order])
-    last = np.append(confidence[1:] < confidence[:-1], True)  # equals are answered together or not at all
-    enough = last & (np.arange(1, len(order) + 1) >= least) & (right >= wish * answered * (1 - 1e-12))
+    # equals are answered together or not at all
+    last = np.append(confidence[1:] < confidence[:-1], True)
+    enough = (
+        last
+        & (np.arange(1, len(order) + 1) >= least)
+        & (right >= wish * answered * (1 - 1e-12))
+    )
     if not enough.any():
         return None
     place = int(np.flatnonzero(enough)[-1])
-    threshold = 0.0 if place == len(order) - 1 else _between(float(confidence[place + 1]), float(confidence[place]))
+    threshold = (
+        0.0
+        if place == len(order) - 1
+        else _between(float(confidence[place + 1]), float(confidence[place]))
+    )
     return at(outcomes, threshold)
 
 
 def _between(below: float, above: float) -> float:
-    """The shortest decimal that lies above the one and not above the other, so that people can type it."""
+    """The shortest decimal that lies above the one and not above the other, so that people can type
+    it.
+    """
     for digits in range(1, 17):
         rounded = math.floor(above * 10.0**digits) / 10.0**digits
         if below < rounded <= above:
@@ -116,8 +149,14 @@ def _between(below: float, above: float) -> float:
 
 
 def wilson(share: float, count: float) -> tuple[float, float]:
-    """Where a share that was seen among `count` texts (with unequal weights: as good as that) may truly lie."""
+    """Where a share that was seen among `count` texts (with unequal weights: as good as that) may
+    truly lie.
+    """
     square = STANDARD_ERRORS_95**2
     middle = (share + square / (2 * count)) / (1 + square / count)
-    half = STANDARD_ERRORS_95 / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    half = (
+        STANDARD_ERRORS_95
+        / (1 + square / count)
+        * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    )
     return max(middle - half, 0.0), min(middle + half, 1.0)

@@ -1,6 +1,7 @@
-"""How well a router does on labelled text: accuracy, confusion, and a temperature that makes confidence true.
+"""How well a router does on labelled text: accuracy, confusion, and a temperature that makes
+confidence true.
 
-Knows the router. Knows nothing of files. Accuracies are in percent.
+  Accuracies are in percent.
 """
 
 from __future__ import annotations
@@ -25,13 +26,34 @@ Counts = NDArray[np.int64]
 
 BINS = 10
 BEGINNING_TOKENS = (4, 8, 16, 32, 64, 128, 256)
-"""Texts are also scored on beginnings of these lengths, as if they were prompts of that length. Two tokens are none."""
-CONFIDENCE_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+"""Texts are also scored on beginnings of these lengths, as if they were prompts of that length. Two
+tokens are none.
+"""
+CONFIDENCE_EDGES = (
+    0.0,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.8,
+    0.85,
+    0.9,
+    0.95,
+    0.98,
+    0.99,
+    0.995,
+    0.998,
+    0.999,
+)
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
 
 
 class Curve(NamedTuple):
-    """How distances between scores become odds, apart from the temperature: see `Confidence`, of which these are."""
+    """How distances between scores become odds, apart from the temperature: see `Confidence`, of
+    which these are.
+    """
 
     half: float
     tail: float
@@ -41,7 +63,9 @@ class Curve(NamedTuple):
         """From the domain ahead, N×C, at temperature 1; of mean scores over so many voters."""
         size = np.maximum(voters, 1)
         sharpness = size**self.growth * (size / (size + self.half))
-        distances: Floats = (scores.max(axis=1, keepdims=True) - scores) * sharpness[:, None]
+        distances: Floats = (scores.max(axis=1, keepdims=True) - scores) * sharpness[
+            :, None
+        ]
         return distances
 
     def logits(self, distances: Floats) -> Floats:
@@ -49,46 +73,73 @@ class Curve(NamedTuple):
         return -np.log1p(self.tail * distances) / self.tail if self.tail else -distances
 
     def confidence(self, distances: Floats) -> Floats:
-        """The chance of the domain ahead. A tail of 1/2, 1/4, 1/8 … takes a third of the time of others."""
-        odds, power = (1 / (1 + self.tail * distances), 1 / self.tail) if self.tail else (np.exp(-distances), 1.0)
+        """The chance of the domain ahead. A tail of 1/2, 1/4, 1/8 … takes a third of the time of
+        others.
+        """
+        odds, power = (
+            (1 / (1 + self.tail * distances), 1 / self.tail)
+            if self.tail
+            else (np.exp(-distances), 1.0)
+        )
         while power % 2 == 0:
             odds, power = np.square(odds), power / 2
         chances: Floats = 1 / (odds if power == 1 else odds**power).sum(axis=1)
         return chances
 
 
-CURVES = tuple(Curve(half, tail) for half in (4, 8, 16, 32, 64, 128) for tail in (0, 1 / 8, 1 / 4))
+CURVES = tuple(
+    Curve(half, tail) for half in (4, 8, 16, 32, 64, 128) for tail in (0, 1 / 8, 1 / 4)
+)
 """What is tried when confidence is calibrated."""
 PAIR = 1 << 32
-"""Two counts stand in one number, the second times this; their sums over 10,000 holders stay far below it."""
+"""Two counts stand in one number, the second times this; their sums over 10,000 holders stay far
+below it.
+"""
 CALIBRATED_COUNTS = 1 << 17
-"""What a holder counts to calibrate is multiplied, so that there are about so many: holders weigh nearly the same."""
+"""What a holder counts to calibrate is multiplied, so that there are about so many: holders weigh
+nearly the same.
+"""
 
 
 def paired(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A row of counts with each two of them in one number. Law: sums of such rows are the pairs of the sums."""
+    """A row of counts with each two of them in one number. Law: sums of such rows are the pairs of
+    the sums.
+    """
     pairs = counts[0::2].copy()
     pairs[: counts.size // 2] += PAIR * counts[1::2]
     return pairs
 
 
 def unpaired(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The inverse of `paired`, with a 0 after an odd number of counts; of other numbers, what is no counts."""
+    """The inverse of `paired`, with a 0 after an odd number of counts; of other numbers, what is no
+    counts.
+    """
     return np.stack((pairs % PAIR, pairs // PAIR), axis=1).ravel()
 
 
 Reliability = tuple[tuple[float, float, float], ...]
-"""By bins of confidence: where each begins, the share of held-out prompts in it, and the share that was right there."""
+"""By bins of confidence: where each begins, the share of held-out prompts in it, and the share that
+was right there.
+"""
 
 
 def reliability_of(shares: NDArray[np.float64]) -> Reliability:
-    """What a manifest keeps of the bins, B×2: of all prompts, those that fell into a bin, and those right in it."""
+    """What a manifest keeps of the bins, B×2: of all prompts, those that fell into a bin, and those
+    right in it.
+    """
     rounded = shares.round(6).tolist()
-    return tuple((edge, met, right) for edge, (met, right) in zip(CONFIDENCE_EDGES, rounded, strict=True))
+    return tuple(
+        (edge, met, right)
+        for edge, (met, right) in zip(CONFIDENCE_EDGES, rounded, strict=True)
+    )
 
 
-def split_calibration(row: NDArray[np.int64], temperatures: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What one domain's holders count to calibrate confidence, and to tell what belongs to any domain."""
+def split_calibration(
+    row: NDArray[np.int64], temperatures: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What one domain's holders count to calibrate confidence, and to tell what belongs to any
+    domain.
+    """
     shape = len(CURVES), temperatures, len(CONFIDENCE_EDGES), 2
     reliability, scope = np.split(row.ravel(), [prod(shape)])
     return reliability.reshape(shape), scope.reshape(COUNTS_SHAPE)
@@ -101,9 +152,11 @@ def calibration_size(temperatures: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """confusion[i][j]: how many texts of domain i were routed to domain j, abstentions apart from the threshold.
+    """confusion[i][j]: how many texts of domain i were routed to domain j, abstentions apart from
+    the threshold.
 
-    gap: how far confidence was from accuracy, in points, every domain weighing the same; None if it is not calibrated.
+    gap: how far confidence was from accuracy, in points, every domain weighing the same; None if it
+         is not calibrated.
     """
 
     domains: tuple[str, ...]
@@ -112,10 +165,14 @@ class Evaluation:
 
     @property
     def by_domain(self) -> dict[str, float]:
-        """Percent of each domain's texts that were routed right; domains without texts are left out."""
+        """Percent of each domain's texts that were routed right; domains without texts are left
+        out.
+        """
         return {
             name: 100 * row[place] / sum(row)
-            for place, (name, row) in enumerate(zip(self.domains, self.confusion, strict=True))
+            for place, (name, row) in enumerate(
+                zip(self.domains, self.confusion, strict=True)
+            )
             if sum(row)
         }
 
@@ -131,9 +188,15 @@ class Evaluation:
         return sum(self.by_domain.values()) / len(self.by_domain)
 
     def mistakes(self, name: str) -> list[tuple[str, int]]:
-        """The other domains to which texts of a domain were routed, with how many, the most frequent first."""
+        """The other domains to which texts of a domain were routed, with how many, the most
+        frequent first.
+        """
         row = self.confusion[self.domains.index(name)]
-        wrong = [(other, count) for other, count in zip(self.domains, row, strict=True) if count and other != name]
+        wrong = [
+            (other, count)
+            for other, count in zip(self.domains, row, strict=True)
+            if count and other != name
+        ]
         return sorted(wrong, key=lambda pair: -pair[1])
 
     def to_json(self) -> dict[str, Any]:
@@ -148,24 +211,37 @@ class Evaluation:
 
 
 def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
-    """Route every text; a text counts for the domain that is ahead, whether or not the router would abstain."""
+    """Route every text; a text counts for the domain that is ahead, whether or not the router would
+    abstain.
+    """
     places = {name: place for place, name in enumerate(router.domains)}
     confusion, sure, right, weights = [], list[float](), list[bool](), list[float]()
     for name in router.domains:
         decisions = router.route_many(texts[name])
-        confusion.append(np.bincount([places[each.best] for each in decisions], minlength=len(places)))
+        confusion.append(
+            np.bincount(
+                [places[each.best] for each in decisions], minlength=len(places)
+            )
+        )
         sure += [each.confidence for each in decisions]
         right += [each.best == name for each in decisions]
         weights += [1 / len(decisions) for _ in decisions]
     known = router.confidence.calibrated and weights
-    gap = confidence_gap(np.array(sure), np.array(right), np.array(weights)) if known else None
-    return Evaluation(router.domains, tuple(tuple(row.tolist()) for row in confusion), gap)
+    gap = (
+        confidence_gap(np.array(sure), np.array(right), np.array(weights))
+        if known
+        else None
+    )
+    return Evaluation(
+        router.domains, tuple(tuple(row.tolist()) for row in confusion), gap
+    )
 
 
 def beginnings_routed(
     router: Router, texts: Sequence[str], tokens: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The confidence in texts that end after `tokens` tokens (0: never), and the place of the domain ahead in each.
+    """The confidence in texts that end after `tokens` tokens (0: never), and the place of the
+    domain ahead in each.
 
     Law: they are those of the router's decisions on such texts.
     """
@@ -178,7 +254,10 @@ def beginnings_routed(
 
 def mean_scores(counted: Tally) -> tuple[Floats, Counts]:
     """N×C, and over how many voters each mean is."""
-    return counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None], counted.voters
+    return (
+        counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None],
+        counted.voters,
+    )
 
 
 def curve_of(confidence: Confidence) -> Curve:
@@ -187,7 +266,8 @@ def curve_of(confidence: Confidence) -> Curve:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted temperature and curve, and the gap between confidence and accuracy before and after, in percent.
+    """A fitted temperature and curve, and the gap between confidence and accuracy before and after,
+    in percent.
 
     scope:       what text belongs to any domain, if that could be learnt.
     reliability: of the texts and their beginnings, under the new temperature and curve.
@@ -205,7 +285,9 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Samples:
-    """Scores of held-out texts and of their beginnings, so that short prompts are calibrated as well as long ones."""
+    """Scores of held-out texts and of their beginnings, so that short prompts are calibrated as
+    well as long ones.
+    """
 
     scores: Floats
     voters: Counts
@@ -224,7 +306,9 @@ class _Samples:
         """The negative log-likelihood of the labels."""
         logits = curve.logits(curve.distances(self.scores, self.voters) / temperature)
         chosen = logits[np.arange(len(logits)), self.labels]
-        return float((self.weights * (np.log(np.exp(logits).sum(axis=1)) - chosen)).sum())
+        return float(
+            (self.weights * (np.log(np.exp(logits).sum(axis=1)) - chosen)).sum()
+        )
 
     def fit_temperature(self, curve: Curve) -> float:
         """The temperature of least surprise: the best of many, and then the best around it."""
@@ -239,44 +323,76 @@ class _Samples:
 
         heats = np.log(spread) + np.linspace(np.log(1e-4), np.log(1e3), 17)
         best = min(range(1, len(heats) - 1), key=lambda place: surprise(heats[place]))
-        found = minimize_scalar(surprise, bounds=heats[[best - 1, best + 1]], method="bounded", options={"xatol": 1e-7})
+        found = minimize_scalar(
+            surprise,
+            bounds=heats[[best - 1, best + 1]],
+            method="bounded",
+            options={"xatol": 1e-7},
+        )
         return float(np.exp(found.x))
 
     def gap(self, temperature: float, curve: Curve) -> float:
-        return confidence_gap(self.confidence(temperature, curve), self.right, self.weights)
+        return confidence_gap(
+            self.confidence(temperature, curve), self.right, self.weights
+        )
 
     def reliability(self, temperature: float, curve: Curve) -> Reliability:
-        bins = np.searchsorted(CONFIDENCE_EDGES, self.confidence(temperature, curve), side="right") - 1
+        bins = (
+            np.searchsorted(
+                CONFIDENCE_EDGES, self.confidence(temperature, curve), side="right"
+            )
+            - 1
+        )
         shares, count = (self.weights, self.weights * self.right), len(CONFIDENCE_EDGES)
-        met = np.stack([np.bincount(bins, each, minlength=count) for each in shares], axis=1)
+        met = np.stack(
+            [np.bincount(bins, each, minlength=count) for each in shares], axis=1
+        )
         return reliability_of(met / self.weights.sum())
 
 
 def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration:
-    """The temperature and curve under which held-out text is most likely, every domain weighing the same."""
+    """The temperature and curve under which held-out text is most likely, every domain weighing the
+    same.
+    """
     samples = _samples(router, texts)
     if not len(samples.labels):
-        raise InputError("the held-out text holds no tokens, so nothing can be fitted on it")
+        raise InputError(
+            "the held-out text holds no tokens, so nothing can be fitted on it"
+        )
     fitted = [(samples.fit_temperature(curve), curve) for curve in CURVES]
-    temperature, curve = min(fitted, key=lambda pair: round(samples.surprise(*pair), 12))
+    temperature, curve = min(
+        fitted, key=lambda pair: round(samples.surprise(*pair), 12)
+    )
     before = samples.gap(router.confidence.temperature, curve_of(router.confidence))
     own = ((place, samples.labels == place) for place in range(len(router.domains)))
-    scope = fit_scope(belonging_counts(samples.scores[each], samples.voters[each], place) for place, each in own)
+    scope = fit_scope(
+        belonging_counts(samples.scores[each], samples.voters[each], place)
+        for place, each in own
+    )
     count = sum(map(len, texts.values()))
-    after = samples.gap(temperature, curve), count, scope, samples.reliability(temperature, curve)
+    after = (
+        samples.gap(temperature, curve),
+        count,
+        scope,
+        samples.reliability(temperature, curve),
+    )
     return Calibration(temperature, curve.half, curve.tail, before, *after)
 
 
 def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
     scores, voters, labels, weights = [], [], [], []
     for place, name in enumerate(router.domains):
-        found, counts = beginnings(router.compiled, router.selector, *router.tokenizer.encode_many(texts[name]))
+        found, counts = beginnings(
+            router.compiled, router.selector, *router.tokenizer.encode_many(texts[name])
+        )
         scores.append(found)
         voters.append(counts)
         size = len(found)
         labels.append(np.full(size, place))
         weights.append(np.full(size, 1 / max(size, 1) / len(router.domains)))
-    return _Samples(*(np.concatenate(rows) for rows in (scores, voters, labels, weights)))
+    return _Samples(
+        *(np.concatenate(rows) for rows in (scores, voters, labels, weights))
+    )
 
 
 def beginnings(
@@ -286,15 +402,23 @@ def beginnings(
     scores, voters = [], []
     for limit in (*BEGINNING_TOKENS, 0):
         longer = lengths > limit
-        cut, counts = first_tokens(ids[np.repeat(longer, lengths)], lengths[longer], limit)
+        cut, counts = first_tokens(
+            ids[np.repeat(longer, lengths)], lengths[longer], limit
+        )
         found, voted = mean_scores(tally_texts(compiled, selector, cut, counts))
         scores.append(found)
         voters.append(voted)
     return np.concatenate(scores), np.concatenate(voters)
 
 
-def confidence_gap(confidence: NDArray[np.float64], right: NDArray[np.bool_], weights: NDArray[np.float64]) -> float:
-    """How far confidence is from the share that was right, over ten bins of confidence, in percent."""
+def confidence_gap(
+    confidence: NDArray[np.float64],
+    right: NDArray[np.bool_],
+    weights: NDArray[np.float64],
+) -> float:
+    """How far confidence is from the share that was right, over ten bins of confidence, in
+    percent.
+    """
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.bincount(bins, weights * (confidence - right), minlength=BINS)
     return float(100 * np.abs(gaps).sum() / weights.sum())

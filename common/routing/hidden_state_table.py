@@ -1,7 +1,8 @@
-"""The router of a contextual encoder: weights that are applied to hidden states once a text is there.
+"""The router of a contextual encoder: weights that are applied to hidden states once a text is
+there.
 
-The logits of a text's own tokens become a small table, counted in the same steps for every text, so that selectors,
-confidence and explanations work on it as on a table of all tokens. Knows nothing of torch; it asks for hidden states.
+The logits of a text's own tokens become a small table, counted in the same steps for every text, so
+that selectors, confidence and explanations work on it as on a table of all tokens.
 """
 
 from __future__ import annotations
@@ -38,23 +39,30 @@ States = Callable[[Ids], NDArray[np.int16]]
 
 
 class HiddenStateTable:
-    """weights: F×C over hidden states in their own units, the last row belonging to the constant feature.
+    """weights: F×C over hidden states in their own units, the last row belonging to the constant
+    feature.
 
     Law: a text's logits depend on the text alone, not on those it is routed with.
     """
 
     runs_a_model: ClassVar[bool] = True
 
-    def __init__(self, weights: NDArray[np.float64], scale: float, states: States) -> None:
+    def __init__(
+        self, weights: NDArray[np.float64], scale: float, states: States
+    ) -> None:
         self._weights, self._scale, self._states = weights, scale, states
-        bounds = FEATURE_LIMIT * scale * np.abs(weights[:-1]).sum(axis=0) + np.abs(weights[-1])
+        bounds = FEATURE_LIMIT * scale * np.abs(weights[:-1]).sum(axis=0) + np.abs(
+            weights[-1]
+        )
         self.step = step_for(float(bounds.max()))
 
     @property
     def domains(self) -> int:
         return int(self._weights.shape[1])
 
-    def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
+    def token_sums(
+        self, ids: Numbers, lengths: Numbers
+    ) -> tuple[list[list[int]], list[int]]:
         """The summed logits of texts, and their lengths."""
         return sums_by_reading(self, ids, lengths)
 
@@ -65,15 +73,26 @@ class HiddenStateTable:
         """A table of these very tokens, and the places of the tokens in it."""
         texts = np.split(ids, np.cumsum(lengths)[:-1])
         logits = [self._logits(self._states(text)) for text in texts if len(text)]
-        exact = np.concatenate([*logits, *([] if logits else [np.zeros((1, self.domains))])])
-        # A state far beyond the encoder's scale says as much as 32 bits hold: an error would tell of the text.
+        exact = np.concatenate(
+            [*logits, *([] if logits else [np.zeros((1, self.domains))])]
+        )
+        # A state far beyond the encoder's scale says as much as 32 bits hold: an error would tell
+        # of the text.
         most = (2 * MAX_LOGIT_STEPS - 1) * self.step
-        return counted_in(self.step, np.clip(exact, -most, most)), np.arange(len(ids), dtype=np.int32)
+        return counted_in(self.step, np.clip(exact, -most, most)), np.arange(
+            len(ids), dtype=np.int32
+        )
 
     def _logits(self, states: NDArray[np.int16]) -> NDArray[np.float64]:
         if states.shape[1] + 1 != len(self._weights):
-            raise ShapeMismatch(f"weights over {len(self._weights)} features do not fit states of {states.shape[1]}")
-        exact: NDArray[np.float64] = states.astype(np.float64) @ (self._weights[:-1] * self._scale) + self._weights[-1]
+            raise ShapeMismatch(
+                f"weights over {len(self._weights)} features do not fit states of"
+                f" {states.shape[1]}"
+            )
+        exact: NDArray[np.float64] = (
+            states.astype(np.float64) @ (self._weights[:-1] * self._scale)
+            + self._weights[-1]
+        )
         return exact
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -86,23 +105,32 @@ class HiddenStateTable:
         return HiddenStateTable(weights, self._scale, self._states)
 
 
-def compile_router(encoder: AnyEncoder, sampling: Sampling, weights: NDArray[np.float64]) -> RouterTable:
-    """Weights as a router uses them: tables over tokens, words and cosines, or a readout of hidden states.
+def compile_router(
+    encoder: AnyEncoder, sampling: Sampling, weights: NDArray[np.float64]
+) -> RouterTable:
+    """Weights as a router uses them: tables over tokens, words and cosines, or a readout of hidden
+    states.
 
     Runs no model.
     """
     if isinstance(encoder, TableEncoder):
-        return compile_rows(encoder.table, encoder.scale, encoder.words, weights, encoder.cosines)
+        return compile_rows(
+            encoder.table, encoder.scale, encoder.words, weights, encoder.cosines
+        )
     return HiddenStateTable(weights, encoder.scale, model_states(encoder, sampling))
 
 
 def model_states(
-    encoder: ContextualEncoder, sampling: Sampling, model: Path | None = None, device: str = "auto"
+    encoder: ContextualEncoder,
+    sampling: Sampling,
+    model: Path | None = None,
+    device: str = "auto",
 ) -> States:
     """Hidden states by the encoder's model, which is found and loaded when the first text comes.
 
     model:  the folder of the model, if it is not known on this machine.
-    device: where the model runs: auto, cpu, cuda, or one card such as cuda:0. Of several cards, the first.
+    device: where the model runs: auto, cpu, cuda, or one card such as cuda:0. Of several cards, the
+            first.
     """
 
     @cache

@@ -1,6 +1,5 @@
-"""How good each expert is in each domain: sums of scores, which add up, and what is expected where there are few.
-
-Knows numpy. Knows nothing of score files, of costs, or of where experts are.
+"""How good each expert is in each domain: sums of scores, which add up, and what is expected where
+there are few.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from ridgeway.common.base.settings import MAX_EXPERTS, check_expert_name
 FORMAT = "ridgeway.quality"
 VERSION = 1
 SCORE_UNIT = 1 << 16
-"""A score from 0 to 1 is summed as a whole number of these parts, so that sums are exact and can be masked."""
+"""A score from 0 to 1 is summed as a whole number of these parts, so that sums are exact and can be
+masked.
+"""
 MAX_SCORES = 1 << 40
 """Of one expert in one domain, of all holders together."""
 MAX_HOLDER_SCORES = 1 << 24
@@ -37,7 +38,9 @@ Matrix = NDArray[np.float64]
 
 
 class DomainScore(NamedTuple):
-    """How well an expert answered one prompt of a domain: 0 is worthless or wrong, 1 perfect or right."""
+    """How well an expert answered one prompt of a domain: 0 is worthless or wrong, 1 perfect or
+    right.
+    """
 
     domain: str
     expert: str
@@ -45,18 +48,27 @@ class DomainScore(NamedTuple):
 
 
 def check_scores(sums: Integers, counts: Integers, most: int = MAX_SCORES) -> None:
-    """Raise FormatError unless scores from 0 to 1, at most `most` of each cell, could have given these sums."""
+    """Raise FormatError unless scores from 0 to 1, at most `most` of each cell, could have given
+    these sums.
+    """
     if counts.min(initial=0) < 0 or counts.max(initial=0) > most:
-        raise FormatError(f"an expert has a negative number of scores in a domain, or more than {most:,}")
+        raise FormatError(
+            "an expert has a negative number of scores in a domain, or more than"
+            f" {most:,}"
+        )
     if sums.min(initial=0) < 0 or (sums > counts * SCORE_UNIT).any():
-        raise FormatError("an expert's scores in a domain add up to less than 0 or to more than their number")
+        raise FormatError(
+            "an expert's scores in a domain add up to less than 0 or to more than their"
+            " number"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QualityTable:
     """What was scored, domains × experts.
 
-    sums:   of scores, in parts of 1 / SCORE_UNIT. counts: of scores; 0 where an expert was not scored.
+    sums:   of scores, in parts of 1 / SCORE_UNIT. counts: of scores; 0 where an expert was not
+            scored.
     Law: the sums and counts of two sets of scores, added, are those of their union.
     """
 
@@ -67,8 +79,15 @@ class QualityTable:
 
     def __post_init__(self) -> None:
         shape = (len(self.domains), len(self.experts))
-        if not (self.sums.shape == self.counts.shape == shape) or 0 in shape or len(self.experts) > MAX_EXPERTS:
-            raise FormatError(f"a table of quality has a row a domain and a column an expert, at most {MAX_EXPERTS}")
+        if (
+            not (self.sums.shape == self.counts.shape == shape)
+            or 0 in shape
+            or len(self.experts) > MAX_EXPERTS
+        ):
+            raise FormatError(
+                "a table of quality has a row a domain and a column an expert, at most"
+                f" {MAX_EXPERTS}"
+            )
         if len(set(self.domains)) < shape[0] or len(set(self.experts)) < shape[1]:
             raise FormatError("a table of quality names a domain or an expert twice")
         for name in self.experts:
@@ -79,21 +98,29 @@ class QualityTable:
     def expected(self) -> Matrix:
         """The quality to expect of each expert in each domain, domains × experts.
 
-        The mean score, drawn towards what domain and expert say apart from each other, with the weight of PRIOR_SCORES
-        scores: the domain's level and what the expert has above the level of the domains where it was scored, fitted
-        together by least squares over all scores, the latter drawn towards 0 with the same weight. So an expert that
-        was scored on easy domains alone is not taken for a good one, and one that was not scored in a domain has there
+        The mean score, drawn towards what domain and expert say apart from each other, with the
+        weight of PRIOR_SCORES
+        scores: the domain's level and what the expert has above the level of the domains where it
+                was scored, fitted
+        together by least squares over all scores, the latter drawn towards 0 with the same weight.
+        So an expert that
+        was scored on easy domains alone is not taken for a good one, and one that was not scored in
+        a domain has there
         the level of the domain and its own lead.
         """
         rows, columns = self.counts.shape
         counts, sums = self.counts.astype(np.float64), self.sums / SCORE_UNIT
         level = sums.sum() / max(counts.sum(), 1.0)
-        scored = np.maximum(counts.sum(axis=1), 1.0)  # a domain without scores has the level of all
+        scored = np.maximum(
+            counts.sum(axis=1), 1.0
+        )  # a domain without scores has the level of all
         # Eliminate the domains' levels: each is the mean over its scores of what the experts leave.
         shares = counts / scored[:, None]
         above = sums - counts * level
         normal = np.diag(counts.sum(axis=0) + PRIOR_SCORES) - counts.T @ shares
-        leads = np.linalg.solve(normal, above.sum(axis=0) - shares.T @ above.sum(axis=1))
+        leads = np.linalg.solve(
+            normal, above.sum(axis=0) - shares.T @ above.sum(axis=1)
+        )
         levels = level + above.sum(axis=1) / scored - shares @ leads
         prior = np.broadcast_to(levels[:, None] + leads, (rows, columns))
         expected = (sums + PRIOR_SCORES * prior) / (counts + PRIOR_SCORES)
@@ -102,7 +129,9 @@ class QualityTable:
 
     @property
     def overall(self) -> Matrix:
-        """The mean of each expert's expected quality over the domains, all of which weigh the same."""
+        """The mean of each expert's expected quality over the domains, all of which weigh the
+        same.
+        """
         means: Matrix = self.expected.mean(axis=0)
         return means
 
@@ -111,7 +140,12 @@ class QualityTable:
         rows = {name: place for place, name in enumerate(self.domains)}
         places = [rows.get(name, -1) for name in domains]
         known = np.array([place >= 0 for place in places])[:, None]
-        return QualityTable(tuple(domains), self.experts, self.sums[places] * known, self.counts[places] * known)
+        return QualityTable(
+            tuple(domains),
+            self.experts,
+            self.sums[places] * known,
+            self.counts[places] * known,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -128,17 +162,25 @@ def quality_from_json(facts: Mapping[str, Any]) -> QualityTable:
     try:
         names = [facts["domains"], facts["experts"]]
         arrays = [np.array(facts["sums"]), np.array(facts["counts"])]
-        if facts["unit"] != SCORE_UNIT or not all(isinstance(name, str) for each in names for name in each):
+        if facts["unit"] != SCORE_UNIT or not all(
+            isinstance(name, str) for each in names for name in each
+        ):
             raise ValueError
         if any(array.dtype != np.int64 for array in arrays):
             raise ValueError
         return QualityTable(tuple(names[0]), tuple(names[1]), *arrays)
     except (KeyError, TypeError, ValueError, OverflowError, InputError):
-        raise FormatError("the table of experts' quality is damaged, or of another version") from None
+        raise FormatError(
+            "the table of experts' quality is damaged, or of another version"
+        ) from None
 
 
-def quality_of(scores: Iterable[DomainScore], domains: Sequence[str], experts: Sequence[str] = ()) -> QualityTable:
-    """Add scores up. experts: whose; those that have any, if it is left out. Raises InputError for what cannot be."""
+def quality_of(
+    scores: Iterable[DomainScore], domains: Sequence[str], experts: Sequence[str] = ()
+) -> QualityTable:
+    """Add scores up. experts: whose; those that have any, if it is left out. Raises InputError for
+    what cannot be.
+    """
     rows = {name: place for place, name in enumerate(domains)}
     columns = {name: place for place, name in enumerate(experts)}
     cells: dict[tuple[int, int], tuple[int, int]] = {}
@@ -149,17 +191,27 @@ def quality_of(scores: Iterable[DomainScore], domains: Sequence[str], experts: S
         total, count = cells.get(cell, (0, 0))
         cells[cell] = total + round(score * SCORE_UNIT), count + 1
     if len(columns) > MAX_EXPERTS:
-        raise InputError(f"there are scores of {len(columns):,} experts; at most {MAX_EXPERTS} can be compared")
+        raise InputError(
+            f"there are scores of {len(columns):,} experts; at most {MAX_EXPERTS} can"
+            " be compared"
+        )
     if not columns:
-        raise InputError("there are no scores, so there is no quality to tell; see that every expert is named")
-    sums, counts = (np.zeros((len(rows), len(columns)), dtype=np.int64) for _ in range(2))
+        raise InputError(
+            "there are no scores, so there is no quality to tell; see that every expert"
+            " is named"
+        )
+    sums, counts = (
+        np.zeros((len(rows), len(columns)), dtype=np.int64) for _ in range(2)
+    )
     for cell, (total, count) in cells.items():
         sums[cell], counts[cell] = total, count
     return QualityTable(tuple(domains), tuple(columns), sums, counts)
 
 
 def save_quality(table: QualityTable, path: Path) -> None:
-    write_whole(path, canonical_json({"format": FORMAT, "version": VERSION, **table.to_json()}))
+    write_whole(
+        path, canonical_json({"format": FORMAT, "version": VERSION, **table.to_json()})
+    )
 
 
 def load_quality(path: Path) -> QualityTable:
@@ -168,9 +220,14 @@ def load_quality(path: Path) -> QualityTable:
         if facts["format"] != FORMAT or facts["version"] != VERSION:
             raise ValueError
     except FileNotFoundError:
-        raise InputError(f"there is no {path}; `ridgeway experts measure` makes one") from None
+        raise InputError(
+            f"there is no {path}; `ridgeway experts measure` makes one"
+        ) from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise FormatError(f"{path} is not a table of experts' quality; `ridgeway experts measure` makes one") from None
+        raise FormatError(
+            f"{path} is not a table of experts' quality; `ridgeway experts measure`"
+            " makes one"
+        ) from None
     try:
         return quality_from_json(facts)
     except FormatError as error:

@@ -1,6 +1,6 @@
 """The signed artefact: a folder with manifest.json, router.safetensors and tokenizer.json.
 
-Knows numpy, safetensors and the coordinator's key. Verifies every byte before anything is used; unpickles nothing.
+Verifies every byte before anything is used; unpickles nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,19 @@ from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
 from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
-from ridgeway.common.base.identity import HandOver, HandOvers, Identity, is_signed_by, public_key
-from ridgeway.common.base.settings import Confidence, Sampling, Selector, check_domain_name
+from ridgeway.common.base.identity import (
+    HandOver,
+    HandOvers,
+    Identity,
+    is_signed_by,
+    public_key,
+)
+from ridgeway.common.base.settings import (
+    Confidence,
+    Sampling,
+    Selector,
+    check_domain_name,
+)
 from ridgeway.common.encoding.table_encoder import TableEncoder, features_of
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
@@ -37,7 +48,9 @@ VERSION = 1
 MANIFEST, ROUTER, TOKENIZER = "manifest.json", "router.safetensors", "tokenizer.json"
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 FAMILIAR, FAMILIAR_ARRAYS = "familiar", ("logits", "buckets", "cosines")
-"""Where a manifest has the step of the column that tells unfamiliar text, and what of it stands beside the router."""
+"""Where a manifest has the step of the column that tells unfamiliar text, and what of it stands
+beside the router.
+"""
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
 PRIVACY = "privacy"
@@ -46,9 +59,11 @@ PRIVACY = "privacy"
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Release:
-    """A published router: its manifest, the weights it was compiled from, and all that routing with it takes.
+    """A published router: its manifest, the weights it was compiled from, and all that routing with
+    it takes.
 
-    familiar: one column, which is below 0 for text that is like none of the text that the router was built from.
+    familiar: one column, which is below 0 for text that is like none of the text that the router
+              was built from.
     """
 
     manifest: dict[str, Any]
@@ -95,7 +110,8 @@ def save_release(
     identity: Identity,
     familiar: RouterTable | None = None,
 ) -> str:
-    """Write and sign a release in one step; returns its id. What stands in the folder stays if anything fails.
+    """Write and sign a release in one step; returns its id. What stands in the folder stays if
+    anything fails.
 
     facts: what the manifest says beyond format, files and signature.
     """
@@ -107,28 +123,48 @@ def save_release(
         "format": FORMAT,
         "version": VERSION,
         "step": compiled.step,
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        "files": {
+            name: hashlib.sha256(content).hexdigest() for name, content in files.items()
+        },
     }
     with whole_folder(folder) as draft:
         for name, content in files.items():
             write_whole(draft / name, content)
-        write_whole(draft / MANIFEST, _signed(manifest, identity, [link.to_json() for link in identity.handovers]))
+        write_whole(
+            draft / MANIFEST,
+            _signed(
+                manifest, identity, [link.to_json() for link in identity.handovers]
+            ),
+        )
     return release_id(manifest)
 
 
-def _router_file(weights: NDArray[np.float64], compiled: RouterTable, familiar: RouterTable | None = None) -> bytes:
+def _router_file(
+    weights: NDArray[np.float64],
+    compiled: RouterTable,
+    familiar: RouterTable | None = None,
+) -> bytes:
     """What stands in router.safetensors; the same bytes for the same router."""
     arrays = {"weights": weights, **compiled.arrays()}
     if familiar is not None:
-        arrays |= {f"{FAMILIAR}.{name}": array for name, array in familiar.arrays().items() if name in FAMILIAR_ARRAYS}
+        arrays |= {
+            f"{FAMILIAR}.{name}": array
+            for name, array in familiar.arrays().items()
+            if name in FAMILIAR_ARRAYS
+        }
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
 def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) -> str:
-    """Sign a release's manifest again with some facts changed: a new release over the same router."""
+    """Sign a release's manifest again with some facts changed: a new release over the same
+    router.
+    """
     manifest = _verified_manifest(folder, None)
     amended = {**_unsigned(manifest), **changes, "parent": release_id(manifest)}
-    write_whole(folder / MANIFEST, _signed(amended, identity, manifest["signature"].get("handovers", [])))
+    write_whole(
+        folder / MANIFEST,
+        _signed(amended, identity, manifest["signature"].get("handovers", [])),
+    )
     return release_id(amended)
 
 
@@ -142,39 +178,81 @@ def load_release(
 ) -> Release:
     """Read a release, verify hashes and signature, and make it ready to route.
 
-    key:   the one that must have signed it, or have led, by the hand-overs in the manifest, to the one that did.
-    model, device: the folder of a contextual encoder's model and where it runs, which matters with the first prompt. Of
-        an encoder with cosines, the folder where it is saved, if this machine does not find it by its name.
+    key:   the one that must have signed it, or have led, by the hand-overs in the manifest, to the
+           one that did.
+    model, device: the folder of a contextual encoder's model and where it runs, which matters with
+                   the first prompt. Of an encoder with cosines, the folder where it is saved, if
+                   this machine does not find it by its name.
     files: what the folder is to hold, by name, where it is not written yet.
     """
     manifest = _verified_manifest(folder, key, files)
-    content = {name: _verified_file(folder, name, manifest, files) for name in (ROUTER, TOKENIZER)}
+    content = {
+        name: _verified_file(folder, name, manifest, files)
+        for name in (ROUTER, TOKENIZER)
+    }
     try:
         arrays, familiar = load(content[ROUTER]), None
-        tokenizer = shared_tokenizer(content[TOKENIZER], lower="words" in manifest["encoder"])
+        tokenizer = shared_tokenizer(
+            content[TOKENIZER], lower="words" in manifest["encoder"]
+        )
         if "kind" in manifest["encoder"]:
             compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
         else:
             compiled = _table(manifest, arrays, model)
             familiar = _familiar(manifest, arrays, compiled)
             if tokenizer.rows > len(arrays["logits"]):
-                raise FormatError(f"its tokenizer knows {tokenizer.rows:,} ids, its table {len(arrays['logits']):,}")
-        selector, confidence = Selector(**manifest["selector"]), Confidence.of_json(manifest["confidence"])
-        quality = quality_from_json(manifest[QUALITY]).of_domains(manifest["domains"]) if QUALITY in manifest else None
-        return Release(manifest, arrays["weights"], compiled, tokenizer, selector, confidence, quality, familiar)
-    except (SafetensorError, KeyError, TypeError, ValueError, struct.error, RidgewayError) as error:
-        raise ReleaseError(f"the release in {folder} is signed but cannot be used: {error}") from error
+                raise FormatError(
+                    f"its tokenizer knows {tokenizer.rows:,} ids, its table"
+                    f" {len(arrays['logits']):,}"
+                )
+        selector, confidence = (
+            Selector(**manifest["selector"]),
+            Confidence.of_json(manifest["confidence"]),
+        )
+        quality = (
+            quality_from_json(manifest[QUALITY]).of_domains(manifest["domains"])
+            if QUALITY in manifest
+            else None
+        )
+        return Release(
+            manifest,
+            arrays["weights"],
+            compiled,
+            tokenizer,
+            selector,
+            confidence,
+            quality,
+            familiar,
+        )
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        struct.error,
+        RidgewayError,
+    ) as error:
+        raise ReleaseError(
+            f"the release in {folder} is signed but cannot be used: {error}"
+        ) from error
 
 
-def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], folder: Path | None) -> RouterTable:
-    """The router of a table encoder. One with words has no entropies: those of its tokens depend on the text."""
+def _table(
+    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], folder: Path | None
+) -> RouterTable:
+    """The router of a table encoder. One with words has no entropies: those of its tokens depend on
+    the text.
+    """
     card, step = manifest["encoder"], float(manifest["step"])
     words, cosines = features_of(card)
     linear: TokenTable | WordTable = (
         TokenTable(arrays["logits"], step, arrays["entropies"])
         if words is None
         else WordTable(
-            arrays["logits"], arrays["buckets"], step, WordSketch(words, Spelling(arrays["letters"], arrays["starts"]))
+            arrays["logits"],
+            arrays["buckets"],
+            step,
+            WordSketch(words, Spelling(arrays["letters"], arrays["starts"])),
         )
     )
     if cosines is None:
@@ -191,50 +269,88 @@ def _table(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], fold
 
 
 def _familiar(
-    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], compiled: RouterTable
+    manifest: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    compiled: RouterTable,
 ) -> RouterTable | None:
     """The column that tells unfamiliar text, if the release has one."""
     if FAMILIAR not in manifest:
         return None
-    own = {name: arrays[f"{FAMILIAR}.{name}"] for name in FAMILIAR_ARRAYS if f"{FAMILIAR}.{name}" in arrays}
-    if any(array.ndim != 2 or array.shape != (len(arrays[name]), 1) for name, array in own.items()):
+    own = {
+        name: arrays[f"{FAMILIAR}.{name}"]
+        for name in FAMILIAR_ARRAYS
+        if f"{FAMILIAR}.{name}" in arrays
+    }
+    if any(
+        array.ndim != 2 or array.shape != (len(arrays[name]), 1)
+        for name, array in own.items()
+    ):
         raise FormatError("what tells unfamiliar text does not fit its tables")
-    step, beside = float(manifest[FAMILIAR]), compiled.linear if isinstance(compiled, CosineTable) else compiled
+    step, beside = (
+        float(manifest[FAMILIAR]),
+        (compiled.linear if isinstance(compiled, CosineTable) else compiled),
+    )
     linear: TokenTable | WordTable
     if isinstance(beside, WordTable):
         linear = WordTable(own["logits"], own["buckets"], step, beside.words)
     else:
-        linear = TokenTable(own["logits"], step, np.zeros(len(own["logits"]), dtype=np.float32))
-    return replace(compiled, linear=linear, weights=own["cosines"]) if isinstance(compiled, CosineTable) else linear
+        linear = TokenTable(
+            own["logits"], step, np.zeros(len(own["logits"]), dtype=np.float32)
+        )
+    return (
+        replace(compiled, linear=linear, weights=own["cosines"])
+        if isinstance(compiled, CosineTable)
+        else linear
+    )
 
 
 def _readout(
-    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], definition: bytes, model: Path | None, device: str
+    manifest: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    definition: bytes,
+    model: Path | None,
+    device: str,
 ) -> RouterTable:
     """The router of a contextual encoder; its model is found when the first prompt comes."""
     from ridgeway.common.encoding.transformer_encoder import KIND, of_card
-    from ridgeway.common.routing.hidden_state_table import HiddenStateTable, model_states
+    from ridgeway.common.routing.hidden_state_table import (
+        HiddenStateTable,
+        model_states,
+    )
 
     card = manifest["encoder"]
     if card["kind"] != KIND:
-        raise FormatError(f"its encoder is of kind {card['kind']!r}, which this Ridgeway does not know")
+        raise FormatError(
+            f"its encoder is of kind {card['kind']!r}, which this Ridgeway does not"
+            " know"
+        )
     encoder = of_card(card, definition)
     if encoder.fingerprint != card["fingerprint"]:
-        raise FormatError("its encoder's card and tokenizer do not give the fingerprint that it names")
+        raise FormatError(
+            "its encoder's card and tokenizer do not give the fingerprint that it names"
+        )
     weights, domains = arrays["weights"], len(manifest["domains"])
     if weights.dtype != np.float64 or weights.shape != (encoder.width + 1, domains):
-        raise FormatError(f"its weights do not fit {encoder.width} features and {domains} domains")
+        raise FormatError(
+            f"its weights do not fit {encoder.width} features and {domains} domains"
+        )
     return HiddenStateTable(
-        weights, encoder.scale, model_states(encoder, Sampling(**manifest["sampling"]), model, device)
+        weights,
+        encoder.scale,
+        model_states(encoder, Sampling(**manifest["sampling"]), model, device),
     )
 
 
 def load_manifest(folder: Path, *, key: str | None = None) -> dict[str, Any]:
-    """The manifest of a release alone, its signature verified; the files that it names need not be there."""
+    """The manifest of a release alone, its signature verified; the files that it names need not be
+    there.
+    """
     return _verified_manifest(folder, key)
 
 
-def _verified_manifest(folder: Path, key: str | None, files: Mapping[str, bytes] = NO_FILES) -> dict[str, Any]:
+def _verified_manifest(
+    folder: Path, key: str | None, files: Mapping[str, bytes] = NO_FILES
+) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         raw = files[MANIFEST] if files else path.read_bytes()
@@ -243,15 +359,20 @@ def _verified_manifest(folder: Path, key: str | None, files: Mapping[str, bytes]
     manifest = _parsed(path, raw)
     if manifest["version"] != VERSION:
         raise ReleaseError(
-            f"the release in {folder} is of version {manifest['version']}, and this Ridgeway reads version {VERSION}"
+            f"the release in {folder} is of version {manifest['version']}, and this"
+            f" Ridgeway reads version {VERSION}"
         )
     signature = manifest["signature"]
-    if not is_signed_by(signature["key"], signature["value"], canonical_json(_unsigned(manifest))):
-        raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
+    if not is_signed_by(
+        signature["key"], signature["value"], canonical_json(_unsigned(manifest))
+    ):
+        raise ReleaseError(
+            f"{path} was changed after it was signed; fetch the release again"
+        )
     if key is not None and not _leads(public_key(key), path, signature):
         raise ReleaseError(
-            f"the release in {folder} is signed by {signature['key'][:12]}…, not by the key you trust "
-            f"({public_key(key)[:12]}…); do not use it"
+            f"the release in {folder} is signed by {signature['key'][:12]}…, not by the"
+            f" key you trust ({public_key(key)[:12]}…); do not use it"
         )
     return manifest
 
@@ -263,11 +384,15 @@ def _leads(trusted: str, path: Path, signature: Mapping[str, Any]) -> bool:
     """
     signer = signature["key"]
     try:
-        known = HandOvers().told(HandOver.of(each) for each in signature.get("handovers", ()))
+        known = HandOvers().told(
+            HandOver.of(each) for each in signature.get("handovers", ())
+        )
         before = [link.before for link in known.leading_to(signer)]
         return known.newest(signer) == signer and trusted in (signer, *before)
     except (ValueError, KeyError, TypeError, RidgewayError):
-        raise ReleaseError(f"{path} was changed after it was signed; fetch the release again") from None
+        raise ReleaseError(
+            f"{path} was changed after it was signed; fetch the release again"
+        ) from None
 
 
 def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
@@ -275,16 +400,27 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
         manifest = json.loads(raw)
         whole = canonical_json(manifest) == raw
         known = manifest["format"] == FORMAT
-        shaped = all(isinstance(manifest["signature"][part], str) for part in ("key", "value"))
-        shaped = shaped and isinstance(manifest["files"], dict) and "version" in manifest
+        shaped = all(
+            isinstance(manifest["signature"][part], str) for part in ("key", "value")
+        )
+        shaped = (
+            shaped and isinstance(manifest["files"], dict) and "version" in manifest
+        )
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ReleaseError(f"{path} is damaged or is not a release's manifest; fetch the release again") from None
+        raise ReleaseError(
+            f"{path} is damaged or is not a release's manifest; fetch the release again"
+        ) from None
     if not _is_printable(manifest):
-        raise ReleaseError(f"{path} holds characters that could steer a terminal; do not use this release")
+        raise ReleaseError(
+            f"{path} holds characters that could steer a terminal; do not use this"
+            " release"
+        )
     if not known:
         raise ReleaseError(f"{path} describes {manifest['format']}, not a release")
     if not whole or not shaped:
-        raise ReleaseError(f"{path} was changed after it was signed; fetch the release again")
+        raise ReleaseError(
+            f"{path} was changed after it was signed; fetch the release again"
+        )
     return dict(manifest)
 
 
@@ -297,22 +433,39 @@ def _is_printable(value: Any) -> bool:
     return not isinstance(value, str) or value.isprintable()
 
 
-def _verified_file(folder: Path, name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
+def _verified_file(
+    folder: Path, name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]
+) -> bytes:
     path = folder / name
     try:
         content = files[name] if files else path.read_bytes()
     except FileNotFoundError:
-        raise ReleaseError(f"the release in {folder} lacks {name}; fetch it again") from None
+        raise ReleaseError(
+            f"the release in {folder} lacks {name}; fetch it again"
+        ) from None
     if hashlib.sha256(content).hexdigest() != manifest["files"].get(name):
-        raise ReleaseError(f"{path} was changed after the release was signed; fetch the release again")
+        raise ReleaseError(
+            f"{path} was changed after the release was signed; fetch the release again"
+        )
     return content
 
 
-def _signed(manifest: Mapping[str, Any], identity: Identity, handovers: Sequence[Mapping[str, Any]]) -> bytes:
-    """handovers: that lead to the signer's key; they are signed by themselves, and are no part of the release's id."""
+def _signed(
+    manifest: Mapping[str, Any],
+    identity: Identity,
+    handovers: Sequence[Mapping[str, Any]],
+) -> bytes:
+    """handovers: that lead to the signer's key; they are signed by themselves, and are no part of
+    the release's id.
+    """
     body = _unsigned(manifest)
     signature = {"key": identity.public, "value": identity.sign(canonical_json(body))}
-    return canonical_json({**body, "signature": signature | ({"handovers": handovers} if handovers else {})})
+    return canonical_json(
+        {
+            **body,
+            "signature": signature | ({"handovers": handovers} if handovers else {}),
+        }
+    )
 
 
 def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,15 +473,30 @@ def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_foreign(folder: Path, signer: str | None = None) -> None:
-    """Raise unless a release may be written here: over nothing, or over an older release of the same signer."""
+    """Raise unless a release may be written here: over nothing, or over an older release of the
+    same signer.
+    """
     if folder.exists() and not folder.is_dir():
-        raise ReleaseError(f"{folder} is a file; a release is a folder, so name another place")
-    if folder.is_dir() and {path.name for path in folder.iterdir()} not in (set(), {MANIFEST, ROUTER, TOKENIZER}):
-        raise ReleaseError(f"{folder} is in use by something that is not a release; name an empty or new folder")
+        raise ReleaseError(
+            f"{folder} is a file; a release is a folder, so name another place"
+        )
+    if folder.is_dir() and {path.name for path in folder.iterdir()} not in (
+        set(),
+        {MANIFEST, ROUTER, TOKENIZER},
+    ):
+        raise ReleaseError(
+            f"{folder} is in use by something that is not a release; name an empty or"
+            " new folder"
+        )
     path = folder / MANIFEST
     found: str | None = None
     if path.is_file():
-        with contextlib.suppress(ReleaseError):  # of a damaged one it cannot be told who signed it
+        with contextlib.suppress(
+            ReleaseError
+        ):  # of a damaged one it cannot be told who signed it
             found = str(_parsed(path, path.read_bytes())["signature"]["key"])
     if path.is_file() and found != signer:
-        raise ReleaseError(f"{folder} holds a release that somebody else has signed; name another folder")
+        raise ReleaseError(
+            f"{folder} holds a release that somebody else has signed; name another"
+            " folder"
+        )

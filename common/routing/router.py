@@ -1,7 +1,4 @@
-"""Router: a prompt in, a decision out, with a confidence and an explanation.
-
-Knows the compiled table, the selectors and a tokenizer. Knows nothing of training, torch or Flower.
-"""
+"""Router: a prompt in, a decision out, with a confidence and an explanation."""
 
 from __future__ import annotations
 
@@ -23,7 +20,11 @@ from ridgeway.common.base.threads import cores, serial_tokenizers
 from ridgeway.common.encoding.tokenizer import Ids, Numbers, Tokenizer
 from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, shares
 from ridgeway.common.routing.cosine_table import CosineTable, side_by_side
-from ridgeway.common.routing.decision_view import decision_html, decision_line, explanation_html
+from ridgeway.common.routing.decision_view import (
+    decision_html,
+    decision_line,
+    explanation_html,
+)
 from ridgeway.common.routing.token_table import (
     RouterTable,
     Tally,
@@ -48,7 +49,8 @@ class Decision(NamedTuple):
     """Where a prompt should go.
 
     domain:     the chosen expert; the fallback's name where the router abstained.
-    confidence: the probability that `best` is right; it means that only if the router is calibrated.
+    confidence: the probability that `best` is right; it means that only if the router is
+                calibrated.
     scores:     every domain's probability.
     abstained:  whether the confidence lay below the threshold, or the prompt belongs to no domain.
     best:       the domain ahead of the others, abstention or not.
@@ -67,7 +69,9 @@ class Decision(NamedTuple):
     belongs: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """The same on the command line and over HTTP; written out, since `_asdict` takes three times as long."""
+        """The same on the command line and over HTTP; written out, since `_asdict` takes three
+        times as long.
+        """
         domain, confidence, scores, abstained, best, tokens, scope, belongs = self
         return {
             "domain": domain,
@@ -81,16 +85,20 @@ class Decision(NamedTuple):
         }
 
     def __repr__(self) -> str:
-        return decision_line(self.domain, self.confidence, self.scores, self.abstained, self.tokens)
+        return decision_line(
+            self.domain, self.confidence, self.scores, self.abstained, self.tokens
+        )
 
     def _repr_html_(self) -> str:
         return decision_html(self.domain, self.scores, self.abstained, self.tokens)
 
 
 class WordWeight(NamedTuple):
-    """A word's part in a decision: the domain it speaks for, and what it adds to the winner's margin.
+    """A word's part in a decision: the domain it speaks for, and what it adds to the winner's
+    margin.
 
-    parts: what it adds to each domain's score, in the order of the router's domains, over their mean.
+    parts: what it adds to each domain's score, in the order of the router's domains, over their
+           mean.
     """
 
     text: str
@@ -100,7 +108,8 @@ class WordWeight(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a decision fell. Law: the weights of its words add up to the margin between best and runner-up.
+    """Why a decision fell. Law: the weights of its words add up to the margin between best and
+    runner-up.
 
     words: in their order; what is no word, such as a comma, stands among them, token by token.
     """
@@ -122,18 +131,24 @@ class Explanation(NamedTuple):
     def __repr__(self) -> str:
         told = f"{self.decision.best} over {self.runner_up} by {self.margin:.4f}"
         strongest = sorted(self.words, key=lambda word: -abs(word.weight))[:5]
-        return f"<Explanation {told}; {', '.join(f'{word.text!r} {word.weight:+.4f}' for word in strongest)}>"
+        return (
+            f"<Explanation {told};"
+            f" {', '.join(f'{word.text!r} {word.weight:+.4f}' for word in strongest)}>"
+        )
 
     def _repr_html_(self) -> str:
         weights = [(word.text, word.weight) for word in self.words]
-        return explanation_html(self.decision.best, self.runner_up, self.margin, weights)
+        return explanation_html(
+            self.decision.best, self.runner_up, self.margin, weights
+        )
 
 
 class Router:
     """Routes prompts by a compiled table, or by one that a model makes for each prompt.
 
     quality: what the release says of experts in its domains, if they were measured.
-    familiar: one column, which is below 0 for text that is like none that the router was built from, if there is one.
+    familiar: one column, which is below 0 for text that is like none that the router was built
+              from, if there is one.
     Law: route_many(prompts) equals [route(p) for p in prompts], bit for bit.
     """
 
@@ -159,7 +174,9 @@ class Router:
         self.familiar = familiar
         unit = compiled.step if selector.name == "average" else 1.0
         self._sharpness = unit / self.confidence.temperature
-        self._power = self.confidence.growth - 1  # the mean over n tokens, times n to the growth
+        self._power = (
+            self.confidence.growth - 1
+        )  # the mean over n tokens, times n to the growth
         self._half, self._tail = self.confidence.half, self.confidence.tail
         self._threshold = self.confidence.threshold
         self._fallback = self.confidence.fallback
@@ -167,17 +184,31 @@ class Router:
 
     @classmethod
     def load(
-        cls, folder: str | Path, *, key: str | None = None, model: str | Path | None = None, device: str = "auto"
+        cls,
+        folder: str | Path,
+        *,
+        key: str | None = None,
+        model: str | Path | None = None,
+        device: str = "auto",
     ) -> Router:
         """The router of a release, after its hashes and its signature were verified.
 
         key:    the coordinator's public key; a release that anyone else signed is refused.
-        model:  the folder of a contextual encoder's model, or of a saved encoder with cosines, if it is not known here.
-        device: where such a model runs: auto, cpu, cuda, or one card such as cuda:0. A table needs none.
+        model:  the folder of a contextual encoder's model, or of a saved encoder with cosines, if
+                it is not known here.
+        device: where such a model runs: auto, cpu, cuda, or one card such as cuda:0. A table needs
+                none.
         """
         from ridgeway.common.routing.release import load_release
 
-        return router_of(load_release(Path(folder), key=key, model=Path(model) if model else None, device=device))
+        return router_of(
+            load_release(
+                Path(folder),
+                key=key,
+                model=Path(model) if model else None,
+                device=device,
+            )
+        )
 
     def with_confidence(self, **changes: Any) -> Router:
         """The same router with another temperature, threshold or fallback."""
@@ -196,29 +227,53 @@ class Router:
     def with_selector(self, selector: Selector) -> Router:
         """The same table under another selector; its confidence is then no longer calibrated."""
         confidence = replace(self.confidence, calibrated=False)
-        own = self.domains, self.compiled, self.tokenizer, selector, confidence, self.release, self.quality
+        own = (
+            self.domains,
+            self.compiled,
+            self.tokenizer,
+            selector,
+            confidence,
+            self.release,
+            self.quality,
+        )
         return Router(*own, self.familiar)
 
     def without(self, domain: str) -> Router:
         """The router with a domain retired: its column dropped at once, nothing solved again."""
         if domain not in self.domains:
-            raise InputError(f"there is no domain {domain!r}; there are {', '.join(self.domains)}")
+            raise InputError(
+                f"there is no domain {domain!r}; there are {', '.join(self.domains)}"
+            )
         if len(self.domains) <= 2:
-            raise InputError(f"{domain!r} cannot be retired: a router needs two domains")
+            raise InputError(
+                f"{domain!r} cannot be retired: a router needs two domains"
+            )
         kept = tuple(name for name in self.domains if name != domain)
         compiled = self.compiled.without(self.domains.index(domain))
         confidence = replace(self.confidence, calibrated=False)
         quality = self.quality.of_domains(kept) if self.quality else None
-        return Router(kept, compiled, self.tokenizer, self.selector, confidence, None, quality, self.familiar)
+        return Router(
+            kept,
+            compiled,
+            self.tokenizer,
+            self.selector,
+            confidence,
+            None,
+            quality,
+            self.familiar,
+        )
 
     def route(self, prompt: str | Chat) -> Decision:
-        """Where one prompt should go: a text, or a chat as a list of messages with `role` and `content`."""
+        """Where one prompt should go: a text, or a chat as a list of messages with `role` and
+        `content`.
+        """
         if not isinstance(prompt, str):
             return self.route_turns(chat_turns(prompt))
         return self._decide_all([prompt])[0]
 
     def route_turns(self, turns: Sequence[Turn]) -> Decision:
-        """Where a conversation should go: each turn speaks with the mean of its tokens, and has its share of the say.
+        """Where a conversation should go: each turn speaks with the mean of its tokens, and has its
+        share of the say.
 
         Law: a single turn is routed as `route` routes its text.
         """
@@ -232,20 +287,38 @@ class Router:
     def route_many(self, prompts: Iterable[str]) -> list[Decision]:
         """Where each of many prompts should go, in parallel."""
         if isinstance(prompts, str):
-            raise InputError("route_many takes a list of prompts; for a single one there is route")
+            raise InputError(
+                "route_many takes a list of prompts; for a single one there is route"
+            )
         prompts = list(prompts)
         for place, prompt in enumerate(prompts):
             if not isinstance(prompt, str):
                 words = "route_many takes texts alone; give each chat to route"
-                raise InputError(f"prompt {place} is of the type {type(prompt).__name__}; {words}")
-        parts = [prompts[start : start + PROMPTS_PER_CHUNK] for start in range(0, len(prompts), PROMPTS_PER_CHUNK)]
-        if len(parts) < 2 or self.compiled.runs_a_model:  # a model keeps all cores busy by itself
+                raise InputError(
+                    f"prompt {place} is of the type {type(prompt).__name__}; {words}"
+                )
+        parts = [
+            prompts[start : start + PROMPTS_PER_CHUNK]
+            for start in range(0, len(prompts), PROMPTS_PER_CHUNK)
+        ]
+        if (
+            len(parts) < 2 or self.compiled.runs_a_model
+        ):  # a model keeps all cores busy by itself
             return [decision for part in parts for decision in self._decide_all(part)]
-        with serial_tokenizers(), ThreadPoolExecutor(min(cores(), MAX_THREADS), "route") as pool:
-            return [decision for decisions in pool.map(self._decide_all, parts) for decision in decisions]
+        with (
+            serial_tokenizers(),
+            ThreadPoolExecutor(min(cores(), MAX_THREADS), "route") as pool,
+        ):
+            return [
+                decision
+                for decisions in pool.map(self._decide_all, parts)
+                for decision in decisions
+            ]
 
     def make_fast(self) -> bool:
-        """Work out at once what else comes with use; whether compiled code then does all the work."""
+        """Work out at once what else comes with use; whether compiled code then does all the
+        work.
+        """
         if isinstance(self._side_by_side, WordTable):
             self._side_by_side.make_fast()
         if isinstance(self.compiled, CosineTable):
@@ -260,79 +333,147 @@ class Router:
         if self.familiar is None and self._scope is None:
             return found
         told = zip(found, prompts, strict=True)
-        return [each if any(map(str.isalnum, prompt)) else self._unknown(each) for each, prompt in told]
+        return [
+            each if any(map(str.isalnum, prompt)) else self._unknown(each)
+            for each, prompt in told
+        ]
 
     def _by_python(self, ids: Numbers, lengths: Numbers) -> list[Decision]:
         """Decisions on texts whose ids stand in one row, `lengths` of them each."""
         found: Iterator[Decision]
         if self.selector.name == "average":
-            if self.familiar and isinstance(self._side_by_side, CosineTable):  # the cosines of a text are taken once
+            # the cosines of a text are taken once
+            if self.familiar and isinstance(self._side_by_side, CosineTable):
                 texts = zip(*self._side_by_side.token_sums(ids, lengths), strict=True)
-                decided = ((self._decide(own[:-1], own[:-1], size, size), own[-1]) for own, size in texts)
+                decided = (
+                    (self._decide(own[:-1], own[:-1], size, size), own[-1])
+                    for own, size in texts
+                )
                 return [self._if_known(*each) for each in decided]
             points, tokens = self.compiled.token_sums(ids, lengths)
             found = map(self._decide, points, points, tokens, tokens)
         else:
-            found = self._decisions(np.frombuffer(ids, dtype=np.int32), np.frombuffer(lengths, dtype=np.int64))
+            found = self._decisions(
+                np.frombuffer(ids, dtype=np.int32),
+                np.frombuffer(lengths, dtype=np.int64),
+            )
         if self.familiar is None:
             return list(found)
-        return [self._if_known(each, known) for each, [known] in zip(found, self.familiar.token_sums(ids, lengths)[0])]  # noqa: B905
+        return [
+            self._if_known(each, known)
+            for each, [known] in zip(
+                found, self.familiar.token_sums(ids, lengths)[0], strict=False
+            )
+        ]
 
     def _by_extension(self, ids: Numbers, lengths: Numbers) -> list[Decision] | None:
-        """The same in compiled code, bit for bit; None where there is none, or numbers are too large for it."""
+        """The same in compiled code, bit for bit; None where there is none, or numbers are too
+        large for it.
+        """
         if self._extension is None or self._side_by_side is None:
             return None
         try:
-            return self._extension(self._rule, ids, lengths, *(self._side_by_side.operands() or ()))
+            return self._extension(
+                self._rule, ids, lengths, *(self._side_by_side.operands() or ())
+            )
         except OverflowError:
             return None
 
     @cached_property
     def _side_by_side(self) -> RouterTable | None:
-        """The table that the extension adds up: with the column that tells unfamiliar text, if there is one."""
-        return self.compiled if self.familiar is None else side_by_side(self.compiled, self.familiar)
+        """The table that the extension adds up: with the column that tells unfamiliar text, if
+        there is one.
+        """
+        return (
+            self.compiled
+            if self.familiar is None
+            else side_by_side(self.compiled, self.familiar)
+        )
 
     @cached_property
     def _rule(self) -> tuple[Any, ...]:
         """How points become decisions, as the extension is told."""
         scope, unfamiliar = self._scope, self.familiar is not None
         curve = self._sharpness, self._power, self._half, self._tail
-        rule = Decision, self.domains, *curve, self._threshold, self._fallback or None, unfamiliar
-        return rule if scope is None else (*rule, self._unit, scope.slope, scope.growth, scope.offset, scope.least)
+        rule = (
+            Decision,
+            self.domains,
+            *curve,
+            self._threshold,
+            self._fallback or None,
+            unfamiliar,
+        )
+        return (
+            rule
+            if scope is None
+            else (
+                *rule,
+                self._unit,
+                scope.slope,
+                scope.growth,
+                scope.offset,
+                scope.least,
+            )
+        )
 
     @cached_property
     def _extension(self) -> Callable[..., list[Decision]] | None:
         """What decides faster than Python, if it was built and decides the same."""
-        if self.selector.name != "average" or self.compiled.operands() is None or self._side_by_side is None:
+        if (
+            self.selector.name != "average"
+            or self.compiled.operands() is None
+            or self._side_by_side is None
+        ):
             return None
         from ridgeway.common.routing.token_sums import token_decisions
 
         ids, lengths = np.zeros(3, dtype=np.int32), np.array([1, 0, 2], dtype=np.int64)
-        found = token_decisions(self._rule, ids, lengths, *(self._side_by_side.operands() or ()))
+        found = token_decisions(
+            self._rule, ids, lengths, *(self._side_by_side.operands() or ())
+        )
         return token_decisions if found == self._by_python(ids, lengths) else None
 
     def explain(self, prompt: str | Chat) -> Explanation:
         """The decision on one prompt or chat, and what each of its words added to it."""
-        return self.explain_turns([Turn(prompt, 1.0)] if isinstance(prompt, str) else chat_turns(prompt))
+        return self.explain_turns(
+            [Turn(prompt, 1.0)] if isinstance(prompt, str) else chat_turns(prompt)
+        )
 
     def explain_turns(self, turns: Sequence[Turn]) -> Explanation:
-        """The decision on a conversation, and what each word of its turns added to it, in the order of the turns."""
+        """The decision on a conversation, and what each word of its turns added to it, in the order
+        of the turns.
+        """
         pieces = [self.tokenizer.words(turn.text) for turn in turns]
         lengths = np.array([sum(len(own) for _, own in part) for part in pieces])
-        ids = np.array([number for part in pieces for _, own in part for number in own], dtype=np.int32)
+        ids = np.array(
+            [number for part in pieces for _, own in part for number in own],
+            dtype=np.int32,
+        )
         table, places = self.compiled.read(ids, lengths)
         counted = tally(table, self.selector, places, lengths)
         points, sums, voters = _weighed(counted, turns)
         best, runner_up = _ranking(points, sums)[:2]
         says = shares(turns, counted.voters).tolist()
         cuts = np.split(places, np.cumsum(lengths)[:-1])
-        of_tokens = np.concatenate([self._parts(table, cut) * say for cut, say in zip(cuts, says, strict=True)])
-        texts, sizes = [text for part in pieces for text, _ in part], [len(own) for part in pieces for _, own in part]
+        of_tokens = np.concatenate(
+            [self._parts(table, cut) * say for cut, say in zip(cuts, says, strict=True)]
+        )
+        texts, sizes = (
+            [text for part in pieces for text, _ in part],
+            [len(own) for part in pieces for _, own in part],
+        )
         parts = segment_sums(of_tokens, np.array(sizes, dtype=np.int64))
-        said: NDArray[Any] = segment_sums(table.sums.take(places, axis=0), np.array(sizes, dtype=np.int64))
+        said: NDArray[Any] = segment_sums(
+            table.sums.take(places, axis=0), np.array(sizes, dtype=np.int64)
+        )
         if isinstance(self.compiled, CosineTable) and self.selector.name == "average":
-            turned = zip(np.split(ids, np.cumsum(lengths)[:-1]), pieces, says, strict=True)
-            shifts = [self.compiled.shifts(cut, [len(own) for _, own in part]) * say for cut, part, say in turned]
+            turned = zip(
+                np.split(ids, np.cumsum(lengths)[:-1]), pieces, says, strict=True
+            )
+            shifts = [
+                self.compiled.shifts(cut, [len(own) for _, own in part]) * say
+                for cut, part, say in turned
+            ]
             said = parts = parts + np.concatenate(shifts)
         weights = parts[:, best] - parts[:, runner_up]
         votes = [self.domains[vote] for vote in said.argmax(axis=1).tolist()]
@@ -340,12 +481,18 @@ class Router:
         words = tuple(map(WordWeight, texts, votes, weights.tolist(), centred))
         decision = self._decide(points, sums, voters, len(ids))
         decision = self._if_turns_are_known(decision, turns, ids, lengths)
-        return Explanation(decision, self.domains[runner_up], float(weights.sum()), words)
+        return Explanation(
+            decision, self.domains[runner_up], float(weights.sum()), words
+        )
 
     def _parts(self, table: TokenTable, ids: Ids) -> NDArray[np.float64]:
         """What each token of one text adds to the score of each domain."""
         if self.selector.name == "average":
-            values, unit, taking_part = table.sums, table.step, np.ones(len(ids), dtype=bool)
+            values, unit, taking_part = (
+                table.sums,
+                table.step,
+                np.ones(len(ids), dtype=bool),
+            )
         else:
             values, unit, taking_part = table.ballots, 1.0, self._voters(table, ids)
         rows = values.take(ids, axis=0) * taking_part[:, None]
@@ -356,7 +503,12 @@ class Router:
         if self.selector.name == "all" or len(ids) <= self.selector.k:
             return np.ones(len(ids), dtype=bool)
         chosen, _ = most_certain(table, self.selector.k, ids, np.array([len(ids)]))
-        left = dict(zip(*(part.tolist() for part in np.unique(chosen, return_counts=True)), strict=True))
+        left = dict(
+            zip(
+                *(part.tolist() for part in np.unique(chosen, return_counts=True)),
+                strict=True,
+            )
+        )
         taking_part = np.zeros(len(ids), dtype=bool)
         for place, number in enumerate(ids.tolist()):
             if left.get(number, 0):
@@ -366,14 +518,29 @@ class Router:
 
     def _decisions(self, ids: Ids, lengths: NDArray[np.int64]) -> Iterator[Decision]:
         counted = tally_texts(self.compiled, self.selector, ids, lengths)
-        lists = (counted.points.tolist(), counted.sums.tolist(), counted.voters.tolist(), lengths.tolist())
+        lists = (
+            counted.points.tolist(),
+            counted.sums.tolist(),
+            counted.voters.tolist(),
+            lengths.tolist(),
+        )
         return map(self._decide, *lists)
 
-    def _decide(self, points: Sequence[float], sums: Sequence[float], voters: float, tokens: int) -> Decision:
-        """One decision, by the very operations of the extension; what `sum` gives for floats depends on the Python."""
+    def _decide(
+        self, points: Sequence[float], sums: Sequence[float], voters: float, tokens: int
+    ) -> Decision:
+        """One decision, by the very operations of the extension; what `sum` gives for floats
+        depends on the Python.
+        """
         most = max(points)
-        winner = points.index(most) if points.count(most) == 1 else _ranking(points, sums)[0]
-        sharpness = self._sharpness * voters**self._power * (voters / (voters + self._half)) if voters else 0.0
+        winner = (
+            points.index(most) if points.count(most) == 1 else _ranking(points, sums)[0]
+        )
+        sharpness = (
+            self._sharpness * voters**self._power * (voters / (voters + self._half))
+            if voters
+            else 0.0
+        )
         odds = [self._odds((most - point) * sharpness) for point in points]
         confidence = 1.0 / reduce(add, odds)
         best = self.domains[winner]
@@ -382,14 +549,29 @@ class Router:
         belongs = self._scope is None or scope is None or scope >= self._scope.least
         if belongs and confidence >= self._threshold:
             return Decision(best, confidence, scores, False, best, tokens, scope)
-        return Decision(self._fallback or best, confidence, scores, True, best, tokens, scope, belongs)
+        return Decision(
+            self._fallback or best,
+            confidence,
+            scores,
+            True,
+            best,
+            tokens,
+            scope,
+            belongs,
+        )
 
     def _odds(self, distance: float) -> float:
         """Of a domain to the one ahead of it."""
-        return (1.0 + self._tail * distance) ** (-1.0 / self._tail) if self._tail else exp(-distance)
+        return (
+            (1.0 + self._tail * distance) ** (-1.0 / self._tail)
+            if self._tail
+            else exp(-distance)
+        )
 
     def _chance(self, points: Sequence[float], most: float, voters: float) -> float:
-        """The chance that a prompt belongs to any domain, as `belonging` and the scope say; none if it has no token."""
+        """The chance that a prompt belongs to any domain, as `belonging` and the scope say; none if
+        it has no token.
+        """
         if not voters or self._scope is None:
             return 0.0
         count, unit = len(points), self._unit / voters
@@ -398,16 +580,26 @@ class Router:
         spread = squares / count * unit * unit + 1 / count**2
         above = (most - mean) * unit / sqrt((count - 1) * spread)
         scope = self._scope
-        return 1 / (1 + exp(-(scope.slope * above + scope.growth * log(voters) + scope.offset)))
+        return 1 / (
+            1 + exp(-(scope.slope * above + scope.growth * log(voters) + scope.offset))
+        )
 
     def _if_turns_are_known(
-        self, decision: Decision, turns: Sequence[Turn], ids: Ids, lengths: NDArray[np.int64]
+        self,
+        decision: Decision,
+        turns: Sequence[Turn],
+        ids: Ids,
+        lengths: NDArray[np.int64],
     ) -> Decision:
         if self.familiar is None and self._scope is None:
             return decision
         if not any(str.isalnum(letter) for turn in turns for letter in turn.text):
             return self._unknown(decision)
-        known = sum(each for [each] in self.familiar.token_sums(ids, lengths)[0]) if self.familiar else 0
+        known = (
+            sum(each for [each] in self.familiar.token_sums(ids, lengths)[0])
+            if self.familiar
+            else 0
+        )
         return self._if_known(decision, known)
 
     def _if_known(self, decision: Decision, known: int) -> Decision:
@@ -417,8 +609,15 @@ class Router:
         return decision if decision.scope is not None else decision._replace(scope=1.0)
 
     def _unknown(self, decision: Decision) -> Decision:
-        """The decision on a text that has neither letters nor digits, or is like nothing that was learnt."""
-        return decision._replace(domain=self._fallback or decision.best, abstained=True, scope=0.0, belongs=False)
+        """The decision on a text that has neither letters nor digits, or is like nothing that was
+        learnt.
+        """
+        return decision._replace(
+            domain=self._fallback or decision.best,
+            abstained=True,
+            scope=0.0,
+            belongs=False,
+        )
 
     def __repr__(self) -> str:
         return f"<Router {len(self.domains)} domains, selector {self.selector.name}>"
@@ -426,26 +625,44 @@ class Router:
 
 def router_of(release: Release) -> Router:
     """The router of a release that was loaded."""
-    parts = release.domains, release.compiled, release.tokenizer, release.selector, release.confidence
+    parts = (
+        release.domains,
+        release.compiled,
+        release.tokenizer,
+        release.selector,
+        release.confidence,
+    )
     return Router(*parts, release.id, release.quality, release.familiar)
 
 
 def origin(router: Router) -> dict[str, Any]:
-    """Where decisions come from, and whether their confidence means something: what JSON says beside them."""
+    """Where decisions come from, and whether their confidence means something: what JSON says
+    beside them.
+    """
     return {"calibrated": router.confidence.calibrated, "release": router.release}
 
 
-def _weighed(counted: Tally, turns: Sequence[Turn]) -> tuple[list[float], list[float], float]:
-    """The points and sums of a conversation, and its mean number of voters; those of a single turn as they are."""
+def _weighed(
+    counted: Tally, turns: Sequence[Turn]
+) -> tuple[list[float], list[float], float]:
+    """The points and sums of a conversation, and its mean number of voters; those of a single turn
+    as they are.
+    """
     voters = counted.voters
     if len(turns) == 1:
         return counted.points[0].tolist(), counted.sums[0].tolist(), int(voters[0])
     says = shares(turns, voters)
     length = float(np.dot(says, voters))
     scale = (says * length / np.maximum(voters, 1))[:, None]
-    return (scale * counted.points).sum(axis=0).tolist(), (scale * counted.sums).sum(axis=0).tolist(), length
+    return (
+        (scale * counted.points).sum(axis=0).tolist(),
+        (scale * counted.sums).sum(axis=0).tolist(),
+        length,
+    )
 
 
 def _ranking(points: Sequence[float], sums: Sequence[float]) -> list[int]:
     """Domains, the best first: by points, then by the voters' summed logits, then by order."""
-    return sorted(range(len(points)), key=lambda place: (-points[place], -sums[place], place))
+    return sorted(
+        range(len(points)), key=lambda place: (-points[place], -sums[place], place)
+    )

@@ -3,8 +3,8 @@
     {"prompt": "May I sublet my flat?", "expert": "law-7b", "score": 0.8, "domain": "law"}
     {"prompt": "May I sublet my flat?", "scores": {"law-7b": 0.8, "large": 1}}
 
-`domain` (or `category`) may be left out, and `prompt` (or `text`) where the domain is given. A score that is null or
-empty is missing. Knows nothing of routers.
+`domain` (or `category`) may be left out, and `prompt` (or `text`) where the domain is given. A
+score that is null or empty is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ MAX_CELL_CHARACTERS = 1 << 24
 
 
 class ScoredPrompt(NamedTuple):
-    """A prompt and the scores of some experts. prompt, domain: empty where the file does not say; one of them does."""
+    """A prompt and the scores of some experts. prompt, domain: empty where the file does not say;
+    one of them does.
+    """
 
     prompt: str
     domain: str
@@ -31,9 +33,14 @@ class ScoredPrompt(NamedTuple):
 
 
 def read_scores(path: Path) -> Iterator[ScoredPrompt]:
-    """What a file says, line by line; raises CorpusError, which names the line, for one that cannot be used."""
+    """What a file says, line by line; raises CorpusError, which names the line, for one that cannot
+    be used.
+    """
     if not path.is_file():
-        raise InputError(f"there is no file {path}; name one with the scores of experts, .jsonl or .csv")
+        raise InputError(
+            f"there is no file {path}; name one with the scores of experts, .jsonl or"
+            " .csv"
+        )
     try:
         for place, record in _records(path):
             yield _scored(place, record)
@@ -49,7 +56,9 @@ def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 lines = csv.DictReader(file, strict=True)
                 yield from ((f"{path}, line {lines.line_num}", line) for line in lines)
             except csv.Error as error:
-                raise CorpusError(f"{path}: not CSV ({error}); give a head line and one score a line") from None
+                raise CorpusError(
+                    f"{path}: not CSV ({error}); give a head line and one score a line"
+                ) from None
             finally:
                 csv.field_size_limit(before)
         return
@@ -62,14 +71,35 @@ def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _scored(place: str, record: Mapping[str, Any]) -> ScoredPrompt:
     prompt, domain = (
-        record_text(record, names, place) if any(name in record for name in names) else "" for names in (PROMPT, DOMAIN)
+        (
+            record_text(record, names, place)
+            if any(name in record for name in names)
+            else ""
+        )
+        for names in (PROMPT, DOMAIN)
     )
     if not prompt and not domain:
-        raise CorpusError(f"{place}: neither a prompt nor a domain, so it cannot be told what was scored")
-    given = record["scores"] if "scores" in record else {record.get("expert"): record.get("score")}
-    if not isinstance(given, dict) or not all(isinstance(name, str) and name for name in given):
-        raise CorpusError(f"{place}: no expert is named; give `expert` and `score`, or `scores` of several experts")
-    scores = {name: _score(place, value) for name, value in given.items() if value not in (None, "")}
+        raise CorpusError(
+            f"{place}: neither a prompt nor a domain, so it cannot be told what was"
+            " scored"
+        )
+    given = (
+        record["scores"]
+        if "scores" in record
+        else {record.get("expert"): record.get("score")}
+    )
+    if not isinstance(given, dict) or not all(
+        isinstance(name, str) and name for name in given
+    ):
+        raise CorpusError(
+            f"{place}: no expert is named; give `expert` and `score`, or `scores` of"
+            " several experts"
+        )
+    scores = {
+        name: _score(place, value)
+        for name, value in given.items()
+        if value not in (None, "")
+    }
     return ScoredPrompt(prompt, domain, scores)
 
 
@@ -79,5 +109,7 @@ def _score(place: str, value: object) -> float:
     except (ValueError, OverflowError):
         score = math.nan
     if not 0 <= score <= 1:
-        raise CorpusError(f"{place}: a score is a number from 0 to 1, not {str(value)[:40]!r}")
+        raise CorpusError(
+            f"{place}: a score is a number from 0 to 1, not {str(value)[:40]!r}"
+        )
     return score

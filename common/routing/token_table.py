@@ -1,8 +1,8 @@
-"""The router as a table: what every token says about every domain, in integers; and the selectors average, entropy and
-all, by which the tokens of prompts are tallied.
+"""The router as a table: what every token says about every domain, in integers; and the selectors
+average, entropy and all, by which the tokens of prompts are tallied.
 
-Logits are kept as integers times a power of two, and everything is counted in integers, so that the order of tokens,
-the size of a batch and the machine do not matter. Knows numpy and token ids. Knows nothing of text or files.
+Logits are kept as integers times a power of two, and everything is counted in integers, so that the
+order of tokens, the size of a batch and the machine do not matter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch, UnsolvableTotal
+from ridgeway.common.base.errors import (
+    FormatError,
+    InputError,
+    ShapeMismatch,
+    UnsolvableTotal,
+)
 from ridgeway.common.base.settings import Selector
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 
@@ -29,7 +34,9 @@ TOKENS_PER_READING = 1 << 18
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenTable:
-    """logits: V×C int32, in units of `step`; entropies: V float32, of the softmax over a token's logits."""
+    """logits: V×C int32, in units of `step`; entropies: V float32, of the softmax over a token's
+    logits.
+    """
 
     logits: NDArray[np.int32]
     step: float
@@ -38,9 +45,16 @@ class TokenTable:
     runs_a_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.logits.dtype != np.int32 or self.logits.ndim != 2 or 0 in self.logits.shape:
+        if (
+            self.logits.dtype != np.int32
+            or self.logits.ndim != 2
+            or 0 in self.logits.shape
+        ):
             raise FormatError("a router's table is V×C int32")
-        if self.entropies.dtype != np.float32 or self.entropies.shape != self.logits.shape[:1]:
+        if (
+            self.entropies.dtype != np.float32
+            or self.entropies.shape != self.logits.shape[:1]
+        ):
             raise FormatError("a router's table needs one float32 entropy a token")
 
     @cached_property
@@ -75,8 +89,12 @@ class TokenTable:
         """No token says more of a domain."""
         return largest(self.logits)
 
-    def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
-        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the lengths."""
+    def token_sums(
+        self, ids: Numbers, lengths: Numbers
+    ) -> tuple[list[list[int]], list[int]]:
+        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the
+        lengths.
+        """
         if self._compiled is not None:
             return self._compiled(ids, lengths, *self._given)
         return sums_by_reading(self, ids, lengths)
@@ -87,7 +105,10 @@ class TokenTable:
 
     @cached_property
     def _given(self) -> tuple[Any, ...]:
-        return self.logits.data, self.domains  # a view takes less time to hand on than an array
+        return (
+            self.logits.data,
+            self.domains,
+        )  # a view takes less time to hand on than an array
 
     @cached_property
     def _compiled(self) -> Callable[..., tuple[list[list[int]], list[int]]] | None:
@@ -96,10 +117,20 @@ class TokenTable:
             from ridgeway.common.routing.token_sums import token_sums
         except ImportError:
             return None
-        ids, lengths = np.arange(min(len(self.logits), 5), dtype=np.int32), np.array([0, 1, 0], dtype=np.int64)
+        ids, lengths = (
+            np.arange(min(len(self.logits), 5), dtype=np.int32),
+            np.array([0, 1, 0], dtype=np.int64),
+        )
         lengths[2] = len(ids) - 1
-        expected = segment_sums(self.logits.take(ids, axis=0).astype(np.int64), lengths).tolist(), lengths.tolist()
-        return token_sums if token_sums(ids, lengths, *self._given) == expected else None
+        expected = (
+            segment_sums(
+                self.logits.take(ids, axis=0).astype(np.int64), lengths
+            ).tolist(),
+            lengths.tolist(),
+        )
+        return (
+            token_sums if token_sums(ids, lengths, *self._given) == expected else None
+        )
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
         """The table in which texts are looked up, and where in it each of their tokens stands."""
@@ -111,11 +142,14 @@ class TokenTable:
 
     def without(self, position: int) -> TokenTable:
         """The table with one domain's column dropped."""
-        return of_logits(np.ascontiguousarray(np.delete(self.logits, position, axis=1)), self.step)
+        return of_logits(
+            np.ascontiguousarray(np.delete(self.logits, position, axis=1)), self.step
+        )
 
 
 class RouterTable(Protocol):
-    """Where the logits of tokens come from: a table of all tokens, or one that is made for the text at hand.
+    """Where the logits of tokens come from: a table of all tokens, or one that is made for the text
+    at hand.
 
     step:         what logits are counted in.
     runs_a_model: whether a model runs for each text, which keeps all cores busy by itself.
@@ -127,7 +161,9 @@ class RouterTable(Protocol):
     def step(self) -> float: ...
     @property
     def domains(self) -> int: ...
-    def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]: ...
+    def token_sums(
+        self, ids: Numbers, lengths: Numbers
+    ) -> tuple[list[list[int]], list[int]]: ...
     def operands(self) -> tuple[Any, ...] | None: ...
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]: ...
     def arrays(self) -> dict[str, NDArray[Any]]: ...
@@ -137,25 +173,39 @@ class RouterTable(Protocol):
 def check_domains(domains: Sequence[str], compiled: RouterTable) -> None:
     """Raise unless there is one column for each domain."""
     if len(domains) != compiled.domains:
-        raise InputError(f"{len(domains)} domains do not fit a table of {compiled.domains} columns")
+        raise InputError(
+            f"{len(domains)} domains do not fit a table of {compiled.domains} columns"
+        )
 
 
 def compile_table(
-    table: NDArray[np.int16], scale: float, weights: NDArray[np.float64], room: float = 0.0
+    table: NDArray[np.int16],
+    scale: float,
+    weights: NDArray[np.float64],
+    room: float = 0.0,
 ) -> TokenTable:
-    """The logits φW of every token, φ = (scale · table row, 1). room: what else may be added to them."""
+    """The logits φW of every token, φ = (scale · table row, 1). room: what else may be added to
+    them.
+    """
     if weights.shape[0] != table.shape[1] + 1:
-        raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit a table of width {table.shape[1]}")
+        raise ShapeMismatch(
+            f"weights over {weights.shape[0]} features do not fit a table of width"
+            f" {table.shape[1]}"
+        )
     exact = exact_logits(table, scale, weights)
     return counted_in(step_for(float(np.abs(exact).max()) + room), exact)
 
 
-def exact_logits(table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def exact_logits(
+    table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """The logits of every token before they are counted in steps."""
     exact = np.empty((len(table), weights.shape[1]))
     for start in range(0, len(table), 8192):
         block = slice(start, start + 8192)
-        exact[block] = table[block].astype(np.float64) @ (weights[:-1] * scale) + weights[-1]
+        exact[block] = (
+            table[block].astype(np.float64) @ (weights[:-1] * scale) + weights[-1]
+        )
     return exact
 
 
@@ -179,18 +229,26 @@ def of_logits(logits: NDArray[np.int32], step: float) -> TokenTable:
     return TokenTable(logits, step, _entropies(logits, step))
 
 
-def sums_by_reading(table: RouterTable, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
+def sums_by_reading(
+    table: RouterTable, ids: Numbers, lengths: Numbers
+) -> tuple[list[list[int]], list[int]]:
     """What `token_sums` gives, by numpy."""
     counts = np.frombuffer(lengths, dtype=np.int64)
     read, places = table.read(np.frombuffer(ids, dtype=np.int32), counts)
-    return segment_sums(read.sums.take(places, axis=0), counts).tolist(), counts.tolist()
+    return (
+        segment_sums(read.sums.take(places, axis=0), counts).tolist(),
+        counts.tolist(),
+    )
 
 
 def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Each column divided by its norm without the constant part, as the published code has it."""
     norms: NDArray[np.float64] = np.linalg.norm(weights[:-1], axis=0)
     if not norms.min() > 0:
-        raise UnsolvableTotal("a domain's column is all zero, so it cannot be normalised; its text holds no signal")
+        raise UnsolvableTotal(
+            "a domain's column is all zero, so it cannot be normalised; its text holds"
+            " no signal"
+        )
     return weights / norms
 
 
@@ -204,7 +262,9 @@ def _entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:
     values -= values.max(axis=1, keepdims=True)
     odds = np.exp(values)
     total = odds.sum(axis=1)
-    entropies: NDArray[np.float32] = (np.log(total) - (odds * values).sum(axis=1) / total).astype(np.float32)
+    entropies: NDArray[np.float32] = (
+        np.log(total) - (odds * values).sum(axis=1) / total
+    ).astype(np.float32)
     return entropies
 
 
@@ -227,7 +287,9 @@ class Tally:
     unit: float
 
 
-def tally(compiled: TokenTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]) -> Tally:
+def tally(
+    compiled: TokenTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
+) -> Tally:
     """Count over prompts whose ids stand in one row, `lengths` of them each."""
     if selector.name == "entropy":
         ids, lengths = most_certain(compiled, selector.k, ids, lengths)
@@ -238,29 +300,48 @@ def tally(compiled: TokenTable, selector: Selector, ids: Ids, lengths: NDArray[n
     return Tally(votes, sums, lengths, 1.0)
 
 
-def tally_texts(compiled: RouterTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]) -> Tally:
-    """Count over texts whose ids stand in one row, `lengths` of them each. Tables made for texts stay small."""
+def tally_texts(
+    compiled: RouterTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
+) -> Tally:
+    """Count over texts whose ids stand in one row, `lengths` of them each. Tables made for texts
+    stay small.
+    """
     if selector.name == "average":
-        sums = np.array(compiled.token_sums(ids, lengths)[0], dtype=np.int64).reshape(len(lengths), compiled.domains)
+        sums = np.array(compiled.token_sums(ids, lengths)[0], dtype=np.int64).reshape(
+            len(lengths), compiled.domains
+        )
         return Tally(sums, sums, lengths, compiled.step)
     ends = np.cumsum(lengths)
     cuts = np.flatnonzero(np.diff(ends // TOKENS_PER_READING)) + 1
     found = []
-    for part, counts in zip(np.split(ids, ends[cuts - 1]), np.split(lengths, cuts), strict=True):
+    for part, counts in zip(
+        np.split(ids, ends[cuts - 1]), np.split(lengths, cuts), strict=True
+    ):
         table, places = compiled.read(part, counts)
         found.append(tally(table, selector, places, counts))
-    points, voters = (np.concatenate(each) for each in ([one.points for one in found], [one.voters for one in found]))
-    return Tally(points, np.concatenate([one.sums for one in found]), voters, found[0].unit)
+    points, voters = (
+        np.concatenate(each)
+        for each in ([one.points for one in found], [one.voters for one in found])
+    )
+    return Tally(
+        points, np.concatenate([one.sums for one in found]), voters, found[0].unit
+    )
 
 
 def winners(counted: Tally) -> NDArray[np.int64]:
-    """The domain ahead in each prompt: by points, then by the voters' summed logits, then by order."""
+    """The domain ahead in each prompt: by points, then by the voters' summed logits, then by
+    order.
+    """
     tied = counted.points == counted.points.max(axis=1, keepdims=True)
-    best: NDArray[np.int64] = np.where(tied, counted.sums, np.iinfo(np.int64).min).argmax(axis=1)
+    best: NDArray[np.int64] = np.where(
+        tied, counted.sums, np.iinfo(np.int64).min
+    ).argmax(axis=1)
     return best
 
 
-def most_certain(compiled: TokenTable, k: int, ids: Ids, lengths: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int64]]:
+def most_certain(
+    compiled: TokenTable, k: int, ids: Ids, lengths: NDArray[np.int64]
+) -> tuple[Ids, NDArray[np.int64]]:
     """Of each prompt the k tokens of least entropy; of equals, those of the lower id."""
     owners = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((compiled.ranks[ids], owners))
@@ -280,6 +361,8 @@ def segment_sums(rows: NDArray[Number], lengths: NDArray[np.int64]) -> NDArray[N
     if rows.shape[1] <= MAX_REDUCEAT_DOMAINS and len(filled):
         sums[filled] = np.add.reduceat(rows, starts, axis=0)
     else:  # reduceat is slow over many columns
-        for position, start, end in zip(filled.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        for position, start, end in zip(
+            filled.tolist(), starts.tolist(), ends.tolist(), strict=True
+        ):
             np.add.reduce(rows[start:end], axis=0, out=sums[position])
     return sums

@@ -1,7 +1,8 @@
-"""The router of an encoder that knows words by their letters: what tokens say, and what runs of letters say.
+"""The router of an encoder that knows words by their letters: what tokens say, and what runs of
+letters say.
 
-A text's points are those of its tokens and of the runs of letters in its words. Where tokens are looked at one by one,
-a run of letters speaks with the token that it ends in. Knows numpy and token ids. Knows nothing of text or files.
+A text's points are those of its tokens and of the runs of letters in its words. Where tokens are
+looked at one by one, a run of letters speaks with the token that it ends in.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from ridgeway.common.routing.token_table import (
 )
 
 CALLS_BEFORE_FAST = 256
-"""Adding up letters costs as much in as many calls as making the rows with which most letters need no adding up."""
+"""Adding up letters costs as much in as many calls as making the rows with which most letters need
+no adding up.
+"""
 
 TOKENS_AT_ONCE = 1 << 14
 """Of a long row of tokens about as many are spelt out at a time."""
@@ -37,7 +40,8 @@ TOKENS_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WordTable:
-    """logits, buckets: V×C and D×C int32, in units of `step`: what tokens say, and runs of letters by their bucket.
+    """logits, buckets: V×C and D×C int32, in units of `step`: what tokens say, and runs of letters
+    by their bucket.
 
     Law: a text's logits depend on the text alone, and fit 32 bits for each of its tokens.
     """
@@ -52,12 +56,19 @@ class WordTable:
     def __post_init__(self) -> None:
         for name, table in (("tokens", self.logits), ("runs of letters", self.buckets)):
             if table.dtype != np.int32 or table.ndim != 2 or 0 in table.shape:
-                raise FormatError(f"a router's table of {name} is int32 with a column a domain")
+                raise FormatError(
+                    f"a router's table of {name} is int32 with a column a domain"
+                )
         if self.buckets.shape != (self.words.width, self.domains):
-            raise FormatError(f"a table of {self.words.width} buckets and {self.domains} domains was expected")
+            raise FormatError(
+                f"a table of {self.words.width} buckets and {self.domains} domains was"
+                " expected"
+            )
         _check_spelling(self.words.spelling, len(self.logits))
         if self.largest_row >= 1 << 31:
-            raise FormatError("what a token and its letters say together does not fit 32 bits")
+            raise FormatError(
+                "what a token and its letters say together does not fit 32 bits"
+            )
 
     @property
     def domains(self) -> int:
@@ -77,8 +88,12 @@ class WordTable:
         apart[spelt] = ~WORD_BYTES[letters[starts[spelt]]]
         return apart
 
-    def token_sums(self, ids: Numbers, lengths: Numbers) -> tuple[list[list[int]], list[int]]:
-        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the lengths."""
+    def token_sums(
+        self, ids: Numbers, lengths: Numbers
+    ) -> tuple[list[list[int]], list[int]]:
+        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the
+        lengths.
+        """
         if self._compiled is not None:
             try:
                 return self._compiled(ids, lengths, *self._given())
@@ -96,7 +111,11 @@ class WordTable:
         self.operands()
 
     def _given(self) -> tuple[Any, ...]:
-        return self._with_words if next(self._calls) < CALLS_BEFORE_FAST else self._with_rows
+        return (
+            self._with_words
+            if next(self._calls) < CALLS_BEFORE_FAST
+            else self._with_rows
+        )
 
     @cached_property
     def _calls(self) -> Iterator[int]:
@@ -106,12 +125,19 @@ class WordTable:
     def _with_words(self) -> tuple[Any, ...]:
         """Views take less time to hand on than arrays."""
         words, spelling = self.words.options, self.words.spelling
-        spelt = spelling.letters.data, spelling.starts.data, words.shortest, words.longest
+        spelt = (
+            spelling.letters.data,
+            spelling.starts.data,
+            words.shortest,
+            words.longest,
+        )
         return self.logits.data, self.domains, self.buckets.data, *spelt
 
     @cached_property
     def _with_rows(self) -> tuple[Any, ...]:
-        """The same, and the rows of tokens with those of their own letters: most words are single tokens."""
+        """The same, and the rows of tokens with those of their own letters: most words are single
+        tokens.
+        """
         from ridgeway.common.routing.token_sums import alone_rows
 
         return *self._with_words, alone_rows(*self._with_words)
@@ -129,64 +155,108 @@ class WordTable:
         return token_sums if found == sums_by_reading(self, ids, lengths) else None
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
-        """A table of these very tokens, each with the runs of letters that end in it, and their places in it."""
+        """A table of these very tokens, each with the runs of letters that end in it, and their
+        places in it.
+        """
         ends = np.cumsum(lengths)
-        rows = [self._rows(ids[first:last], ends - first) for first, last in self._cuts(ids, ends)]
+        rows = [
+            self._rows(ids[first:last], ends - first)
+            for first, last in self._cuts(ids, ends)
+        ]
         rows = rows or [np.zeros((1, self.domains), dtype=np.int64)]
-        return of_logits(np.concatenate(rows).astype(np.int32), self.step), np.arange(len(ids), dtype=np.int32)
+        return of_logits(np.concatenate(rows).astype(np.int32), self.step), np.arange(
+            len(ids), dtype=np.int32
+        )
 
     def _cuts(self, ids: Ids, ends: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Where a long row of tokens can be cut without cutting a word, so that memory is bounded."""
+        """Where a long row of tokens can be cut without cutting a word, so that memory is
+        bounded.
+        """
         if len(ids) <= TOKENS_AT_ONCE:
             return [(0, len(ids))] if len(ids) else []
         apart = self._begins_apart[ids]
         apart[ends[ends < len(ids)]] = True
         places = np.append(np.flatnonzero(apart), len(ids))
         wanted = np.arange(TOKENS_AT_ONCE, len(ids), TOKENS_AT_ONCE)
-        cuts = np.unique(np.concatenate(([0, len(ids)], places[np.searchsorted(places, wanted)]))).tolist()
+        cuts = np.unique(
+            np.concatenate(([0, len(ids)], places[np.searchsorted(places, wanted)]))
+        ).tolist()
         return list(pairwise(cuts))
 
     def _rows(self, ids: Ids, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What each token says. Counts, products and sums lie within 32 bits, so float64 holds them exactly."""
+        """What each token says. Counts, products and sums lie within 32 bits, so float64 holds them
+        exactly.
+        """
         inside = ends[(ends > 0) & (ends < len(ids))]
-        owners, buckets, signs = self.words.grams(ids, np.concatenate(([0], inside, [len(ids)])))
+        owners, buckets, signs = self.words.grams(
+            ids, np.concatenate(([0], inside, [len(ids)]))
+        )
         shape = len(ids), len(self.buckets)
-        counts = np.bincount(owners * shape[1] + buckets, signs, shape[0] * shape[1]).reshape(shape)
+        counts = np.bincount(
+            owners * shape[1] + buckets, signs, shape[0] * shape[1]
+        ).reshape(shape)
         rows: NDArray[np.int64] = (counts @ self.buckets).astype(np.int64)
         rows += self.logits.take(ids, axis=0)
         return rows
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What a release keeps of it: how tokens are spelt, too, since working that out takes long."""
+        """What a release keeps of it: how tokens are spelt, too, since working that out takes
+        long.
+        """
         spelling = self.words.spelling
-        return {"logits": self.logits, "buckets": self.buckets, "letters": spelling.letters, "starts": spelling.starts}
+        return {
+            "logits": self.logits,
+            "buckets": self.buckets,
+            "letters": spelling.letters,
+            "starts": spelling.starts,
+        }
 
     def without(self, position: int) -> WordTable:
         """The table with one domain's column dropped."""
-        logits, buckets = (np.ascontiguousarray(np.delete(each, position, 1)) for each in (self.logits, self.buckets))
+        logits, buckets = (
+            np.ascontiguousarray(np.delete(each, position, 1))
+            for each in (self.logits, self.buckets)
+        )
         return replace(self, logits=logits, buckets=buckets)
 
 
 def compile_words(
-    table: NDArray[np.int16], scale: float, words: WordSketch, weights: NDArray[np.float64], room: float = 0.0
+    table: NDArray[np.int16],
+    scale: float,
+    words: WordSketch,
+    weights: NDArray[np.float64],
+    room: float = 0.0,
 ) -> WordTable:
-    """The logits of every token and of every bucket: features φW, of which a run of letters has scale · amplitude.
+    """The logits of every token and of every bucket: features φW, of which a run of letters has
+    scale · amplitude.
 
     room: what else may be added to a token's logits.
     """
     own, constant = table.shape[1], weights[-1:]
     if weights.shape[0] != own + words.width + 1:
-        raise ShapeMismatch(f"weights over {weights.shape[0]} features do not fit an encoder of {own + words.width}")
+        raise ShapeMismatch(
+            f"weights over {weights.shape[0]} features do not fit an encoder of"
+            f" {own + words.width}"
+        )
     tokens = exact_logits(table, scale, np.concatenate([weights[:own], constant]))
     buckets = weights[own:-1] * (scale * words.options.amplitude)
-    step = step_for(float(np.abs(tokens).max()) + most_grams(words) * float(np.abs(buckets).max()) + room)
+    step = step_for(
+        float(np.abs(tokens).max())
+        + most_grams(words) * float(np.abs(buckets).max())
+        + room
+    )
     return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
 
 
 def _check_spelling(spelling: Spelling, rows: int) -> None:
     """Raise unless every token has its letters."""
     letters, starts = spelling.letters, spelling.starts
-    if letters.dtype != np.uint8 or starts.dtype != np.int64 or letters.ndim != 1 or starts.shape != (rows + 1,):
+    if (
+        letters.dtype != np.uint8
+        or starts.dtype != np.int64
+        or letters.ndim != 1
+        or starts.shape != (rows + 1,)
+    ):
         raise FormatError(f"the spelling of {rows:,} tokens was expected")
     if starts[0] != 0 or starts[-1] != len(letters) or (np.diff(starts) < 0).any():
         raise FormatError("the spelling of tokens does not fit its letters")
@@ -195,8 +265,15 @@ def _check_spelling(spelling: Spelling, rows: int) -> None:
 def most_grams(words: WordSketch) -> int:
     """How many runs of letters can end in one token, at most.
 
-    A letter ends one run of each size, and if a word ends with it, the border behind it ends as many.
+    A letter ends one run of each size, and if a word ends with it, the border behind it ends as
+    many.
     """
     spelling = words.spelling
-    before = np.concatenate(([0], np.cumsum(WORD_BYTES[spelling.letters], dtype=np.int64)))
-    return 2 * len(words.options.sizes) * int(np.diff(before[spelling.starts]).max(initial=0))
+    before = np.concatenate(
+        ([0], np.cumsum(WORD_BYTES[spelling.letters], dtype=np.int64))
+    )
+    return (
+        2
+        * len(words.options.sizes)
+        * int(np.diff(before[spelling.starts]).max(initial=0))
+    )

@@ -1,6 +1,7 @@
-"""Statistics of one domain as a file that can be carried by hand: safetensors with a version and a digest.
+"""Statistics of one domain as a file that can be carried by hand: safetensors with a version and a
+digest.
 
-Knows the file format. Holds sums and the terms they were made under; no text, no counts of tokens, no path. A file of a
+ Holds sums and the terms they were made under; no text, no counts of tokens, no path. A file of a
 part of a corpus, which stays with its holder, also has the number of its documents and tokens.
 """
 
@@ -25,7 +26,9 @@ from ridgeway.common.statistics.sums import Statistics, unpacked
 
 FORMAT = "ridgeway.statistics"
 VERSION = 1
-ENCODER_NAME = re.compile(r"([\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-]{1,96})?)(\+words)?(\+cosines)?")
+ENCODER_NAME = re.compile(
+    r"([\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-]{1,96})?)(\+words)?(\+cosines)?"
+)
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
@@ -34,7 +37,8 @@ class CorpusPart:
     """Which part of a corpus some sums are over. All parts of a corpus, added, are the corpus.
 
     number, of:  such as 3 of 64.
-    corpus:      a digest of the files and settings that were divided, equal in all parts of one corpus.
+    corpus:      a digest of the files and settings that were divided, equal in all parts of one
+                 corpus.
     met:         how many documents, tokens and so on were met.
     skip_broken: the share of the whole corpus' records that may be passed over.
     """
@@ -47,7 +51,10 @@ class CorpusPart:
 
     def __post_init__(self) -> None:
         if not 1 <= self.number <= self.of:
-            raise InputError(f"there is no part {self.number} of {self.of}; parts are counted from 1, such as 3/64")
+            raise InputError(
+                f"there is no part {self.number} of {self.of}; parts are counted from"
+                " 1, such as 3/64"
+            )
 
     def __str__(self) -> str:
         return f"part {self.number} of {self.of}"
@@ -71,10 +78,16 @@ class Prepared:
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
-        if not ENCODER_NAME.fullmatch(self.encoder_name) or not FINGERPRINT.fullmatch(self.fingerprint):
-            raise StatisticsError("the encoder's name or fingerprint is not one that Ridgeway writes")
+        if not ENCODER_NAME.fullmatch(self.encoder_name) or not FINGERPRINT.fullmatch(
+            self.fingerprint
+        ):
+            raise StatisticsError(
+                "the encoder's name or fingerprint is not one that Ridgeway writes"
+            )
         if self.statistics.shape[1] != 1:
-            raise StatisticsError(f"a statistics file holds one domain, not {self.statistics.shape[1]}")
+            raise StatisticsError(
+                f"a statistics file holds one domain, not {self.statistics.shape[1]}"
+            )
 
     @cached_property
     def digest(self) -> str:
@@ -83,11 +96,16 @@ class Prepared:
 
     @cached_property
     def content(self) -> str:
-        """Over the domain and the sums alone: equal for the same sums under another name of the encoder."""
+        """Over the domain and the sums alone: equal for the same sums under another name of the
+        encoder.
+        """
         return sha256(self.domain.encode(), *self._sums())
 
     def _sums(self) -> list[memoryview]:
-        return [np.ascontiguousarray(sums, dtype="<i8").data for sums in self.statistics.packed()]
+        return [
+            np.ascontiguousarray(sums, dtype="<i8").data
+            for sums in self.statistics.packed()
+        ]
 
     def __repr__(self) -> str:
         return f"<Prepared {self.domain} {self.statistics!r}>"
@@ -104,7 +122,8 @@ def to_bytes(prepared: Prepared) -> bytes:
 
 
 def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prepared:
-    """Read a statistics file; damage of any kind, and sums that no text can have, are errors that name the file.
+    """Read a statistics file; damage of any kind, and sums that no text can have, are errors that
+    name the file.
 
     own:   the reader has summed them itself, so the digest alone is checked.
     parts: a file of a part of a corpus is read too.
@@ -118,7 +137,10 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
         if header["format"] != FORMAT:
             raise FormatError(f"it holds {header['format']}, not statistics")
         if header["version"] != VERSION:
-            raise FormatError(f"it is of version {header['version']}, and this Ridgeway reads version {VERSION}")
+            raise FormatError(
+                f"it is of version {header['version']}, and this Ridgeway reads version"
+                f" {VERSION}"
+            )
         prepared = Prepared(
             domain=header["domain"],
             encoder_name=header["encoder"]["name"],
@@ -131,16 +153,25 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
         if prepared.digest != header["digest"]:
             raise FormatError("its sums or its terms were changed after it was written")
         if prepared.part and not parts:
-            raise StatisticsError(f"it holds {prepared.part}; `ridgeway client add` makes one file of all parts")
-        empty = prepared.part and not triangle.any() and not cross.any()  # there are more parts than text
+            raise StatisticsError(
+                f"it holds {prepared.part}; `ridgeway client add` makes one file of all"
+                " parts"
+            )
+        # there are more parts than text
+        empty = prepared.part and not triangle.any() and not cross.any()
         if not own and not empty:
             prepared.statistics.check()
     except FormatError as error:
-        raise FormatError(f"{path} cannot be used: {error}; ask its holder to prepare it again") from error
+        raise FormatError(
+            f"{path} cannot be used: {error}; ask its holder to prepare it again"
+        ) from error
     except (StatisticsError, InputError) as error:
         raise FormatError(f"{path} cannot be used: {error}") from error
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is not a statistics file, or is damaged ({error}); prepare it again") from error
+        raise FormatError(
+            f"{path} is not a statistics file, or is damaged ({error}); prepare it"
+            " again"
+        ) from error
     return prepared
 
 

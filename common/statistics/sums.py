@@ -1,6 +1,5 @@
-"""The two sums a domain holder shares, and the operations they need: `+`, `-`, weighting, packing, checking.
-
-Knows numpy. Knows nothing of text, Flower, masks or files.
+"""The two sums a domain holder shares, and the operations they need: `+`, `-`, weighting, packing,
+checking.
 """
 
 from __future__ import annotations
@@ -36,11 +35,21 @@ class Statistics:
 
     def __post_init__(self) -> None:
         features = self.gram.shape[0] if self.gram.ndim == 2 else 0
-        fits = self.gram.shape == (features, features) and self.cross.ndim == 2 and self.cross.shape[0] == features
+        fits = (
+            self.gram.shape == (features, features)
+            and self.cross.ndim == 2
+            and self.cross.shape[0] == features
+        )
         if not fits or features < 2 or self.cross.shape[1] < 1:
-            raise ShapeMismatch(f"sums of shapes {self.gram.shape} and {self.cross.shape} do not belong together")
+            raise ShapeMismatch(
+                f"sums of shapes {self.gram.shape} and {self.cross.shape} do not belong"
+                " together"
+            )
         if self.gram.dtype != np.int64 or self.cross.dtype != np.int64:
-            raise ShapeMismatch(f"sums are 64-bit integers, not {self.gram.dtype} and {self.cross.dtype}")
+            raise ShapeMismatch(
+                f"sums are 64-bit integers, not {self.gram.dtype} and"
+                f" {self.cross.dtype}"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -63,25 +72,41 @@ class Statistics:
 
     def _must_match(self, other: Statistics) -> None:
         if self.shape != other.shape:
-            raise ShapeMismatch(f"cannot add statistics of shape {other.shape} to {self.shape}")
+            raise ShapeMismatch(
+                f"cannot add statistics of shape {other.shape} to {self.shape}"
+            )
 
     def equals(self, other: Statistics) -> bool:
         """Bit for bit."""
-        return np.array_equal(self.gram, other.gram) and np.array_equal(self.cross, other.cross)
+        return np.array_equal(self.gram, other.gram) and np.array_equal(
+            self.cross, other.cross
+        )
 
     def weighted(self, mass: int) -> Statistics:
         """The same statistics, normalised to a public sample mass and rounded to integers."""
         if self.mass <= 0:
-            raise BrokenIdentity("statistics without samples cannot be weighted; the corpus was empty")
+            raise BrokenIdentity(
+                "statistics without samples cannot be weighted; the corpus was empty"
+            )
         check_bound(max(mass, self.mass))
         if mass * self.mass >= SUM_BOUND:
-            raise BoundExceeded(f"{self.mass:_} samples cannot be weighted to {mass:_} in 64 bits; use a smaller mass")
-        return Statistics(_scaled(self.gram, mass, self.mass), _scaled(self.cross, mass, self.mass))
+            raise BoundExceeded(
+                f"{self.mass:_} samples cannot be weighted to {mass:_} in 64 bits; use"
+                " a smaller mass"
+            )
+        return Statistics(
+            _scaled(self.gram, mass, self.mass), _scaled(self.cross, mass, self.mass)
+        )
 
     def placed(self, position: int, domains: int) -> Statistics:
-        """One domain's statistics as those of a cohort of several: its column stands at `position`."""
+        """One domain's statistics as those of a cohort of several: its column stands at
+        `position`.
+        """
         if self.shape[1] != 1 or not 0 <= position < domains:
-            raise ShapeMismatch(f"cannot place {self.shape[1]} columns at position {position} of {domains} domains")
+            raise ShapeMismatch(
+                f"cannot place {self.shape[1]} columns at position {position} of"
+                f" {domains} domains"
+            )
         cross = np.zeros((self.shape[0], domains), dtype=np.int64)
         cross[:, position] = self.cross[:, 0]
         return Statistics(self.gram, cross)
@@ -99,7 +124,8 @@ class Statistics:
         """Raise BrokenIdentity unless some text could have produced these sums.
 
         rounded: how many weighted statistics were added; each may be off by half a unit.
-        own:     the reader has summed them itself, so that entries and pairs are looked at, and not all directions.
+        own:     the reader has summed them itself, so that entries and pairs are looked at, and not
+                 all directions.
         """
         check_bound(self.mass)
         _check_entries(self)
@@ -108,10 +134,23 @@ class Statistics:
             _check_positive(self.gram, rounded)
 
     def check_noisy(self) -> None:
-        """The same for sums under noise, of which less can be said: raises if they do not belong together."""
-        if not np.array_equal(self.gram, self.gram.T) or not np.array_equal(self.gram[:, -1], self.cross.sum(axis=1)):
-            raise BrokenIdentity("the domains' columns do not add up to the sum of all documents")
-        if max(abs(int(value)) for sums in (self.gram, self.cross) for value in (sums.min(), sums.max())) >= SUM_BOUND:
+        """The same for sums under noise, of which less can be said: raises if they do not belong
+        together.
+        """
+        if not np.array_equal(self.gram, self.gram.T) or not np.array_equal(
+            self.gram[:, -1], self.cross.sum(axis=1)
+        ):
+            raise BrokenIdentity(
+                "the domains' columns do not add up to the sum of all documents"
+            )
+        if (
+            max(
+                abs(int(value))
+                for sums in (self.gram, self.cross)
+                for value in (sums.min(), sums.max())
+            )
+            >= SUM_BOUND
+        ):
             raise BrokenIdentity("a sum is larger than documents and noise can make it")
 
     def __repr__(self) -> str:
@@ -123,7 +162,9 @@ def unpacked(triangle: Integers, cross: Integers) -> Statistics:
     """The inverse of `packed`."""
     features = cross.shape[0] if cross.ndim == 2 else 0
     if triangle.shape != (triangle_size(features),):
-        raise ShapeMismatch(f"a triangle of {triangle.size} numbers does not fit {features} features")
+        raise ShapeMismatch(
+            f"a triangle of {triangle.size} numbers does not fit {features} features"
+        )
     gram = np.empty((features, features), dtype=triangle.dtype)
     upper = upper_triangle(features)
     gram[upper] = triangle
@@ -134,7 +175,10 @@ def unpacked(triangle: Integers, cross: Integers) -> Statistics:
 def from_vector(vector: Integers, features: int, domains: int) -> Statistics:
     """The inverse of `as_vector`."""
     if vector.shape != (vector_size(features, domains),):
-        raise ShapeMismatch(f"{vector.size} numbers are not sums of {features} features and {domains} domains")
+        raise ShapeMismatch(
+            f"{vector.size} numbers are not sums of {features} features and {domains}"
+            " domains"
+        )
     size = triangle_size(features)
     return unpacked(vector[:size], vector[size:].reshape(features, domains))
 
@@ -152,7 +196,9 @@ def vector_size(features: int, domains: int) -> int:
 
 @lru_cache(maxsize=2)
 def upper_triangle(features: int) -> NDArray[np.bool_]:
-    """Where the upper triangle lies; read row by row, its entries are in the order that they travel in."""
+    """Where the upper triangle lies; read row by row, its entries are in the order that they travel
+    in.
+    """
     mask: NDArray[np.bool_] = ~np.tri(features, k=-1, dtype=bool)
     mask.flags.writeable = False
     return mask
@@ -168,16 +214,21 @@ def single_domain(gram: Integers) -> Statistics:
 
 
 def check_bound(mass: int) -> None:
-    """Refuse sums that could overflow: mass · 2²⁴, the mass being over all domains, must stay below 2⁶²."""
+    """Refuse sums that could overflow: mass · 2²⁴, the mass being over all domains, must stay below
+    2⁶².
+    """
     if mass * MAX_SQUARE >= SUM_BOUND:
         raise BoundExceeded(
-            f"{mass:_} samples could overflow 64 bits; at most {SUM_BOUND // MAX_SQUARE - 1:_} can be summed"
+            f"{mass:_} samples could overflow 64 bits; at most"
+            f" {SUM_BOUND // MAX_SQUARE - 1:_} can be summed"
         )
 
 
 def _scaled(sums: Integers, mass: int, total: int) -> Integers:
     largest = max(abs(int(sums.min())), abs(int(sums.max())))
-    if largest * mass + total < SUM_BOUND:  # mostly, and one division takes half as long as two
+    if (
+        largest * mass + total < SUM_BOUND
+    ):  # mostly, and one division takes half as long as two
         once: Integers = (sums * mass + total // 2) // total
         return once
     quotient, rest = np.divmod(sums, total)
@@ -188,32 +239,51 @@ def _scaled(sums: Integers, mass: int, total: int) -> Integers:
 def _check_entries(statistics: Statistics) -> None:
     gram, cross, mass = statistics.gram, statistics.cross, statistics.mass
     if mass <= 0:
-        raise BrokenIdentity(f"the sample mass is {mass}; statistics of no text cannot be used")
+        raise BrokenIdentity(
+            f"the sample mass is {mass}; statistics of no text cannot be used"
+        )
     if not np.array_equal(gram, gram.T):
-        raise BrokenIdentity("gram is not symmetric; the file is damaged or was not made by Ridgeway")
+        raise BrokenIdentity(
+            "gram is not symmetric; the file is damaged or was not made by Ridgeway"
+        )
     if gram.diagonal().min() < 0:
         raise BrokenIdentity(
-            "gram has a negative square on its diagonal; the file is damaged or was not made by Ridgeway"
+            "gram has a negative square on its diagonal; the file is damaged or was not"
+            " made by Ridgeway"
         )
     if not np.array_equal(gram[:, -1], cross.sum(axis=1)):
-        raise BrokenIdentity("the domains' columns do not add up to the sum of all samples; the file is damaged")
+        raise BrokenIdentity(
+            "the domains' columns do not add up to the sum of all samples; the file is"
+            " damaged"
+        )
     limits = np.full(gram.shape[0], FEATURE_LIMIT)
     limits[-1] = 1
-    shares = np.clip(cross[-1], 0, mass)  # compared before they are multiplied, so that nothing can wrap around
+    # compared before they are multiplied, so that nothing can wrap around
+    shares = np.clip(cross[-1], 0, mass)
     largest = limits[:, None] * shares
-    fits = np.array_equal(shares, cross[-1]) and bool(np.all((cross <= largest) & (cross >= -largest)))
+    fits = np.array_equal(shares, cross[-1]) and bool(
+        np.all((cross <= largest) & (cross >= -largest))
+    )
     if not fits or gram.diagonal().max() > MAX_SQUARE * mass:
-        raise BrokenIdentity("a sum is larger than its samples allow; the file is damaged or was not made by Ridgeway")
+        raise BrokenIdentity(
+            "a sum is larger than its samples allow; the file is damaged or was not"
+            " made by Ridgeway"
+        )
 
 
 def _check_pairs(gram: Integers, rounded: int) -> None:
     """|A_ij|² ≤ A_ii·A_jj, with half a unit of slack for each rounding."""
     slack = rounded / 2
     root = np.sqrt(gram.diagonal().astype(np.float64) + slack)
-    excess = np.abs(gram).astype(np.float64) - slack - root[:, None] * root[None, :] * (1 + 1e-9)
+    excess = (
+        np.abs(gram).astype(np.float64)
+        - slack
+        - root[:, None] * root[None, :] * (1 + 1e-9)
+    )
     if excess.max() > 1e-6:
         raise BrokenIdentity(
-            "two features agree more than their squares allow; the file is damaged or a mask did not cancel"
+            "two features agree more than their squares allow; the file is damaged or a"
+            " mask did not cancel"
         )
 
 
@@ -230,5 +300,6 @@ def _check_positive(gram: Integers, rounded: int) -> None:
             np.linalg.cholesky(scaled)
     except np.linalg.LinAlgError:
         raise BrokenIdentity(
-            "gram is not positive semi-definite, as sums of squares are; the file is damaged or a mask did not cancel"
+            "gram is not positive semi-definite, as sums of squares are; the file is"
+            " damaged or a mask did not cancel"
         ) from None

@@ -1,6 +1,5 @@
-"""ridgeway experts: how good experts are in the domains of a release, measured by scores, and which of them is chosen.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway experts: how good experts are in the domains of a release, measured by scores, and which
+of them is chosen.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
     from ridgeway.common.routing.quality import DomainScore, QualityTable
     from ridgeway.common.routing.router import Router
 
-app = command_group("The experts behind a router: how good each is in each domain, and which is chosen.")
+app = command_group(
+    "The experts behind a router: how good each is in each domain, and which is chosen."
+)
 
 
 @app.command()
@@ -28,23 +29,40 @@ def measure(
     release: ReleaseFolder,
     scores: Annotated[
         list[Path],
-        typer.Option(metavar="FILE", help="Scores of experts' answers, .jsonl or .csv; may be given again."),
+        typer.Option(
+            metavar="FILE",
+            help="Scores of experts' answers, .jsonl or .csv; may be given again.",
+        ),
     ],
     domain: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The domain of lines without one. (default: routed by RELEASE)")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The domain of lines without one. (default: routed by RELEASE)",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table beside, for experts.toml.")] = None,
-    sign: Annotated[bool, typer.Option("--sign", help="Put the table into the release, and sign it again.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the table beside, for experts.toml."),
+    ] = None,
+    sign: Annotated[
+        bool,
+        typer.Option(
+            "--sign", help="Put the table into the release, and sign it again."
+        ),
+    ] = False,
     key_file: KeyFile = None,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
     json: Json = False,
 ) -> None:
-    """Add up how well experts answered prompts, a sum for each domain and expert, and show what it comes to.
+    """Add up how well experts answered prompts, a sum for each domain and expert, and show what it
+    comes to.
 
-    A line has `prompt`, `expert` and `score`, a number from 0 to 1, or `scores` of several experts; and it may have
-    `domain`. See docs/serving.md. Measure on text that the experts were not trained on.
+    A line has `prompt`, `expert` and `score`, a number from 0 to 1, or `scores` of several experts;
+    and it may have `domain`. See docs/serving.md. Measure on text that the experts were not trained
+    on.
     """
     from ridgeway.common.routing.quality import quality_of, save_quality
     from ridgeway.common.routing.router import Router
@@ -57,12 +75,21 @@ def measure(
         step("wrote", str(out), "name it as `table` in experts.toml")
     if sign:
         signed = sign_quality(release, found, signing_identity(key_file, make=False))
-        step("release", str(release), signed[:12], f"quality of {len(found.experts)} experts")
+        step(
+            "release",
+            str(release),
+            signed[:12],
+            f"quality of {len(found.experts)} experts",
+        )
     _show(found, _best(found), json)
 
 
-def _domain_scores(router: Router, files: Sequence[Path], domain: str | None) -> Iterator[DomainScore]:
-    """Every score of these files, with the domain that its line names, or that all have, or that it is routed to."""
+def _domain_scores(
+    router: Router, files: Sequence[Path], domain: str | None
+) -> Iterator[DomainScore]:
+    """Every score of these files, with the domain that its line names, or that all have, or that it
+    is routed to.
+    """
     from ridgeway.common.routing.quality import DomainScore
     from ridgeway.common.routing.score_files import read_scores
 
@@ -70,9 +97,15 @@ def _domain_scores(router: Router, files: Sequence[Path], domain: str | None) ->
     if domain is not None:
         lines = [line._replace(domain=line.domain or domain) for line in lines]
     for unknown in {line.domain for line in lines if line.domain} - set(router.domains):
-        raise InputError(f"the release has no domain {unknown!r}; it has {', '.join(router.domains)}")
+        raise InputError(
+            f"the release has no domain {unknown!r}; it has {', '.join(router.domains)}"
+        )
     asked = list({line.prompt: None for line in lines if not line.domain})
-    routed = dict(zip(asked, (decision.best for decision in router.route_many(asked)), strict=True))
+    routed = dict(
+        zip(
+            asked, (decision.best for decision in router.route_many(asked)), strict=True
+        )
+    )
     if asked:
         step("routed", f"{len(asked):,} prompts", "to the domains of the release")
     for line in lines:
@@ -84,12 +117,18 @@ def _domain_scores(router: Router, files: Sequence[Path], domain: str | None) ->
 def show(
     release: ReleaseFolder,
     experts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="experts.toml: its table, and its experts, costs and mu.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="experts.toml: its table, and its experts, costs and mu.",
+        ),
     ] = None,
     key: Key = None,
     json: Json = False,
 ) -> None:
-    """Show how good each expert is in each domain, by how many scores, and which expert is chosen for each domain."""
+    """Show how good each expert is in each domain, by how many scores, and which expert is chosen
+    for each domain.
+    """
     from ridgeway.common.experts.expert_choice import ExpertChooser
     from ridgeway.common.experts.experts_file import read_experts
     from ridgeway.common.routing.router import Decision, Router
@@ -97,14 +136,20 @@ def show(
     router = Router.load(release, key=key)
     if experts is None:
         if router.quality is None:
-            raise InputError("this release holds no quality of experts; `ridgeway experts measure` makes a table of it")
+            raise InputError(
+                "this release holds no quality of experts; `ridgeway experts measure`"
+                " makes a table of it"
+            )
         _show(router.quality, _best(router.quality), json)
         return
     file, beside = read_experts(experts)
     file.check(router, beside)
     found = file.measured(beside or router.quality)
     if found is None:
-        raise InputError(f"no expert of {experts} was measured; `ridgeway experts measure` makes a table")
+        raise InputError(
+            f"no expert of {experts} was measured; `ridgeway experts measure` makes a"
+            " table"
+        )
     chooser = ExpertChooser(file, router.domains, found)
     chosen = {}
     for domain in router.domains:
@@ -118,7 +163,9 @@ def show(
 def _best(found: QualityTable) -> dict[str, str]:
     return {
         domain: found.experts[place]
-        for domain, place in zip(found.domains, found.expected.argmax(axis=1).tolist(), strict=True)
+        for domain, place in zip(
+            found.domains, found.expected.argmax(axis=1).tolist(), strict=True
+        )
     }
 
 
@@ -126,7 +173,10 @@ def _show(found: QualityTable, chosen: dict[str, str], json: bool) -> None:
     """chosen: by domain, whom a prompt goes to that is surely of it."""
     overall = dict(zip(found.experts, found.overall.tolist(), strict=True))
     single = max(overall, key=lambda name: overall[name])
-    routed = found.expected[range(len(found.domains)), [found.experts.index(chosen[name]) for name in found.domains]]
+    routed = found.expected[
+        range(len(found.domains)),
+        [found.experts.index(chosen[name]) for name in found.domains],
+    ]
     if json:
         figures: dict[str, Any] = {
             "quality": found.expected.tolist(),
@@ -137,12 +187,27 @@ def _show(found: QualityTable, chosen: dict[str, str], json: bool) -> None:
         }
         emit_json({**found.to_json(), **figures, "quality_unit": "share"})
         return
-    cells = zip(found.domains, found.expected.tolist(), found.counts.tolist(), strict=True)
+    cells = zip(
+        found.domains, found.expected.tolist(), found.counts.tolist(), strict=True
+    )
     rows = [
-        [domain, *(f"{100 * value:.1f} % ({count:,})" for value, count in zip(*line, strict=True)), chosen[domain]]
+        [
+            domain,
+            *(
+                f"{100 * value:.1f} % ({count:,})"
+                for value, count in zip(*line, strict=True)
+            ),
+            chosen[domain],
+        ]
         for domain, *line in cells
     ]
-    rows.append(["mean over domains", *(f"{100 * value:.1f} %" for value in overall.values()), ""])
+    rows.append(
+        [
+            "mean over domains",
+            *(f"{100 * value:.1f} %" for value in overall.values()),
+            "",
+        ]
+    )
     table(
         ["domain", *found.experts, "chosen"],
         rows,
@@ -150,10 +215,12 @@ def _show(found: QualityTable, chosen: dict[str, str], json: bool) -> None:
         title="Quality to expect, and the number of scores behind it",
     )
     print(
-        f"Best single expert: {single}, {100 * overall[single]:.1f} %. The chosen expert of each domain: "
-        f"{100 * float(routed.mean()):.1f} %, if every prompt's domain is known."
+        f"Best single expert: {single}, {100 * overall[single]:.1f} %. The chosen"
+        f" expert of each domain: {100 * float(routed.mean()):.1f} %, if every prompt's"
+        " domain is known."
     )
     if gaps := int((found.counts == 0).sum()):
         print(
-            f"{gaps} of {found.counts.size} cells have no scores: there the domain's level and the expert's lead stand."
+            f"{gaps} of {found.counts.size} cells have no scores: there the domain's"
+            " level and the expert's lead stand."
         )

@@ -1,6 +1,5 @@
-"""ridgeway coordinator init, up, status, verify, renew, backup, …: a federation's folder, and its care over the years.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway coordinator init, up, status, verify, renew, backup, …: a federation's folder, and its
+care over the years.
 """
 
 from __future__ import annotations
@@ -13,7 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT, DEFAULT_LISTEN, ENCODERS, PLAIN_ENCODER
+from ridgeway.common.base.settings import (
+    DEFAULT,
+    DEFAULT_LISTEN,
+    ENCODERS,
+    PLAIN_ENCODER,
+)
 from ridgeway.common.cli.options import (
     AllowHost,
     Host,
@@ -26,7 +30,14 @@ from ridgeway.common.cli.options import (
     TlsKey,
     check_mode,
 )
-from ridgeway.common.cli.terminal import count, emit_json, stamped_steps, step, stop_on_signal, table
+from ridgeway.common.cli.terminal import (
+    count,
+    emit_json,
+    stamped_steps,
+    step,
+    stop_on_signal,
+    table,
+)
 
 if TYPE_CHECKING:
     from ridgeway.coordinator.round.federation import Federation
@@ -34,25 +45,38 @@ if TYPE_CHECKING:
 NOT_AS_WISHED = 1
 """The exit code of a command that did what it was asked, and found that something is amiss."""
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The coordinator's folder.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The coordinator's folder.")
+]
 
 
 def init(
     folder: Folder,
     listen: Annotated[
-        str, typer.Option(help="Where holders' SuperNodes connect: the address to bind.")
+        str,
+        typer.Option(help="Where holders' SuperNodes connect: the address to bind."),
     ] = DEFAULT_LISTEN,
     address: Annotated[
-        str | None, typer.Option(help="The address that invitations say, if it differs from --listen.")
+        str | None,
+        typer.Option(
+            help="The address that invitations say, if it differs from --listen."
+        ),
     ] = None,
     mode: ModeOption = "private",
     encoder: Annotated[
         str | None,
-        typer.Option(help=f"{ENCODERS} (default: {PLAIN_ENCODER} for private rounds, else {DEFAULT.encoder})"),
+        typer.Option(
+            help=(
+                f"{ENCODERS} (default: {PLAIN_ENCODER} for private rounds, else"
+                f" {DEFAULT.encoder})"
+            )
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR: keys, a private authority and certificates, coordinator.toml."""
+    """Make the coordinator's folder DIR: keys, a private authority and certificates,
+    coordinator.toml.
+    """
     from pydantic import ValidationError
 
     from ridgeway.common.base.schema import MODE_SENTENCES
@@ -70,71 +94,120 @@ def init(
     chosen = check_mode(mode or "private")
     address = address or listen
     try:
-        FederationSettings(listen=listen, address=address)  # before the encoder is looked for, which may take a while
+        # before the encoder is looked for, which may take a while
+        FederationSettings(listen=listen, address=address)
     except ValidationError:
         raise InputError(
-            f"{listen!r} or {address!r} is not an address; write HOST:PORT, the port being 1 to 65535"
+            f"{listen!r} or {address!r} is not an address; write HOST:PORT, the port"
+            " being 1 to 65535"
         ) from None
     source = encoder or (PLAIN_ENCODER if chosen == "private" else DEFAULT.encoder)
     found = find_encoder(source)
     if chosen == "private":
         check_plain(found)
     places = {"listen": listen, "address": address}
-    settings = usual_settings(found, **places, encoder=absolute_source(source), mode=chosen)
+    settings = usual_settings(
+        found, **places, encoder=absolute_source(source), mode=chosen
+    )
     hosts = _hosts(listen, address)
-    made = create_federation(folder, settings, lambda draft: create_authority(draft / "link", hosts))
+    made = create_federation(
+        folder, settings, lambda draft: create_authority(draft / "link", hosts)
+    )
     if json:
-        facts = {"folder": str(folder), "public_key": made.identity.public, "encoder": found.fingerprint}
+        facts = {
+            "folder": str(folder),
+            "public_key": made.identity.public,
+            "encoder": found.fingerprint,
+        }
         emit_json({**facts, "mode": chosen})
         return
     step("made", str(folder), f"certificates for {', '.join(hosts)}")
     step("key", made.identity.public, "releases are signed with it; holders pin it")
     step("mode", chosen, MODE_SENTENCES[chosen])
     if chosen == "private":
-        step("prior", "made of built-in text", f"unless you put {PRIOR} into the folder: ridgeway prior make")
+        step(
+            "prior",
+            "made of built-in text",
+            f"unless you put {PRIOR} into the folder: ridgeway prior make",
+        )
     step("next", f"read {folder / SETTINGS}, then: ridgeway coordinator up {folder}")
 
 
 def up(folder: Folder) -> None:
-    """Run the SuperLink of DIR: TLS, node authentication, control API on loopback only. Stop it with Ctrl-C."""
+    """Run the SuperLink of DIR: TLS, node authentication, control API on loopback only. Stop it
+    with Ctrl-C.
+    """
     from ridgeway.coordinator.deploy.supervisor import up as keep_up
 
     federation = open_federation(folder)
-    place = f"at {federation.settings.listen}", f"coordinator {federation.identity.public[:12]}"
+    place = (
+        f"at {federation.settings.listen}",
+        f"coordinator {federation.identity.public[:12]}",
+    )
     with stamped_steps(), stop_on_signal() as stopped:
-        keep_up(federation, stopped, lambda: step("up", *place), lambda words: step("note", words))
+        keep_up(
+            federation,
+            stopped,
+            lambda: step("up", *place),
+            lambda words: step("note", words),
+        )
         step("down", "every process has ended")
 
 
 def renew(
     folder: Folder,
-    authority: Annotated[bool, typer.Option("--authority", help="Renew the certificate of the authority too.")] = False,
+    authority: Annotated[
+        bool,
+        typer.Option("--authority", help="Renew the certificate of the authority too."),
+    ] = False,
     new_key: Annotated[
-        bool, typer.Option("--new-key", help="With --authority: give the authority another key, as after a theft.")
+        bool,
+        typer.Option(
+            "--new-key",
+            help="With --authority: give the authority another key, as after a theft.",
+        ),
     ] = False,
     signing_key: Annotated[
-        bool, typer.Option("--signing-key", help="Instead: sign with another key, to which the one before hands over.")
+        bool,
+        typer.Option(
+            "--signing-key",
+            help="Instead: sign with another key, to which the one before hands over.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Renew the certificate under which holders reach DIR, for the hosts that coordinator.toml names.
+    """Renew the certificate under which holders reach DIR, for the hosts that coordinator.toml
+    names.
 
-    A coordinator that is up takes it as soon as no round is running. With --authority its certificate is renewed
-    under the key that it has: holders that are connected take it from the gate, because the key that they have pinned
+    A coordinator that is up takes it as soon as no round is running. With --authority its
+    certificate is renewed
+    under the key that it has: holders that are connected take it from the gate, because the key
+                               that they have pinned
     signs it, and until then the old one does.
 
-    With --signing-key the certificates stay, and requests, releases and all else are signed with a new key from then
-    on. The key before signs that: holders take it up by themselves, and what was signed before stays verifiable.
+    With --signing-key the certificates stay, and requests, releases and all else are signed with a
+    new key from then on. The key before signs that: holders take it up by themselves, and what was
+    signed before stays verifiable.
     """
-    from ridgeway.coordinator.deploy.authority import certificate_ends, renew_authority, renew_server_certificate
+    from ridgeway.coordinator.deploy.authority import (
+        certificate_ends,
+        renew_authority,
+        renew_server_certificate,
+    )
     from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 
     if new_key and not authority:
-        raise InputError("--new-key belongs to --authority; to renew the server's certificate alone, leave it out")
+        raise InputError(
+            "--new-key belongs to --authority; to renew the server's certificate alone,"
+            " leave it out"
+        )
     federation = open_federation(folder)
     if signing_key:
         if authority:
-            raise InputError("--signing-key and --authority are two renewals; run one after the other")
+            raise InputError(
+                "--signing-key and --authority are two renewals; run one after the"
+                " other"
+            )
         _renew_signing_key(federation, json)
         return
     hosts = _hosts(federation.settings.listen, federation.settings.address)
@@ -144,15 +217,33 @@ def renew(
     announce(federation)
     if authority:
         write_invite(federation)
-    ends = {name: end.isoformat() for name, end in certificate_ends(federation.link).items()}
+    ends = {
+        name: end.isoformat() for name, end in certificate_ends(federation.link).items()
+    }
     if json:
         emit_json({"hosts": hosts, "certificates": ends})
         return
-    step("renewed", f"for {', '.join(hosts)}", *(f"{name} to {end[:10]}" for name, end in ends.items()))
-    step("next", "a coordinator that is up takes it as soon as no round is running; there is nothing to restart")
+    step(
+        "renewed",
+        f"for {', '.join(hosts)}",
+        *(f"{name} to {end[:10]}" for name, end in ends.items()),
+    )
+    step(
+        "next",
+        "a coordinator that is up takes it as soon as no round is running; there is"
+        " nothing to restart",
+    )
     if authority:
-        whom = "every holder" if new_key else "holders that were not connected before the old one ended"
-        step("and", f"hand {folder / 'invite'} to {whom}", "they run: ridgeway client accept DIR --invite invite/")
+        whom = (
+            "every holder"
+            if new_key
+            else "holders that were not connected before the old one ended"
+        )
+        step(
+            "and",
+            f"hand {folder / 'invite'} to {whom}",
+            "they run: ridgeway client accept DIR --invite invite/",
+        )
 
 
 def _renew_signing_key(federation: Federation, json: bool) -> None:
@@ -162,11 +253,23 @@ def _renew_signing_key(federation: Federation, json: bool) -> None:
     announce(federation)
     write_invite(federation)
     if json:
-        emit_json({"before": link.before, "after": link.after, "handovers": len(federation.identity.handovers)})
+        emit_json(
+            {
+                "before": link.before,
+                "after": link.after,
+                "handovers": len(federation.identity.handovers),
+            }
+        )
         return
     step("renewed", "the signing key", f"{link.before[:12]}… signed for", link.after)
-    step("next", "holders take it from the coordinator by themselves; tell them the new key by another way too")
-    step("and", "take a backup", "one from before this cannot sign for holders any more")
+    step(
+        "next",
+        "holders take it from the coordinator by themselves; tell them the new key by"
+        " another way too",
+    )
+    step(
+        "and", "take a backup", "one from before this cannot sign for holders any more"
+    )
 
 
 def _hosts(*places: str) -> list[str]:
@@ -176,14 +279,22 @@ def _hosts(*places: str) -> list[str]:
 def status(folder: Folder, json: Json = False) -> None:
     """Who is on the roster of DIR, who is online, what they sent, and which release they hold.
 
-    The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
+    The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be
+    read.
     """
     from ridgeway.common.base.schema import MODE_SENTENCES
-    from ridgeway.coordinator.deploy.authority import certificate_ends, ending_certificates
+    from ridgeway.coordinator.deploy.authority import (
+        certificate_ends,
+        ending_certificates,
+    )
     from ridgeway.coordinator.page.federation_view import connected
 
     federation = open_federation(folder)
-    standing, newest, online = federation.ledger.standing(), federation.newest, connected(federation)
+    standing, newest, online = (
+        federation.ledger.standing(),
+        federation.newest,
+        connected(federation),
+    )
     ends = certificate_ends(federation.link)
     ending = ending_certificates(federation.link, datetime.now(UTC))
     holders = _holders(federation, online or frozenset())
@@ -215,12 +326,24 @@ def status(folder: Folder, json: Json = False) -> None:
         for words in ending:
             step("warning", words)
         if bundle and bundle["waiting"]:
-            step("bundle", bundle["newest"], "not known to be approved by", ", ".join(bundle["waiting"]))
+            step(
+                "bundle",
+                bundle["newest"],
+                "not known to be approved by",
+                ", ".join(bundle["waiting"]),
+            )
             step("", bundle["in_use"], "runs in rounds")
-        released = (f"release {newest.number:04}", accuracy_words(evaluation)) if newest else ("no release yet",)
+        released = (
+            (f"release {newest.number:04}", accuracy_words(evaluation))
+            if newest
+            else ("no release yet",)
+        )
         step("rounds", str(standing.rounds), *released)
         if standing.open_round is not None:
-            step("note", "the last round runs now, or was cut off; what it accepted is kept")
+            step(
+                "note",
+                "the last round runs now, or was cut off; what it accepted is kept",
+            )
         _show_holders(federation, holders)
     if online is None:
         raise typer.Exit(NOT_AS_WISHED)
@@ -238,8 +361,12 @@ def _holders(federation: Federation, online: frozenset[str]) -> list[dict[str, A
             "retired": name in standing.retired,
             "contributed": name in standing.contributions,
             "in_total": name in summed,
-            "release": standing.delivered[name].number if name in standing.delivered else 0,
-            "release_id": standing.delivered[name].release if name in standing.delivered else None,
+            "release": (
+                standing.delivered[name].number if name in standing.delivered else 0
+            ),
+            "release_id": (
+                standing.delivered[name].release if name in standing.delivered else None
+            ),
             "other_release": name in standing.ahead,
         }
         for name, holder in sorted(standing.roster.items())
@@ -257,28 +384,50 @@ def _show_holders(federation: Federation, holders: list[dict[str, Any]]) -> None
             each["name"],
             f"{each['domain']} (retired)" if each["retired"] else each["domain"],
             "yes" if each["online"] else "no",
-            "in the release" if each["in_total"] else "here" if each["contributed"] else "none",
+            (
+                "in the release"
+                if each["in_total"]
+                else "here"
+                if each["contributed"]
+                else "none"
+            ),
             (f"{each['release']:04}" if each["release"] else "none")
-            + (f" {str(each['release_id'])[:12]}, another" if each["other_release"] else ""),
+            + (
+                f" {str(each['release_id'])[:12]}, another"
+                if each["other_release"]
+                else ""
+            ),
         ]
         for each in holders
     ]
     table(["holder", "domain", "online", "sums", "release"], rows, numbers_from=5)
     standing, newest = federation.ledger.standing(), federation.newest
     if standing.ahead and newest:
-        tell_event(DeliveryBlocked(OTHER_RELEASE, sorted(standing.ahead), newest.number))
+        tell_event(
+            DeliveryBlocked(OTHER_RELEASE, sorted(standing.ahead), newest.number)
+        )
     tell_too_few(federation)
 
 
 def _bundle(federation: Federation) -> dict[str, Any] | None:
-    """The newest bundle, the one that rounds run, and who is not known to have approved the newest."""
-    from ridgeway.coordinator.deploy.kept_bundles import kept_bundles, preferred, waiting
+    """The newest bundle, the one that rounds run, and who is not known to have approved the
+    newest.
+    """
+    from ridgeway.coordinator.deploy.kept_bundles import (
+        kept_bundles,
+        preferred,
+        waiting,
+    )
 
     kept, standing = kept_bundles(federation.link), federation.ledger.standing()
     if not kept:
         return None
     newest = kept[0].sha256
-    return {"newest": newest, "in_use": preferred(kept, standing), "waiting": waiting(newest, standing)}
+    return {
+        "newest": newest,
+        "in_use": preferred(kept, standing),
+        "waiting": waiting(newest, standing),
+    }
 
 
 def tell_too_few(federation: Federation) -> None:
@@ -290,13 +439,19 @@ def tell_too_few(federation: Federation) -> None:
 
 
 def verify(folder: Folder, json: Json = False) -> None:
-    """Check the ledger of DIR: its chain of hashes, the stored sums, and every release's signature."""
+    """Check the ledger of DIR: its chain of hashes, the stored sums, and every release's
+    signature.
+    """
     federation = open_federation(folder)
     counts = federation.verify()
     if json:
         emit_json(counts)
         return
-    step("verified", str(folder), *(count(number, noun.rstrip("s")) for noun, number in counts.items()))
+    step(
+        "verified",
+        str(folder),
+        *(count(number, noun.rstrip("s")) for noun, number in counts.items()),
+    )
 
 
 def page(
@@ -309,7 +464,8 @@ def page(
     rate: RequestRate = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Show DIR as a page in the browser: members, obstacles, rounds as they run, releases, the ledger; and metrics.
+    """Show DIR as a page in the browser: members, obstacles, rounds as they run, releases, the
+    ledger; and metrics.
 
     The page only reads. Any address but loopback needs --keys, as with `serve`.
     """
@@ -323,53 +479,106 @@ def page(
 
 def backup(
     folder: Folder,
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; none is overwritten.")],
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="The file to write; none is overwritten."),
+    ],
     json: Json = False,
 ) -> None:
-    """Write the ledger, the sums, the releases, the settings and the keys of DIR to one FILE, and verify it.
+    """Write the ledger, the sums, the releases, the settings and the keys of DIR to one FILE, and
+    verify it.
 
-    A round may be running meanwhile. FILE holds the private keys, and only its owner can read it: keep it as safe as
-    DIR.
+    A round may be running meanwhile. FILE holds the private keys, and only its owner can read it:
+    keep it as safe as DIR.
     """
     from ridgeway.common.cli.terminal import size
     from ridgeway.coordinator.deploy.backup import back_up
 
     made = back_up(open_federation(folder), target)
     if json:
-        emit_json({"file": str(target), "bytes": target.stat().st_size, **made.model_dump(mode="json")})
+        emit_json(
+            {
+                "file": str(target),
+                "bytes": target.stat().st_size,
+                **made.model_dump(mode="json"),
+            }
+        )
         return
-    counted = count(len(made.files), "file"), f"ledger to entry {made.entries:,}", size(target.stat().st_size)
+    counted = (
+        count(len(made.files), "file"),
+        f"ledger to entry {made.entries:,}",
+        size(target.stat().st_size),
+    )
     step("wrote", str(target), *counted, "read again and verified")
 
 
 def restore(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `backup` wrote.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder to make of it.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file that `backup` wrote.")
+    ],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The new folder to make of it.")
+    ],
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR of a backup FILE; hashes, ledger, sums and releases are verified first."""
+    """Make the coordinator's folder DIR of a backup FILE; hashes, ledger, sums and releases are
+    verified first.
+    """
     from ridgeway.coordinator.deploy.backup import restore as make
 
     made = make(source, folder)
     if json:
-        emit_json({"folder": str(folder), "time": made.time, "coordinator": made.coordinator, "entries": made.entries})
+        emit_json(
+            {
+                "folder": str(folder),
+                "time": made.time,
+                "coordinator": made.coordinator,
+                "entries": made.entries,
+            }
+        )
         return
-    step("restored", str(folder), f"as of {made.time[:19]} UTC", f"ledger to entry {made.entries:,}", "verified")
-    step("first", "see that the old coordinator does not run any more: two with one key would tell two stories")
-    step("then", f"ridgeway coordinator up {folder}", f"and: ridgeway coordinator preflight {folder}")
-    step("note", "holders whose data is in a total that this copy has not got are named there, with what to do")
+    step(
+        "restored",
+        str(folder),
+        f"as of {made.time[:19]} UTC",
+        f"ledger to entry {made.entries:,}",
+        "verified",
+    )
+    step(
+        "first",
+        "see that the old coordinator does not run any more: two with one key would"
+        " tell two stories",
+    )
+    step(
+        "then",
+        f"ridgeway coordinator up {folder}",
+        f"and: ridgeway coordinator preflight {folder}",
+    )
+    step(
+        "note",
+        "holders whose data is in a total that this copy has not got are named there,"
+        " with what to do",
+    )
 
 
 def prune(
     folder: Folder,
-    keep: Annotated[int, typer.Option(help="How many releases keep their routers, the newest ones.", min=1)] = 10,
-    remove_: Annotated[bool, typer.Option("--remove", help="Take it away; without this it is only shown.")] = False,
+    keep: Annotated[
+        int,
+        typer.Option(
+            help="How many releases keep their routers, the newest ones.", min=1
+        ),
+    ] = 10,
+    remove_: Annotated[
+        bool,
+        typer.Option("--remove", help="Take it away; without this it is only shown."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show what DIR has gathered over the years and can do without, and with --remove take it away.
 
-    The ledger, every signed manifest, the sums and totals that are still needed, and the keys always stay. If the
-    coordinator is down, what Flower keeps of past runs goes too.
+    The ledger, every signed manifest, the sums and totals that are still needed, and the keys
+    always stay. If the coordinator is down, what Flower keeps of past runs goes too.
     """
     from ridgeway.common.cli.terminal import show_leftovers
     from ridgeway.coordinator.deploy.coordinator_folder import leftovers
@@ -383,7 +592,9 @@ def prune(
 
 
 def accuracy_words(evaluation: Mapping[str, Any] | None) -> str:
-    """The accuracy that a manifest tells, and where noise is in it, the interval in which it lies."""
+    """The accuracy that a manifest tells, and where noise is in it, the interval in which it
+    lies.
+    """
     if evaluation is None:
         return "not evaluated"
     words = f"{evaluation['accuracy']:.1f} %"
@@ -396,5 +607,8 @@ def open_federation(folder: Path) -> Federation:
     from ridgeway.coordinator.round.federation import SETTINGS, Federation
 
     if not (folder / SETTINGS).is_file():
-        raise InputError(f"{folder} is not a coordinator's folder; make one with: ridgeway coordinator init {folder}")
+        raise InputError(
+            f"{folder} is not a coordinator's folder; make one with: ridgeway"
+            f" coordinator init {folder}"
+        )
     return Federation(folder)

@@ -1,7 +1,4 @@
-"""ridgeway keys: who may ask a service that listens to others than this machine.
-
-Knows options and how results are shown.
-"""
+"""ridgeway keys: who may ask a service that listens to others than this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +20,10 @@ KeyScope = Literal["all", "metrics"]
 app = command_group("The API keys of `ridgeway serve`: a file of names and hashes.")
 
 KeysPath = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The file of keys, as given to `ridgeway serve --keys`.")
+    Path,
+    typer.Argument(
+        metavar="FILE", help="The file of keys, as given to `ridgeway serve --keys`."
+    ),
 ]
 KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")]
 
@@ -33,18 +33,36 @@ def add(
     file: KeysPath,
     name: KeyName,
     rate: Annotated[
-        float | None, typer.Option(help="Requests a second that this key may make. (default: serve's --rate)")
+        float | None,
+        typer.Option(
+            help="Requests a second that this key may make. (default: serve's --rate)"
+        ),
     ] = None,
-    scope: Annotated[KeyScope, typer.Option(help="What the key is for: all, or metrics (/metrics alone).")] = "all",
+    scope: Annotated[
+        KeyScope,
+        typer.Option(help="What the key is for: all, or metrics (/metrics alone)."),
+    ] = "all",
     window: Annotated[
-        str | None, typer.Option(metavar="minute|hour|day|month", help="The window of the key's budget.")
+        str | None,
+        typer.Option(
+            metavar="minute|hour|day|month", help="The window of the key's budget."
+        ),
     ] = None,
-    max_requests: Annotated[int | None, typer.Option(min=1, help="Requests in each window.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of prompts and answers in each window.")] = None,
-    max_cost: Annotated[float | None, typer.Option(help="Cost in each window, by the experts' prices.")] = None,
+    max_requests: Annotated[
+        int | None, typer.Option(min=1, help="Requests in each window.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of prompts and answers in each window."),
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="Cost in each window, by the experts' prices.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Make a key for NAME and print it, this once. The file, made if it is not there, keeps its hash alone."""
+    """Make a key for NAME and print it, this once. The file, made if it is not there, keeps its
+    hash alone.
+    """
     from ridgeway.common.http.api_keys import add_key
     from ridgeway.common.http.key_budgets import make_budget
 
@@ -55,18 +73,28 @@ def add(
     else:
         print(key)
     sys.stdout.flush()
-    step("added", name, f"to {file}; the key is shown this once; send it as Authorization: Bearer KEY")
+    step(
+        "added",
+        name,
+        f"to {file}; the key is shown this once; send it as Authorization: Bearer KEY",
+    )
 
 
 @app.command("list")
 def listed(file: KeysPath, json: Json = False) -> None:
-    """Show whose keys a file holds, their budgets, and what they have spent of them in the window that is now."""
+    """Show whose keys a file holds, their budgets, and what they have spent of them in the window
+    that is now.
+    """
     from ridgeway.common.http.api_keys import read_keys, usage_path
     from ridgeway.common.http.key_budgets import UsageBook
 
     entries = read_keys(file)
     book = UsageBook(usage_path(file)) if usage_path(file).exists() else None
-    spent = {each.name: book.spent(each.name, each.window) for each in entries if book and each.window}
+    spent = {
+        each.name: book.spent(each.name, each.window)
+        for each in entries
+        if book and each.window
+    }
     if json:
         told = {name: {"spent": asdict(usage)} for name, usage in spent.items()}
         emit_json([_shown(each) | told.get(each.name, {}) for each in entries])

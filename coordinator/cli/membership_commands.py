@@ -1,6 +1,5 @@
-"""ridgeway coordinator admit, invite, retire, remove, rollback: who takes part, and what a release holds of whom.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway coordinator admit, invite, retire, remove, rollback: who takes part, and what a release
+holds of whom.
 """
 
 from __future__ import annotations
@@ -13,7 +12,11 @@ import typer
 from ridgeway.common.base.errors import LinkDown
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import emit_json, step
-from ridgeway.coordinator.cli.federation_commands import Folder, open_federation, tell_too_few
+from ridgeway.coordinator.cli.federation_commands import (
+    Folder,
+    open_federation,
+    tell_too_few,
+)
 
 if TYPE_CHECKING:
     from ridgeway.coordinator.round.federation import Federation
@@ -22,7 +25,12 @@ if TYPE_CHECKING:
 
 def admit(
     folder: Folder,
-    card: Annotated[Path, typer.Argument(metavar="HOLDER.PUB", help="The card that the holder handed over.")],
+    card: Annotated[
+        Path,
+        typer.Argument(
+            metavar="HOLDER.PUB", help="The card that the holder handed over."
+        ),
+    ],
     name: Annotated[str, typer.Option(help="What to call the holder.")],
     json: Json = False,
 ) -> None:
@@ -38,7 +46,14 @@ def admit(
     holder = federation.ledger.admit(name, paper)
     registered = _register(federation)
     if json:
-        emit_json({"name": holder.name, "domain": holder.domain, "key": holder.key, "registered": registered})
+        emit_json(
+            {
+                "name": holder.name,
+                "domain": holder.domain,
+                "key": holder.key,
+                "registered": registered,
+            }
+        )
         return
     step("admitted", holder.name, f"domain {holder.domain}", f"key {holder.key[:12]}")
     tell_too_few(federation)
@@ -81,7 +96,10 @@ def invite(folder: Folder, json: Json = False) -> None:
 
 def retire(
     folder: Folder,
-    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The domain whose column is dropped.")],
+    domain: Annotated[
+        str,
+        typer.Argument(metavar="DOMAIN", help="The domain whose column is dropped."),
+    ],
     json: Json = False,
 ) -> None:
     """Drop DOMAIN from the router of DIR at once, without a round; later rounds leave it out."""
@@ -93,10 +111,14 @@ def retire(
 
 def remove(
     folder: Folder,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The holder to take off the roster.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The holder to take off the roster.")
+    ],
     json: Json = False,
 ) -> None:
-    """Take the holder NAME off the roster of DIR, subtract its sums exactly, erase them, and solve again."""
+    """Take the holder NAME off the roster of DIR, subtract its sums exactly, erase them, and solve
+    again.
+    """
     from ridgeway.coordinator.round.membership import remove as change
 
     federation = open_federation(folder)
@@ -109,10 +131,17 @@ def remove(
 
 def rollback(
     folder: Folder,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", help="The earlier release that is to count again.")],
+    number: Annotated[
+        int,
+        typer.Argument(
+            metavar="NUMBER", help="The earlier release that is to count again."
+        ),
+    ],
     json: Json = False,
 ) -> None:
-    """Publish the router of the earlier release NUMBER of DIR anew, under the next number; `deliver` brings it out."""
+    """Publish the router of the earlier release NUMBER of DIR anew, under the next number;
+    `deliver` brings it out.
+    """
     from ridgeway.coordinator.round.membership import rollback as change
 
     federation = open_federation(folder)
@@ -124,18 +153,46 @@ def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
     if done.note:
         step("note", done.note)
     if json:
-        release = {"number": published.number, "release": published.release} if published else None
-        facts = {"unbalanced": list(done.unbalanced), "newest_release_is_as_it_was": done.names_it}
+        release = (
+            {"number": published.number, "release": published.release}
+            if published
+            else None
+        )
+        facts = {
+            "unbalanced": list(done.unbalanced),
+            "newest_release_is_as_it_was": done.names_it,
+        }
         facts |= {"hidden_in_a_masked_total": done.hidden}
         emit_json({verb: subject, "release": release, **facts})
         return
     step(verb, subject)
     if published is not None:
-        step("release", f"{published.number:04}", published.release[:12], ", ".join(published.domains))
+        step(
+            "release",
+            f"{published.number:04}",
+            published.release[:12],
+            ", ".join(published.domains),
+        )
     if done.hidden:
-        step("note", "its sums are hidden in a masked total, so nobody can take them out of the newest release")
-        step("next", "drop its domain at once with `retire`; the next total, of new epochs, is without them")
+        step(
+            "note",
+            "its sums are hidden in a masked total, so nobody can take them out of the"
+            " newest release",
+        )
+        step(
+            "next",
+            "drop its domain at once with `retire`; the next total, of new epochs, is"
+            " without them",
+        )
     elif done.names_it:
-        step("note", "fewer than two domains are left, so no release was made: the newest one still holds its sums")
+        step(
+            "note",
+            "fewer than two domains are left, so no release was made: the newest one"
+            " still holds its sums",
+        )
     if done.unbalanced:
-        step("note", f"{', '.join(done.unbalanced)} will take over the whole mass of the domain in the next round")
+        step(
+            "note",
+            f"{', '.join(done.unbalanced)} will take over the whole mass of the domain"
+            " in the next round",
+        )

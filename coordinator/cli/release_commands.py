@@ -1,7 +1,4 @@
-"""ridgeway coordinator releases, show: what was published.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
-"""
+"""ridgeway coordinator releases, show: what was published."""
 
 from __future__ import annotations
 
@@ -12,7 +9,11 @@ import typer
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import count, emit_json, step, table
-from ridgeway.coordinator.cli.federation_commands import Folder, accuracy_words, open_federation
+from ridgeway.coordinator.cli.federation_commands import (
+    Folder,
+    accuracy_words,
+    open_federation,
+)
 
 if TYPE_CHECKING:
     from ridgeway.coordinator.round.federation import Federation
@@ -25,9 +26,17 @@ def releases(folder: Folder, json: Json = False) -> None:
     if json:
         emit_json(
             [
-                {"number": each.number, "release": each.release, "cause": each.cause, "time": each.time}
+                {
+                    "number": each.number,
+                    "release": each.release,
+                    "cause": each.cause,
+                    "time": each.time,
+                }
                 | {"mode": each.terms.mode, **_accuracy(federation, each.number)}
-                | {"domains": list(each.domains), "folder": str(federation.release_folder(each.number))}
+                | {
+                    "domains": list(each.domains),
+                    "folder": str(federation.release_folder(each.number)),
+                }
                 for each in listed
             ]
         )
@@ -44,18 +53,28 @@ def releases(folder: Folder, json: Json = False) -> None:
         ]
         for each in listed
     ]
-    table(["release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains"], rows, numbers_from=7)
+    table(
+        ["release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains"],
+        rows,
+        numbers_from=7,
+    )
 
 
 def _accuracy(federation: Federation, number: int) -> dict[str, Any]:
     evaluation = federation.manifest(number)["evaluation"] or {}
-    return {"accuracy": evaluation.get("accuracy"), "interval": evaluation.get("interval")}
+    return {
+        "accuracy": evaluation.get("accuracy"),
+        "interval": evaluation.get("interval"),
+    }
 
 
 def show(
     folder: Folder,
     number: Annotated[
-        int | None, typer.Argument(metavar="[NUMBER]", help="Which release; the newest if left out.")
+        int | None,
+        typer.Argument(
+            metavar="[NUMBER]", help="Which release; the newest if left out."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -64,22 +83,43 @@ def show(
     newest = federation.newest
     if newest is None:
         raise InputError(f"{folder} has no release yet; run a round first")
-    if number is not None and number not in {each.number for each in federation.ledger.standing().releases}:
-        raise InputError(f"{folder} has no release {number}; its newest is {newest.number}")
+    if number is not None and number not in {
+        each.number for each in federation.ledger.standing().releases
+    }:
+        raise InputError(
+            f"{folder} has no release {number}; its newest is {newest.number}"
+        )
     number = number or newest.number
     manifest = federation.manifest(number)
     if json:
         emit_json(manifest)
         return
     selector = manifest["selector"]
-    rule = selector["name"] + (f" k={selector['k']}" if selector["name"] == "entropy" else "")
+    rule = selector["name"] + (
+        f" k={selector['k']}" if selector["name"] == "entropy" else ""
+    )
     step("release", f"{number:04}", str(federation.release_folder(number)))
-    step("cohort", count(manifest["cohort"]["holders"], "holder"), ", ".join(manifest["domains"]))
+    step(
+        "cohort",
+        count(manifest["cohort"]["holders"], "holder"),
+        ", ".join(manifest["domains"]),
+    )
     normalised = "columns normalised" if manifest["normalise_columns"] else ""
     if privacy := manifest.get("privacy"):
-        step("privacy", privacy["mode"], f"ε {privacy['epsilon']:g}", f"δ {privacy['delta']:g}", privacy["adjacency"])
+        step(
+            "privacy",
+            privacy["mode"],
+            f"ε {privacy['epsilon']:g}",
+            f"δ {privacy['delta']:g}",
+            privacy["adjacency"],
+        )
         step("says", privacy["sentence"])
-    step("chosen", rule if privacy else f"λ {manifest['ridge']['value']:g}", "" if privacy else rule, normalised)
+    step(
+        "chosen",
+        rule if privacy else f"λ {manifest['ridge']['value']:g}",
+        "" if privacy else rule,
+        normalised,
+    )
     show_held_out(federation, number)
 
 
@@ -93,4 +133,8 @@ def show_held_out(federation: Federation, number: int) -> None:
         return
     if "interval" in figures:
         step("accuracy", accuracy_words(figures), "the counts below have noise in them")
-    show_evaluation(Evaluation(tuple(figures["order"]), tuple(tuple(row) for row in figures["confusion"])))
+    show_evaluation(
+        Evaluation(
+            tuple(figures["order"]), tuple(tuple(row) for row in figures["confusion"])
+        )
+    )

@@ -1,6 +1,5 @@
-"""ridgeway coordinator preflight, round, schedule, deliver: what an operator asks all holders for.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
+"""ridgeway coordinator preflight, round, schedule, deliver: what an operator asks all holders
+for.
 """
 
 from __future__ import annotations
@@ -12,8 +11,18 @@ import typer
 
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.cli.options import Json, ModeOption, check_mode
-from ridgeway.common.cli.terminal import emit_json, stamped_steps, step, stop_on_signal, table
-from ridgeway.coordinator.cli.federation_commands import NOT_AS_WISHED, Folder, open_federation
+from ridgeway.common.cli.terminal import (
+    emit_json,
+    stamped_steps,
+    step,
+    stop_on_signal,
+    table,
+)
+from ridgeway.coordinator.cli.federation_commands import (
+    NOT_AS_WISHED,
+    Folder,
+    open_federation,
+)
 from ridgeway.coordinator.cli.release_commands import show_held_out
 from ridgeway.coordinator.round.progress import (
     AnswerRefused,
@@ -26,22 +35,33 @@ from ridgeway.coordinator.round.progress import (
 
 RunsBundle = Annotated[
     str | None,
-    typer.Option(metavar="HASH", help="Run this bundle, whoever refuses it; else the one that the fewest refuse."),
+    typer.Option(
+        metavar="HASH",
+        help=(
+            "Run this bundle, whoever refuses it; else the one that the fewest refuse."
+        ),
+    ),
 ]
 
 
 def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> None:
-    """Ask every holder of DIR what would keep it from a round, and say what each has to do. Opens nothing.
+    """Ask every holder of DIR what would keep it from a round, and say what each has to do. Opens
+    nothing.
 
-    Nobody reads a corpus for it. The exit code is 0 if nothing is in the way, 1 if something is, and 2 if holders
-    could not be asked.
+    Nobody reads a corpus for it. The exit code is 0 if nothing is in the way, 1 if something is,
+    and 2 if holders could not be asked.
     """
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import tell_event
     from ridgeway.coordinator.round.masked_round import too_few_on_roster
     from ridgeway.coordinator.round.progress import OperatorNote
-    from ridgeway.coordinator.round.remedies import BUNDLE, CHECKED, EPOCH_USED, REMEDIES
+    from ridgeway.coordinator.round.remedies import (
+        BUNDLE,
+        CHECKED,
+        EPOCH_USED,
+        REMEDIES,
+    )
     from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = open_federation(folder)
@@ -64,17 +84,36 @@ def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> 
             }
             for each in holders
         ]
-        facts = {"clear": is_clear, "mode": mode, "sentence": MODE_SENTENCES[mode], "bundle": runs}
+        facts = {
+            "clear": is_clear,
+            "mode": mode,
+            "sentence": MODE_SENTENCES[mode],
+            "bundle": runs,
+        }
         emit_json({**facts, "too_few": too_few, "holders": rows})
     else:
         step("mode", mode, MODE_SENTENCES[mode])
-        table(["holder", "domain", *CHECKED], [_marks(each) for each in holders], numbers_from=2 + len(CHECKED))
+        table(
+            ["holder", "domain", *CHECKED],
+            [_marks(each) for each in holders],
+            numbers_from=2 + len(CHECKED),
+        )
         for each in holders:
             for code, names in each.obstacles:
                 about = f"{code}: {', '.join(names)}" if names else code
-                step("next", each.name, about, REMEDIES.get(code, ""), f"bundle {runs}" if code == BUNDLE else "")
+                step(
+                    "next",
+                    each.name,
+                    about,
+                    REMEDIES.get(code, ""),
+                    f"bundle {runs}" if code == BUNDLE else "",
+                )
                 if code == EPOCH_USED:
-                    step("", f"{each.name} waits for its next epoch: {_where_its_data_is(each)}")
+                    step(
+                        "",
+                        f"{each.name} waits for its next epoch:"
+                        f" {_where_its_data_is(each)}",
+                    )
         if too_few:
             step("note", too_few)
         if is_clear:
@@ -92,11 +131,16 @@ def _where_its_data_is(checked: HolderChecked) -> str:
 def _explained(checked: HolderChecked) -> list[dict[str, Any]]:
     from ridgeway.coordinator.round.remedies import REMEDIES
 
-    return [{"code": code, "names": names, "remedy": REMEDIES.get(code)} for code, names in checked.obstacles]
+    return [
+        {"code": code, "names": names, "remedy": REMEDIES.get(code)}
+        for code, names in checked.obstacles
+    ]
 
 
 def _marks(checked: HolderChecked) -> list[str]:
-    """A row of the table: what holds, what does not, and what could not be asked because of that."""
+    """A row of the table: what holds, what does not, and what could not be asked because of
+    that.
+    """
     from ridgeway.coordinator.round.remedies import CHECKED, check_of
 
     failed = [check_of(code) for code, _ in checked.obstacles]
@@ -107,15 +151,24 @@ def _marks(checked: HolderChecked) -> list[str]:
 
 AcceptWorse = Annotated[
     list[str] | None,
-    typer.Option(metavar="DOMAIN", help="Publish though this domain is routed worse than before; may be repeated."),
+    typer.Option(
+        metavar="DOMAIN",
+        help="Publish though this domain is routed worse than before; may be repeated.",
+    ),
 ]
 AcceptUnevaluated = Annotated[
     list[str] | None,
-    typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain has counted; may be repeated."),
+    typer.Option(
+        metavar="DOMAIN",
+        help="Publish though no holder of this domain has counted; may be repeated.",
+    ),
 ]
 AllowMissing = Annotated[
     list[str] | None,
-    typer.Option(metavar="DOMAIN", help="Publish though no holder of this domain is there; may be repeated."),
+    typer.Option(
+        metavar="DOMAIN",
+        help="Publish though no holder of this domain is there; may be repeated.",
+    ),
 ]
 
 
@@ -126,22 +179,33 @@ def round_(
     accept_unevaluated: AcceptUnevaluated = None,
     allow_missing: AllowMissing = None,
     even_unchanged: Annotated[
-        bool, typer.Option("--even-unchanged", help="Evaluate and publish though nothing has changed.")
+        bool,
+        typer.Option(
+            "--even-unchanged", help="Evaluate and publish though nothing has changed."
+        ),
     ] = False,
-    times: Annotated[bool, typer.Option("--times", help="Begin every line with its time, for a log.")] = False,
+    times: Annotated[
+        bool, typer.Option("--times", help="Begin every line with its time, for a log.")
+    ] = False,
     bundle: RunsBundle = None,
     json: Json = False,
 ) -> None:
-    """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish, deliver.
+    """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish,
+    deliver.
 
-    The mode stands in coordinator.toml; --mode says it for this round, and holders refuse those that they have not
-    agreed to. A router that is worse than the newest release on a domain's held-out text is not published unless
+    The mode stands in coordinator.toml; --mode says it for this round, and holders refuse those
+    that they have not
+    agreed to. A router that is worse than the newest release on a domain's held-out text is not
+    published unless
     --accept-worse names that domain; nor is one that no holder of a domain has counted for, unless
-    --accept-unevaluated names it; nor one that would lose a domain of the newest release, because its holders are away
-    or refuse, unless --allow-missing names it. If no sums and no settings have changed since the newest release, it
+    --accept-unevaluated names it; nor one that would lose a domain of the newest release, because
+    its holders are away
+    or refuse, unless --allow-missing names it. If no sums and no settings have changed since the
+    newest release, it
     stands, unless --even-unchanged asks for another.
 
-    The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released": false}.
+    The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released":
+    false}.
     """
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import Narrator
@@ -152,7 +216,10 @@ def round_(
     worse, missing = tuple(accept_worse or ()), tuple(allow_missing or ())
     unevaluated = tuple(accept_unevaluated or ())
     if unknown := {*worse, *missing, *unevaluated} - domains:
-        raise InputError(f"there is no domain {min(unknown)!r}; there are {', '.join(sorted(domains))}")
+        raise InputError(
+            f"there is no domain {min(unknown)!r}; there are"
+            f" {', '.join(sorted(domains))}"
+        )
     told: list[Event] = []
     tell = Narrator()
 
@@ -186,9 +253,20 @@ def round_(
                 "unchanged": any(isinstance(each, ReleaseStands) for each in told),
                 "domains": list(newest.domains),
                 "evaluation": federation.manifest(newest.number)["evaluation"],
-                "absent": sorted({name for each in told if isinstance(each, HoldersAbsent) for name in each.names}),
-                "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
-                "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
+                "absent": sorted(
+                    {
+                        name
+                        for each in told
+                        if isinstance(each, HoldersAbsent)
+                        for name in each.names
+                    }
+                ),
+                "refused": [
+                    asdict(each) for each in told if isinstance(each, AnswerRefused)
+                ],
+                "exchanges": [
+                    asdict(each) for each in told if isinstance(each, ExchangeDone)
+                ],
                 "folder": str(federation.release_folder(newest.number)),
             }
         )
@@ -198,15 +276,29 @@ def round_(
 
 def schedule(
     folder: Folder,
-    line: Annotated[str, typer.Argument(metavar="CRON", help="When: minute, hour, day, month, weekday, in UTC.")],
+    line: Annotated[
+        str,
+        typer.Argument(
+            metavar="CRON", help="When: minute, hour, day, month, weekday, in UTC."
+        ),
+    ],
     min_changed: Annotated[
-        int, typer.Option(help="The fewest holders that must be new or have changed since the newest release.", min=0)
+        int,
+        typer.Option(
+            help=(
+                "The fewest holders that must be new or have changed since the newest"
+                " release."
+            ),
+            min=0,
+        ),
     ] = 0,
 ) -> None:
-    """Run rounds in DIR at fixed times, such as "0 3 * * 0" for Sundays at 3:00 UTC, until you stop it with Ctrl-C.
+    """Run rounds in DIR at fixed times, such as "0 3 * * 0" for Sundays at 3:00 UTC, until you stop
+    it with Ctrl-C.
 
-    `coordinator up` must run beside it. If something stands in the way of a round, or if fewer than --min-changed
-    holders have changed, a line says so, nothing is opened, and the next time is waited for.
+    `coordinator up` must run beside it. If something stands in the way of a round, or if fewer than
+    --min-changed holders have changed, a line says so, nothing is opened, and the next time is
+    waited for.
     """
     from ridgeway.coordinator.deploy.schedule import keep_schedule
     from ridgeway.coordinator.deploy.supervisor import run_work
@@ -214,7 +306,11 @@ def schedule(
     from ridgeway.coordinator.round.run_order import RunOrder
 
     def work() -> None:
-        run_work(open_federation(folder), RunOrder(work="round", min_changed=min_changed), Narrator())
+        run_work(
+            open_federation(folder),
+            RunOrder(work="round", min_changed=min_changed),
+            Narrator(),
+        )
 
     open_federation(folder)
     with stamped_steps(True), stop_on_signal() as stopped:

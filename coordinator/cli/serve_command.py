@@ -1,7 +1,4 @@
-"""ridgeway serve: routing, the gateway and the page over HTTP.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
-"""
+"""ridgeway serve: routing, the gateway and the page over HTTP."""
 
 from __future__ import annotations
 
@@ -36,38 +33,95 @@ if TYPE_CHECKING:
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["error", "warning", "info"]
 
-RELEASE_HELP = "The folder of a release, or a coordinator's folder or its releases/: then the newest."
-LEVEL_HELP = "error, warning, or info: with a line for each request, without what it asks."
-ServedRelease = Annotated[Path, typer.Argument(metavar="RELEASE", envvar="RIDGEWAY_SERVE_RELEASE", help=RELEASE_HELP)]
+RELEASE_HELP = (
+    "The folder of a release, or a coordinator's folder or its releases/: then the"
+    " newest."
+)
+LEVEL_HELP = (
+    "error, warning, or info: with a line for each request, without what it asks."
+)
+ServedRelease = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RELEASE", envvar="RIDGEWAY_SERVE_RELEASE", help=RELEASE_HELP
+    ),
+]
 ExpertsPath = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Which expert answers for which domain: see docs/serving.md.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Which expert answers for which domain: see docs/serving.md.",
+    ),
 ]
 ComparedRelease = Annotated[
-    Path | None, typer.Option(metavar="RELEASE", help="A second release, to see on the page what it decides.")
+    Path | None,
+    typer.Option(
+        metavar="RELEASE", help="A second release, to see on the page what it decides."
+    ),
 ]
 CostWeight = Annotated[
-    float | None, typer.Option(min=0, help="The weight of cost when an expert is chosen. (default: as --experts)")
+    float | None,
+    typer.Option(
+        min=0,
+        help="The weight of cost when an expert is chosen. (default: as --experts)",
+    ),
 ]
 UnixSocket = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A Unix socket to listen on, in place of a port.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="A Unix socket to listen on, in place of a port."
+    ),
 ]
 Drain = Annotated[
-    float, typer.Option(min=0, help="Seconds that requests under way have on SIGTERM, which readiness tells first.")
+    float,
+    typer.Option(
+        min=0,
+        help=(
+            "Seconds that requests under way have on SIGTERM, which readiness tells"
+            " first."
+        ),
+    ),
 ]
-KeepAlive = Annotated[float, typer.Option(min=0, help="Seconds that an idle connection is kept open.")]
-Workers = Annotated[int, typer.Option(min=1, max=256, help="Processes that serve; SIGHUP renews them.")]
-Threshold = Annotated[float | None, typer.Option(help="Abstain below this confidence; 0: never.")]
-Fallback = Annotated[str | None, typer.Option(help="Where prompts go when the router abstains.")]
+KeepAlive = Annotated[
+    float, typer.Option(min=0, help="Seconds that an idle connection is kept open.")
+]
+Workers = Annotated[
+    int, typer.Option(min=1, max=256, help="Processes that serve; SIGHUP renews them.")
+]
+Threshold = Annotated[
+    float | None, typer.Option(help="Abstain below this confidence; 0: never.")
+]
+Fallback = Annotated[
+    str | None, typer.Option(help="Where prompts go when the router abstains.")
+]
 DriftShare = Annotated[
-    float | None, typer.Option(help="Alarm above this share of low-confidence prompts. (default: by the release)")
+    float | None,
+    typer.Option(
+        help=(
+            "Alarm above this share of low-confidence prompts. (default: by the"
+            " release)"
+        )
+    ),
 ]
 MaxBody = Annotated[float, typer.Option(help="The longest body of a request, in MiB.")]
-MaxRequests = Annotated[int, typer.Option(min=1, help="Requests that are served at once.")]
-MaxHeld = Annotated[float, typer.Option(help="The most that bodies and answers under way hold together, in MiB.")]
-AllowOrigin = Annotated[
-    list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may ask: https://app.example.com")
+MaxRequests = Annotated[
+    int, typer.Option(min=1, help="Requests that are served at once.")
 ]
-LogFormatWord = Annotated[LogFormat, typer.Option(help="How the log is written: text or json.")]
+MaxHeld = Annotated[
+    float,
+    typer.Option(
+        help="The most that bodies and answers under way hold together, in MiB."
+    ),
+]
+AllowOrigin = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ORIGIN", help="A site whose pages may ask: https://app.example.com"
+    ),
+]
+LogFormatWord = Annotated[
+    LogFormat, typer.Option(help="How the log is written: text or json.")
+]
 LogLevelWord = Annotated[LogLevel, typer.Option(help=LEVEL_HELP)]
 
 
@@ -100,10 +154,11 @@ def serve(
     log_format: LogFormatWord = "text",
     log_level: LogLevelWord = "warning",
 ) -> None:
-    """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that shows why.
+    """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that
+    shows why.
 
-    RELEASE is the folder of a release, or a coordinator's folder or its releases/: then the newest release, and those
-    with higher numbers that follow it.
+    RELEASE is the folder of a release, or a coordinator's folder or its releases/: then the newest
+    release, and those with higher numbers that follow it.
     """
     from ridgeway.common.http.access_rules import make_rules
     from ridgeway.common.http.server import Address, bind_sockets, find_certificate
@@ -120,10 +175,17 @@ def serve(
         origins=allow_origin or (),
         tls=tls_cert is not None,
     )
-    changes = {name: value for name, value in (("threshold", threshold), ("fallback", fallback)) if value is not None}
+    changes = {
+        name: value
+        for name, value in (("threshold", threshold), ("fallback", fallback))
+        if value is not None
+    }
     source = SourceOptions(release, key, model, device, changes, drift_share, compare)
     times = drain, keep_alive, log_format, log_level
-    _run(ServeOptions(source, experts, mu, address, rules, bind_sockets(address), times), workers)
+    _run(
+        ServeOptions(source, experts, mu, address, rules, bind_sockets(address), times),
+        workers,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +203,9 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What a process that serves is given. times: seconds to drain and to keep alive, then the log's form and level."""
+    """What a process that serves is given. times: seconds to drain and to keep alive, then the
+    log's form and level.
+    """
 
     source: SourceOptions
     experts: Path | None
@@ -160,7 +224,9 @@ def _run(options: ServeOptions, workers: int) -> None:
         _serve_here(options, None)
         return
     with shared_folder() as folder:
-        code = Supervisor(workers, lambda worker: _serve_here(options, worker), folder).run()
+        code = Supervisor(
+            workers, lambda worker: _serve_here(options, worker), folder
+        ).run()
     if code:
         raise typer.Exit(code)
 
@@ -177,7 +243,10 @@ def _serve_here(options: ServeOptions, worker: ServingWorker | None) -> None:
     if address.certificate is not None:
         service.watchers.append(address.certificate.watch)
     elif not is_loopback(address.host):
-        step("note", "without --tls-cert and --tls-key, keys and prompts travel unencrypted")
+        step(
+            "note",
+            "without --tls-cert and --tls-key, keys and prompts travel unencrypted",
+        )
     step("serving", address.url)
     if worker is not None:
         rules = replace(rules, rates=worker.rates)
@@ -188,11 +257,16 @@ def _serve_here(options: ServeOptions, worker: ServingWorker | None) -> None:
     run(app, options.sockets, address.certificate, *options.times, *started)
 
 
-def _parts(options: ServeOptions, shared: Path | None) -> tuple[RoutingService, Gateway | None]:
+def _parts(
+    options: ServeOptions, shared: Path | None
+) -> tuple[RoutingService, Gateway | None]:
     """The release that is served, and the experts behind it."""
     from ridgeway.common.experts.experts_file import find_experts
     from ridgeway.coordinator.serve.gateway.gateway import Gateway
-    from ridgeway.coordinator.serve.routing.current_release import ReleaseSource, find_release
+    from ridgeway.coordinator.serve.routing.current_release import (
+        ReleaseSource,
+        find_release,
+    )
     from ridgeway.coordinator.serve.routing.drift import DriftSettings
     from ridgeway.coordinator.serve.routing.routing_service import RoutingService
     from ridgeway.coordinator.serve.tracing import find_tracing
@@ -201,21 +275,39 @@ def _parts(options: ServeOptions, shared: Path | None) -> tuple[RoutingService, 
     known = find_experts(options.experts, options.mu)
     folder = find_release(asked.release)
     check = known.check if known else None
-    source = ReleaseSource(folder, asked.key, asked.model, asked.device, check, asked.changes)
+    source = ReleaseSource(
+        folder, asked.key, asked.model, asked.device, check, asked.changes
+    )
     drift = DriftSettings(share=asked.drift_share)
     other = (
-        ReleaseSource(find_release(asked.compare), asked.key, asked.model, asked.device).open()
+        ReleaseSource(
+            find_release(asked.compare), asked.key, asked.model, asked.device
+        ).open()
         if asked.compare
         else None
     )
     service = RoutingService(source, drift, tracing=find_tracing(), compared=other)
     served = service.current.served
-    step("release", served.id[:12], f"{len(served.router.domains)} domains", ", ".join(served.router.domains))
+    step(
+        "release",
+        served.id[:12],
+        f"{len(served.router.domains)} domains",
+        ", ".join(served.router.domains),
+    )
     if other is not None:
-        step("compared", other.id[:12], f"{len(other.router.domains)} domains", ", ".join(other.router.domains))
+        step(
+            "compared",
+            other.id[:12],
+            f"{len(other.router.domains)} domains",
+            ", ".join(other.router.domains),
+        )
     gateway = Gateway(service, known, shared=shared) if known else None
     if gateway is not None:
-        step("experts", count(len(gateway.states()), "expert"), ", ".join(gateway.states()))
+        step(
+            "experts",
+            count(len(gateway.states()), "expert"),
+            ", ".join(gateway.states()),
+        )
         for words in gateway.notes():
             step("note", words)
     return service, gateway

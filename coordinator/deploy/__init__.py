@@ -1,1 +1,3 @@
-"""The operator's deployment: its folder, the SuperLink and the proxy before it, certificates, supervision."""
+"""The operator's deployment: its folder, the SuperLink and the proxy before it, certificates,
+supervision.
+"""

@@ -1,7 +1,7 @@
-"""The operator's own certificate authority, and the certificate under which holders reach the coordinator.
+"""The operator's own certificate authority, and the certificate under which holders reach the
+coordinator.
 
-Knows the cryptography package and four files: ca.crt (holders get a copy), ca.key, server.crt, server.key.
-Knows nothing of Flower. Private keys are readable by their owner only, and replaced only by renewal.
+ Private keys are readable by their owner only, and replaced only by renewal.
 """
 
 from __future__ import annotations
@@ -28,15 +28,22 @@ WARNING_DAYS = 60
 ALWAYS = ("localhost", "127.0.0.1")
 """The names under which the coordinator's own processes reach each other."""
 
-HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
+HOST = re.compile(
+    r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
+)
 
 
 def create_authority(folder: Path, hosts: Sequence[str]) -> None:
-    """Make the authority and a first server certificate for these names and addresses. Nothing is overwritten."""
+    """Make the authority and a first server certificate for these names and addresses. Nothing is
+    overwritten.
+    """
     _names(hosts)  # a wrong one is refused before anything is written
     for name in ("ca.crt", "ca.key", "server.crt", "server.key"):
         if (folder / name).exists():
-            raise CertificateError(f"{folder / name} exists already; keys and certificates are never overwritten")
+            raise CertificateError(
+                f"{folder / name} exists already; keys and certificates are never"
+                " overwritten"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     write_key(folder / "ca.key", _pem(key))
@@ -45,36 +52,62 @@ def create_authority(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def renew_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
-    """Replace the server's key and certificate, key first; holders keep their ca.crt. Holds from a restart on."""
+    """Replace the server's key and certificate, key first; holders keep their ca.crt. Holds from a
+    restart on.
+    """
     authority = _read_certificate(folder / "ca.crt")
     signer = _read_key(folder / "ca.key")
     if authority.public_key() != signer.public_key():
-        raise CertificateError(f"ca.key and ca.crt in {folder} do not belong together; restore both from one backup")
+        raise CertificateError(
+            f"ca.key and ca.crt in {folder} do not belong together; restore both from"
+            " one backup"
+        )
     key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Ridgeway coordinator")])
-    builder = _builder(subject, authority.subject, key.public_key(), signer.public_key(), SERVER_DAYS)
-    builder = builder.add_extension(x509.SubjectAlternativeName(_names(hosts)), critical=False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    certificate = builder.add_extension(_usage(authority=False), critical=True).sign(signer, hashes.SHA384())
+    subject = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, "Ridgeway coordinator")]
+    )
+    builder = _builder(
+        subject, authority.subject, key.public_key(), signer.public_key(), SERVER_DAYS
+    )
+    builder = builder.add_extension(
+        x509.SubjectAlternativeName(_names(hosts)), critical=False
+    )
+    builder = builder.add_extension(
+        x509.BasicConstraints(ca=False, path_length=None), critical=True
+    )
+    builder = builder.add_extension(
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+    )
+    certificate = builder.add_extension(_usage(authority=False), critical=True).sign(
+        signer, hashes.SHA384()
+    )
     write_whole(folder / "server.key", _pem(key), private=True)
     _write_certificate(folder / "server.crt", certificate)
 
 
 def renew_authority(folder: Path, *, new_key: bool = False) -> None:
-    """Replace ca.crt by one that ends later. Under the same key, what the old one vouches for holds under both.
+    """Replace ca.crt by one that ends later. Under the same key, what the old one vouches for holds
+    under both.
 
-    new_key: give the authority another key as well; the server's certificate must be renewed after this.
+    new_key: give the authority another key as well; the server's certificate must be renewed after
+             this.
     """
     if new_key:
-        write_whole(folder / "ca.key", _pem(ec.generate_private_key(ec.SECP384R1())), private=True)
+        write_whole(
+            folder / "ca.key",
+            _pem(ec.generate_private_key(ec.SECP384R1())),
+            private=True,
+        )
     _write_certificate(folder / "ca.crt", _authority(_read_key(folder / "ca.key")))
 
 
 def certificate_ends(folder: Path) -> dict[str, datetime]:
     """When the server's certificate and that of the authority end."""
     files = {"server": "server.crt", "authority": "ca.crt"}
-    return {name: _read_certificate(folder / file).not_valid_after_utc for name, file in files.items()}
+    return {
+        name: _read_certificate(folder / file).not_valid_after_utc
+        for name, file in files.items()
+    }
 
 
 def ending_certificates(folder: Path, now: datetime) -> list[str]:
@@ -83,8 +116,17 @@ def ending_certificates(folder: Path, now: datetime) -> list[str]:
     for name, end in certificate_ends(folder).items():
         days = (end - now) // timedelta(days=1)
         if days <= WARNING_DAYS:
-            when = f"ends in {days} days, on" if days > 0 else "ends within a day, on" if end > now else "ended on"
-            words.append(f"the certificate of the {name} {when} {end:%Y-%m-%d}; {_remedy(folder, name)}")
+            when = (
+                f"ends in {days} days, on"
+                if days > 0
+                else "ends within a day, on"
+                if end > now
+                else "ended on"
+            )
+            words.append(
+                f"the certificate of the {name} {when} {end:%Y-%m-%d};"
+                f" {_remedy(folder, name)}"
+            )
     return words
 
 
@@ -95,69 +137,119 @@ def check_certificates(folder: Path, address: str, now: datetime) -> None:
         begin, end = found.not_valid_before_utc, found.not_valid_after_utc
         if end <= now:
             raise CertificateError(
-                f"the certificate of the {name} ended on {end:%Y-%m-%d}, so no holder would connect; "
-                + _remedy(folder, name)
+                f"the certificate of the {name} ended on {end:%Y-%m-%d}, so no holder"
+                " would connect; " + _remedy(folder, name)
             )
         if begin > now:
             raise CertificateError(
-                f"the certificate of the {name} holds from {begin:%Y-%m-%d} on, and this machine's clock says "
-                f"{now:%Y-%m-%d}; set the clock, or renew it: {_remedy(folder, name)}"
+                f"the certificate of the {name} holds from {begin:%Y-%m-%d} on, and"
+                f" this machine's clock says {now:%Y-%m-%d}; set the clock, or renew"
+                f" it: {_remedy(folder, name)}"
             )
     host = address.rpartition(":")[0].lower()
     served = _read_certificate(folder / "server.crt")
-    if _name(host) not in served.extensions.get_extension_for_class(x509.SubjectAlternativeName).value:
+    if (
+        _name(host)
+        not in served.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
+    ):
         raise CertificateError(
-            f"the server's certificate does not name {host}, the host of `address` in coordinator.toml, so no holder "
-            f"would connect; {_remedy(folder, 'server')}"
+            f"the server's certificate does not name {host}, the host of `address` in"
+            " coordinator.toml, so no holder would connect;"
+            f" {_remedy(folder, 'server')}"
         )
 
 
 def _remedy(folder: Path, name: str) -> str:
-    return f"run: ridgeway coordinator renew {folder.parent}" + (" --authority" if name == "authority" else "")
+    return f"run: ridgeway coordinator renew {folder.parent}" + (
+        " --authority" if name == "authority" else ""
+    )
 
 
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
     """The names of a certificate, each once, localhost always among them."""
-    return [_name(host) for host in dict.fromkeys((*(host.strip().lower() for host in hosts), *ALWAYS))]
+    return [
+        _name(host)
+        for host in dict.fromkeys((*(host.strip().lower() for host in hosts), *ALWAYS))
+    ]
 
 
 def _name(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host.removeprefix("[").removesuffix("]")))
+        return x509.IPAddress(
+            ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        )
     except ValueError:
         pass
     if not HOST.fullmatch(host):
-        raise CertificateError(f"{host!r} is neither a host name nor an address; give names as holders will type them")
+        raise CertificateError(
+            f"{host!r} is neither a host name nor an address; give names as holders"
+            " will type them"
+        )
     return x509.DNSName(host)
 
 
 def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Ridgeway coordinator authority")])
+    subject = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, "Ridgeway coordinator authority")]
+    )
     builder = _builder(subject, subject, key.public_key(), key.public_key(), CA_DAYS)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return builder.add_extension(_usage(authority=True), critical=True).sign(key, hashes.SHA384())
+    builder = builder.add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
+    return builder.add_extension(_usage(authority=True), critical=True).sign(
+        key, hashes.SHA384()
+    )
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, signer: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePublicKey,
+    days: int,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(hours=1))
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+    )
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(
+        now - timedelta(hours=1)
+    )
     builder = builder.not_valid_after(now + timedelta(days=days))
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    return builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    builder = builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key), critical=False
+    )
+    return builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False
+    )
 
 
 def _usage(*, authority: bool) -> x509.KeyUsage:
-    never = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    never = (
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+    )
     usual = dict.fromkeys((*never, "encipher_only", "decipher_only"), False)
-    return x509.KeyUsage(digital_signature=not authority, key_cert_sign=authority, crl_sign=authority, **usual)
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        **usual,
+    )
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
 
 
@@ -169,7 +261,9 @@ def _read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
-        raise CertificateError(f"there is no certificate {path}; set up the coordinator's folder first") from None
+        raise CertificateError(
+            f"there is no certificate {path}; set up the coordinator's folder first"
+        ) from None
     except ValueError as error:
         raise CertificateError(f"{path} is not a certificate in PEM form") from error
 
@@ -178,9 +272,13 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
-        raise CertificateError(f"there is no key {path}; a certificate can be renewed only where it lies") from None
+        raise CertificateError(
+            f"there is no key {path}; a certificate can be renewed only where it lies"
+        ) from None
     except (ValueError, TypeError) as error:
         raise CertificateError(f"{path} is not a private key in PEM form") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise CertificateError(f"{path} holds a key of another kind than this authority makes")
+        raise CertificateError(
+            f"{path} holds a key of another kind than this authority makes"
+        )
     return key

@@ -1,9 +1,10 @@
-"""A coordinator's folder in one file, and back: taken while it runs, verified when it is written and when it is read.
+"""A coordinator's folder in one file, and back: taken while it runs, verified when it is written
+and when it is read.
 
-The file is a tar archive that only its owner can read: it holds the private keys. `backup.json`, its first member,
-names every other with its SHA-256. The ledger is copied by SQLite's own backup, at one moment; then every file that
-this copy names. What Flower keeps is left out: `coordinator up` makes it anew from the ledger. Knows files; knows no
-process.
+The file is a tar archive that only its owner can read: it holds the private keys. `backup.json`,
+its first member, names every other with its SHA-256. The ledger is copied by SQLite's own backup,
+at one moment; then every file that this copy names. What Flower keeps is left out: `coordinator up`
+makes it anew from the ledger.
 """
 
 from __future__ import annotations
@@ -38,7 +39,17 @@ MANIFEST = "backup.json"
 LEDGER = "ledger.db"
 SINGLE_FILES = (
     *("coordinator.toml", KEY, f"{KEY}.next", "changes.txt", PRIOR),
-    *(f"link/{name}" for name in ("ca.crt", "ca.key", "server.crt", "server.key", "notice.json", "bundles.json")),
+    *(
+        f"link/{name}"
+        for name in (
+            "ca.crt",
+            "ca.key",
+            "server.crt",
+            "server.key",
+            "notice.json",
+            "bundles.json",
+        )
+    ),
 )
 """Those that are there are taken."""
 MAX_ATTEMPTS = 5
@@ -46,7 +57,9 @@ PIECE_BYTES = 1 << 20
 
 
 class BackupManifest(Record):
-    """What a backup holds. entries: how far its ledger goes, which is how far a restored coordinator remembers."""
+    """What a backup holds. entries: how far its ledger goes, which is how far a restored
+    coordinator remembers.
+    """
 
     format: Literal["ridgeway.backup"] = "ridgeway.backup"
     version: Literal[1] = 1
@@ -59,9 +72,13 @@ class BackupManifest(Record):
 def back_up(federation: Federation, target: Path) -> BackupManifest:
     """Write a backup and verify it as a restore would. A round may be running meanwhile."""
     if target.exists():
-        raise InputError(f"{target} exists already, and no backup is overwritten; name a new file")
+        raise InputError(
+            f"{target} exists already, and no backup is overwritten; name a new file"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as place:
+    with tempfile.TemporaryDirectory(
+        dir=target.parent, prefix=f".{target.name}."
+    ) as place:
         draft = _gathered(federation, Path(place))
         manifest = BackupManifest(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -69,8 +86,13 @@ def back_up(federation: Federation, target: Path) -> BackupManifest:
             entries=_verified(draft)["entries"],
             files={name: sha256_of_file(draft / name) for name in _names(draft)},
         )
-        with whole_file(target, private=True) as file, tarfile.open(fileobj=file, mode="w") as archive:
-            write_whole(draft / MANIFEST, canonical_json(manifest.model_dump(mode="json")))
+        with (
+            whole_file(target, private=True) as file,
+            tarfile.open(fileobj=file, mode="w") as archive,
+        ):
+            write_whole(
+                draft / MANIFEST, canonical_json(manifest.model_dump(mode="json"))
+            )
             for name in (MANIFEST, *manifest.files):
                 archive.add(draft / name, name, filter=_private)
         try:
@@ -94,22 +116,32 @@ def restore(source: Path, folder: Path) -> BackupManifest:
 
 
 def _gathered(federation: Federation, place: Path) -> Path:
-    """A copy of all that counts. Sums that a round erases while they are copied are looked for in a later ledger."""
+    """A copy of all that counts. Sums that a round erases while they are copied are looked for in a
+    later ledger.
+    """
     for attempt in range(MAX_ATTEMPTS):
         draft = place / str(attempt)
         draft.mkdir()
         try:
             _copy_ledger(federation.folder / LEDGER, draft / LEDGER)
             for name in _named(federation.folder, draft):
-                write_whole(draft / name, (federation.folder / name).read_bytes(), private=True)
+                write_whole(
+                    draft / name, (federation.folder / name).read_bytes(), private=True
+                )
             return draft
         except FileNotFoundError as error:
             missing = error
-    raise InputError(f"{missing.filename} is missing, though the ledger names it; see `ridgeway coordinator verify`")
+    raise InputError(
+        f"{missing.filename} is missing, though the ledger names it; see `ridgeway"
+        " coordinator verify`"
+    )
 
 
 def _copy_ledger(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+    with (
+        closing(sqlite3.connect(source)) as old,
+        closing(sqlite3.connect(target)) as new,
+    ):
         old.backup(new)
         new.execute("pragma journal_mode = delete")
 
@@ -117,7 +149,10 @@ def _copy_ledger(source: Path, target: Path) -> None:
 def _named(folder: Path, draft: Path) -> Iterator[str]:
     """The names of the files that belong to the copied ledger."""
     yield from (name for name in SINGLE_FILES if (folder / name).is_file())
-    yield from (f"link/bundles/{path.name}" for path in sorted((folder / "link/bundles").glob("*.fab")))
+    yield from (
+        f"link/bundles/{path.name}"
+        for path in sorted((folder / "link/bundles").glob("*.fab"))
+    )
     ledger = Ledger(draft)
     with ledger.journal:
         sums, releases = (
@@ -126,15 +161,27 @@ def _named(folder: Path, draft: Path) -> Iterator[str]:
         )
     yield from (f"contributions/{name}" for name in sums)
     for release in releases:
-        yield from (f"{release}/{path.name}" for path in sorted((folder / release).iterdir()))
+        yield from (
+            f"{release}/{path.name}" for path in sorted((folder / release).iterdir())
+        )
 
 
 def _names(draft: Path) -> list[str]:
-    return sorted(path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(draft).as_posix()
+        for path in draft.rglob("*")
+        if path.is_file()
+    )
 
 
 def _private(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.mode, member.uid, member.gid, member.uname, member.gname = 0o600, 0, 0, "", ""
+    member.mode, member.uid, member.gid, member.uname, member.gname = (
+        0o600,
+        0,
+        0,
+        "",
+        "",
+    )
     return member
 
 
@@ -154,32 +201,54 @@ def _unpack(source: Path, folder: Path) -> BackupManifest:
             left = dict(manifest.files)
             while (member := archive.next()) is not None:
                 expected = left.pop(member.name, None)
-                content = archive.extractfile(member) if member.isfile() and expected else None
+                content = (
+                    archive.extractfile(member)
+                    if member.isfile() and expected
+                    else None
+                )
                 if content is None or not _is_inside(member.name):
-                    raise FormatError(f"{source} holds {member.name!r}, which its list does not name; it was altered")
+                    raise FormatError(
+                        f"{source} holds {member.name!r}, which its list does not name;"
+                        " it was altered"
+                    )
                 digest = hashlib.sha256()
                 with whole_file(folder / member.name, private=True) as file:
                     while piece := content.read(PIECE_BYTES):
                         digest.update(piece)
                         file.write(piece)
                 if digest.hexdigest() != expected:
-                    raise FormatError(f"{member.name} in {source} is damaged; take another backup")
+                    raise FormatError(
+                        f"{member.name} in {source} is damaged; take another backup"
+                    )
     except FileNotFoundError:
         raise InputError(f"there is no file {source}") from None
     except (tarfile.TarError, EOFError) as error:
-        raise FormatError(f"{source} is not a backup, or is damaged ({error}); take another one") from None
+        raise FormatError(
+            f"{source} is not a backup, or is damaged ({error}); take another one"
+        ) from None
     if left:
-        raise FormatError(f"{source} lacks {min(left)}; it was cut off, so take another backup")
+        raise FormatError(
+            f"{source} lacks {min(left)}; it was cut off, so take another backup"
+        )
     return manifest
 
 
 def _manifest(archive: tarfile.TarFile) -> BackupManifest:
     first = archive.next()
-    content = archive.extractfile(first) if first is not None and first.name == MANIFEST and first.isfile() else None
+    content = (
+        archive.extractfile(first)
+        if first is not None and first.name == MANIFEST and first.isfile()
+        else None
+    )
     try:
-        return BackupManifest.model_validate_json(json.dumps(json.loads(content.read() if content else b"")))
+        return BackupManifest.model_validate_json(
+            json.dumps(json.loads(content.read() if content else b""))
+        )
     except (ValueError, ValidationError):
-        raise FormatError(f"{archive.name!s} is not a backup of a coordinator, or is of another version") from None
+        raise FormatError(
+            f"{archive.name!s} is not a backup of a coordinator, or is of another"
+            " version"
+        ) from None
 
 
 def _is_inside(name: str) -> bool:

@@ -1,8 +1,9 @@
-"""Making a coordinator's folder: the key it signs with, and coordinator.toml with every setting explained; and taking
-away what it has gathered over the years and can do without.
+"""Making a coordinator's folder: the key it signs with, and coordinator.toml with every setting
+explained; and taking away what it has gathered over the years and can do without.
 
-Knows files and settings. Certificates and processes are made by others. What is never taken away: the ledger, whole;
-every release's signed manifest; the sums and totals that the ledger still needs; keys and settings. So `verify` holds
+ Certificates and processes are made by others. What is never taken away: the ledger, whole;
+every release's signed manifest; the sums and totals that the ledger still needs; keys and settings.
+So `verify` holds
 as before.
 """
 
@@ -20,32 +21,39 @@ from ridgeway.common.base.settings_file import read_settings, toml_literal
 from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.processes import only_one
 from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
-from ridgeway.coordinator.round.federation import KEY, NODES, SETTINGS, Federation, FederationSettings
+from ridgeway.coordinator.round.federation import (
+    KEY,
+    NODES,
+    SETTINGS,
+    Federation,
+    FederationSettings,
+)
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 
 TEMPLATE = """\
-# A Ridgeway coordinator. Times are in seconds. A change holds from the next round on; `coordinator up` must be started
-# again for a change of `listen` only.
+# A Ridgeway coordinator. Times are in seconds. A change holds from the next round on;
+# `coordinator up` must be started again for a change of `listen` only.
 
 # The encoder all holders share: smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH.
 # Changing it makes every holder sum again.
 encoder = {encoder}
 
-# What leaves the holders, and what everybody may learn (docs/privacy.md):
-#   "private"  every document is bounded, and noise is added before anything leaves
-#   "masked"   exact sums under masks: this coordinator learns each epoch's exact total, and what changed between two
-#   "clear"    exact sums: this coordinator sees each holder's own
-# Holders take part only in the modes that they have agreed to. A round can be asked to run otherwise with --mode.
+# What leaves the holders, and what everybody may learn (docs/privacy.md):   "private"  every
+# document is bounded, and noise is added before anything leaves   "masked"   exact sums under
+# masks: this coordinator learns each epoch's exact total, and what changed between two   "clear"
+# exact sums: this coordinator sees each holder's own Holders take part only in the modes that
+# they have agreed to. A round can be asked to run otherwise with --mode.
 mode = {mode}
 
 # "equal": every domain weighs the same, whatever its size. "tokens": plain sums, as in the paper.
 weighting = {weighting}
 
-# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after another), and each whole
-# document besides, counted `documents` times (0: not at all). Or every document has as many `units` (0: windows count
-# once each), divided over its windows, the whole and two beginnings of it. A copy of its beginning with typing errors
-# counts `mistyped` times (0: not at all). Documents are cut after `max_tokens` (0: never). Holders refuse what they
-# have not agreed to.
+# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after
+# another), and each whole document besides, counted `documents` times (0: not at all). Or every
+# document has as many `units` (0: windows count once each), divided over its windows, the whole
+# and two beginnings of it. A copy of its beginning with typing errors counts `mistyped` times (0:
+# not at all). Documents are cut after `max_tokens` (0: never). Holders refuse what they have not
+# agreed to.
 window = {window}
 stride = {stride}
 documents = {documents}
@@ -53,12 +61,13 @@ units = {units}
 mistyped = {mistyped}
 max_tokens = {max_tokens}
 
-# Where holders' SuperNodes reach this machine. `listen` is the address that is bound; `address` is what
-# invitations say, if it differs (a public name, a forwarded port).
+# Where holders' SuperNodes reach this machine. `listen` is the address that is bound; `address`
+# is what invitations say, if it differs (a public name, a forwarded port).
 listen = {listen}
 address = {address}
 
-# Experts whose quality in each domain the round measures, by the sums of the scores that holders have of them.
+# Experts whose quality in each domain the round measures, by the sums of the scores that holders
+# have of them.
 experts = {experts}
 
 [round]
@@ -67,22 +76,24 @@ min_holders = {min_holders}
 # How long to wait at the beginning for holders to come online, and in each step for their answers.
 wait = {wait}
 deadline = {deadline}
-# Domains that a release may lose because their holders are not there; a round that would lose another one stops.
+# Domains that a release may lose because their holders are not there; a round that would lose
+# another one stops.
 may_lapse = {may_lapse}
 
 [privacy]
-# Private rounds: what is summed under noise, and what a round costs each document at most: an ε, at this δ. "columns":
-# a mean direction for each domain; "full": products of features, too (`ridgeway plan` says which is more accurate).
-# The public prior lies in prior.safetensors, which `ridgeway prior make FOLDER` makes of public text; if it is not
-# there, it is made of built-in text. A new prior needs a new invitation, and new epochs of all holders.
+# Private rounds: what is summed under noise, and what a round costs each document at most: an ε,
+# at this δ. "columns": a mean direction for each domain; "full": products of features, too
+# (`ridgeway plan` says which is more accurate). The public prior lies in prior.safetensors, which
+# `ridgeway prior make FOLDER` makes of public text; if it is not there, it is made of built-in
+# text. A new prior needs a new invitation, and new epochs of all holders.
 sums = {privacy_sums}
 epsilon = {privacy_epsilon}
 delta = {privacy_delta}
 
 [router]
-# How a router is solved from exact sums: λ, relative to the mean diagonal of A, and how tokens decide ("average",
-# "entropy" by the k most certain tokens, "all"). A kept total is solved again under other settings without asking
-# holders for sums; they count for one router an epoch.
+# How a router is solved from exact sums: λ, relative to the mean diagonal of A, and how tokens
+# decide ("average", "entropy" by the k most certain tokens, "all"). A kept total is solved again
+# under other settings without asking holders for sums; they count for one router an epoch.
 ridge = {ridge}
 normalise_columns = {normalise_columns}
 selector = {selector}
@@ -96,7 +107,9 @@ threshold = {threshold}
 
 
 def create_federation(
-    folder: Path, settings: FederationSettings, add: Callable[[Path], None] = lambda draft: None
+    folder: Path,
+    settings: FederationSettings,
+    add: Callable[[Path], None] = lambda draft: None,
 ) -> Federation:
     """Make the folder, whole or not at all; an existing one is never touched.
 
@@ -120,10 +133,19 @@ def settings_text(settings: FederationSettings) -> str:
     """coordinator.toml. Law: read back, it is the same settings."""
     tables = (settings, settings.round, settings.router, settings.abstention)
     literals = {
-        name: toml_literal(value) for table in tables for name, value in table if not isinstance(value, Record | None)
+        name: toml_literal(value)
+        for table in tables
+        for name, value in table
+        if not isinstance(value, Record | None)
     }
-    literals |= {f"privacy_{name}": toml_literal(value) for name, value in settings.privacy}
-    fallback = f"fallback = {literals['fallback']}" if settings.abstention.fallback else '# fallback = "general"'
+    literals |= {
+        f"privacy_{name}": toml_literal(value) for name, value in settings.privacy
+    }
+    fallback = (
+        f"fallback = {literals['fallback']}"
+        if settings.abstention.fallback
+        else '# fallback = "general"'
+    )
     return TEMPLATE.format(**literals | {"fallback": fallback})
 
 
@@ -134,13 +156,17 @@ KEPT_RUNS = 50
 
 
 def leftovers(federation: Federation, keep: int) -> list[Leftover]:
-    """Everything that may go, by kind. keep: how many releases keep their routers, the newest ones."""
+    """Everything that may go, by kind. keep: how many releases keep their routers, the newest
+    ones.
+    """
     with _down(federation.link) as is_down:
         return _found(federation, keep, is_down)
 
 
 def prune(federation: Federation, keep: int) -> list[Leftover]:
-    """Take it all away. The ledger says first which releases lose their routers, so that none is missed later."""
+    """Take it all away. The ledger says first which releases lose their routers, so that none is
+    missed later.
+    """
     with federation.alone(), _down(federation.link) as is_down:
         found = _found(federation, keep, is_down)
         if old := [each.number for each in _old(federation, keep)]:
@@ -151,21 +177,42 @@ def prune(federation: Federation, keep: int) -> list[Leftover]:
 
 
 def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
-    link, bundles = federation.link, [each.sha256 for each in kept_bundles(federation.link)]
-    routers = (path for each in _old(federation, keep) for path in federation.release_bulk(each.number))
+    link, bundles = (
+        federation.link,
+        [each.sha256 for each in kept_bundles(federation.link)],
+    )
+    routers = (
+        path
+        for each in _old(federation, keep)
+        for path in federation.release_bulk(each.number)
+    )
     runs = sorted((federation.folder / "progress").glob("*.jsonl"))
     state = (*sorted(link.glob("state.db*")), *link.glob(NODES)) if is_down else ()
-    flower = "nothing: `coordinator up` makes it anew" if is_down else "all of it while the coordinator is up"
+    flower = (
+        "nothing: `coordinator up` makes it anew"
+        if is_down
+        else "all of it while the coordinator is up"
+    )
     return [
-        Leftover("routers of old releases", f"the newest {keep}, and every signed manifest", tuple(routers)),
-        Leftover("what past runs told", f"the newest {KEPT_RUNS}", tuple(runs[:-KEPT_RUNS])),
+        Leftover(
+            "routers of old releases",
+            f"the newest {keep}, and every signed manifest",
+            tuple(routers),
+        ),
+        Leftover(
+            "what past runs told", f"the newest {KEPT_RUNS}", tuple(runs[:-KEPT_RUNS])
+        ),
         outdated_apps(link / "flwr-home", bundles),
         Leftover("what Flower keeps of past runs", flower, state),
     ]
 
 
 def _old(federation: Federation, keep: int) -> list[LedgerRelease]:
-    return [each for each in federation.ledger.standing().releases[:-keep] if federation.release_bulk(each.number)]
+    return [
+        each
+        for each in federation.ledger.standing().releases[:-keep]
+        if federation.release_bulk(each.number)
+    ]
 
 
 @contextlib.contextmanager

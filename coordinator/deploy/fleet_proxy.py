@@ -1,17 +1,24 @@
-"""The one door to the outside: a TLS proxy that passes what SuperNodes need to the SuperLink, and nothing else.
+"""The one door to the outside: a TLS proxy that passes what SuperNodes need to the SuperLink, and
+nothing else.
 
-It hands out two things of its own: the coordinator's signed notice, and the bundles that this names.
+It hands out two things of its own: the coordinator's signed notice, and the bundles that this
+names.
 
-In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who reaches it can submit code without a
-password, share one port. So the SuperLink listens on loopback, and holders reach this proxy.
+In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who reaches it can submit
+code without a password, share one port. So the SuperLink listens on loopback, and holders reach
+this proxy.
 
-Knows HTTP: ten paths, a look at its own health, the headers that carry a SuperNode's proof, and limits. Bodies stream
+ Bodies stream
 through in both directions.
-uvicorn (h11) parses what comes in, httpx makes what goes out; nothing is copied from one to the other unparsed. No
-connection can be held for nothing: SuperNodes ask every three seconds and wait thirty for an answer, so a head that is
-not there in ten is nobody's. And no few addresses can hold them all: when all are open, the address with the most loses
-one to an address with fewer, and one from which no SuperNode was let in loses it to one from which one was.
-Knows nothing of Flower's messages. It never answers 401 or 403 itself: a SuperNode takes these as the end.
+uvicorn (h11) parses what comes in, httpx makes what goes out; nothing is copied from one to the
+other unparsed. No
+connection can be held for nothing: SuperNodes ask every three seconds and wait thirty for an
+answer, so a head that is
+not there in ten is nobody's. And no few addresses can hold them all: when all are open, the address
+with the most loses
+one to an address with fewer, and one from which no SuperNode was let in loses it to one from which
+one was.
+ It never answers 401 or 403 itself: a SuperNode takes these as the end.
 """
 
 from __future__ import annotations
@@ -24,7 +31,14 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+)
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
@@ -43,8 +57,8 @@ Send = Callable[[Event], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 CALLS = (
-    b"activate-node deactivate-node send-node-heartbeat pull-messages push-messages get-run get-fab push-object "
-    b"pull-object confirm-message-received"
+    b"activate-node deactivate-node send-node-heartbeat pull-messages push-messages"
+    b" get-run get-fab push-object pull-object confirm-message-received"
 )
 PATHS = frozenset(b"/v1/fleet/" + name for name in CALLS.split())
 """Not register-node and unregister-node: with authentication on, the operator alone registers."""
@@ -54,8 +68,12 @@ HEALTH = b"/health"
 HEALTH_TIMEOUT_S = 5.0
 
 PROOF = b"public-key signature timestamp package-name package-version component-name"
-PASSED_UP = frozenset((b"content-type", b"accept", *(b"flwr-" + name for name in PROOF.split())))
-PASSED_DOWN = frozenset((b"content-type", b"content-length", b"flwr-version-incompatibility-message"))
+PASSED_UP = frozenset(
+    (b"content-type", b"accept", *(b"flwr-" + name for name in PROOF.split()))
+)
+PASSED_DOWN = frozenset(
+    (b"content-type", b"content-length", b"flwr-version-incompatibility-message")
+)
 MAX_BODY_BYTES = 16 * 1024**2
 """Arrays travel in pieces of 5 MiB; no other object of a round comes near this."""
 
@@ -63,7 +81,9 @@ MAX_HEADER_BYTES = 16 * 1024
 MAX_PATH_SHOWN = 80
 MAX_CONNECTIONS = 400
 MAX_CONNECTIONS_PER_ADDRESS = 100
-"""Open at a time, from the first packet on; a SuperNode needs two. Each may need another to the SuperLink."""
+"""Open at a time, from the first packet on; a SuperNode needs two. Each may need another to the
+SuperLink.
+"""
 
 MAX_LEAVING = 100
 """Connections that lost their place and are not closed yet: they still take a file each."""
@@ -108,7 +128,12 @@ class FleetProxy:
     admit: is told the address of a SuperNode that the SuperLink has let in.
     """
 
-    def __init__(self, client: httpx.AsyncClient, own: Mapping[bytes, Path], admit: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        own: Mapping[bytes, Path],
+        admit: Callable[[str], None],
+    ) -> None:
         self._client = client
         self._own = own
         self._admit = admit
@@ -117,11 +142,19 @@ class FleetProxy:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        if (scope["method"], scope["raw_path"], scope["query_string"]) == ("GET", HEALTH, b""):
+        if (scope["method"], scope["raw_path"], scope["query_string"]) == (
+            "GET",
+            HEALTH,
+            b"",
+        ):
             await answer(send, await self._health())
             return
         try:
-            if scope["method"] == "GET" and scope["raw_path"] in self._own and not scope["query_string"]:
+            if (
+                scope["method"] == "GET"
+                and scope["raw_path"] in self._own
+                and not scope["query_string"]
+            ):
                 await answer(send, 200, self._own_file(scope["raw_path"]))
                 return
             await self._pass(scope, check(scope), receive, send)
@@ -150,41 +183,74 @@ class FleetProxy:
             return 503
         return 200 if response.is_success else 503
 
-    async def _pass(self, scope: Scope, length: int, receive: Receive, send: Send) -> None:
-        """Send the request on and stream the reply back; the SuperLink being away is a 502 or 503."""
-        headers = [*kept(scope["headers"], PASSED_UP), (b"content-length", b"%d" % length)]
+    async def _pass(
+        self, scope: Scope, length: int, receive: Receive, send: Send
+    ) -> None:
+        """Send the request on and stream the reply back; the SuperLink being away is a 502 or
+        503.
+        """
+        headers = [
+            *kept(scope["headers"], PASSED_UP),
+            (b"content-length", b"%d" % length),
+        ]
         request = self._client.build_request(
-            "POST", scope["raw_path"].decode("ascii"), headers=headers, content=body(receive, length)
+            "POST",
+            scope["raw_path"].decode("ascii"),
+            headers=headers,
+            content=body(receive, length),
         )
         try:
             response = await self._client.send(request, stream=True)
         except (httpx.TransportError, ssl.SSLError) as error:
             log.warning("the SuperLink did not answer: %s", type(error).__name__)
-            await answer(send, 503 if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else 502)
+            await answer(
+                send,
+                (
+                    503
+                    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                    else 502
+                ),
+            )
             return
         if response.is_success and scope.get("client"):
-            self._admit(scope["client"][0])  # the SuperLink verifies a node's key at each of the paths
+            # the SuperLink verifies a node's key at each of the paths
+            self._admit(scope["client"][0])
         if response.is_error:
-            log.warning("the SuperLink refused %s with %d", _described(scope), response.status_code)
+            log.warning(
+                "the SuperLink refused %s with %d",
+                _described(scope),
+                response.status_code,
+            )
         try:
             await stream(response, send)
         except httpx.TransportError as error:
-            log.warning("the SuperLink broke off within a reply: %s", type(error).__name__)
+            log.warning(
+                "the SuperLink broke off within a reply: %s", type(error).__name__
+            )
         finally:
             await response.aclose()
 
 
 def _described(scope: Scope) -> str:
-    """A request in a log: what was asked for, in characters that steer no terminal, and from where."""
+    """A request in a log: what was asked for, in characters that steer no terminal, and from
+    where.
+    """
     host = (scope.get("client") or ("somewhere",))[0]
     return f"{scope['method'][:16]} {scope['raw_path'][:MAX_PATH_SHOWN]!r} from {host}"
 
 
 def check(scope: Scope) -> int:
     """The length of a body that may pass; raises Barred for any other request."""
-    if scope["method"] != "POST" or scope["raw_path"] not in PATHS or scope["query_string"]:
+    if (
+        scope["method"] != "POST"
+        or scope["raw_path"] not in PATHS
+        or scope["query_string"]
+    ):
         raise Barred(404)
-    if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+    if (
+        sum(len(name) + len(value) for name, value in scope["headers"])
+        > MAX_HEADER_BYTES
+    ):
         raise Barred(431)
     names = [name for name, _ in scope["headers"]]
     if b"upgrade" in names:
@@ -201,7 +267,9 @@ async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
     left, end = length, time.monotonic() + BODY_TIMEOUT_S
     while True:
         try:
-            event = await asyncio.wait_for(receive(), min(IDLE_TIMEOUT_S, end - time.monotonic()))
+            event = await asyncio.wait_for(
+                receive(), min(IDLE_TIMEOUT_S, end - time.monotonic())
+            )
         except TimeoutError:
             raise Barred(408) from None
         if event["type"] == "http.disconnect":
@@ -218,7 +286,13 @@ async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
 
 async def stream(response: httpx.Response, send: Send) -> None:
     headers = kept(response.headers.raw, PASSED_DOWN)
-    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": response.status_code,
+            "headers": headers,
+        }
+    )
     async for piece in response.aiter_raw():
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
@@ -244,19 +318,26 @@ def superlink_client(port: int, authority: Path) -> httpx.AsyncClient:
         trust_env=False,
         headers={"accept-encoding": "identity"},
         timeout=httpx.Timeout(IDLE_TIMEOUT_S, connect=5.0),
-        limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=16, keepalive_expiry=2.0),
+        limits=httpx.Limits(
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=16,
+            keepalive_expiry=2.0,
+        ),
     )
     client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     return client
 
 
 class ListeningSocket(socket.socket):
-    """Takes connections up to the limits, in all and for one address; those beyond are closed at once.
+    """Takes connections up to the limits, in all and for one address; those beyond are closed at
+    once.
 
-    When all are open, one of the address with the most makes room, of those first from which no SuperNode was let in.
+    When all are open, one of the address with the most makes room, of those first from which no
+    SuperNode was let in.
 
-    Law: an address loses a connection only to one with fewer, or to one from which a SuperNode was let in while none
-    was from it. So whoever has no key and n addresses leaves 400 / (n + 1) connections to any other address.
+    Law: an address loses a connection only to one with fewer, or to one from which a SuperNode was
+    let in while none was from it. So whoever has no key and n addresses leaves 400 / (n + 1)
+    connections to any other address.
     """
 
     def __init__(self, *words: Any, **named: Any) -> None:
@@ -267,7 +348,9 @@ class ListeningSocket(socket.socket):
         self._logged = -math.inf
 
     def listen(self, backlog: int = MAX_WAITING) -> None:
-        """The event loop names the number that it takes at once; that many may not be all that wait."""
+        """The event loop names the number that it takes at once; that many may not be all that
+        wait.
+        """
         super().listen(MAX_WAITING)
 
     def admit(self, address: str) -> None:
@@ -292,7 +375,10 @@ class ListeningSocket(socket.socket):
 
     def _has_room(self, network: str) -> bool:
         """Whether an address can have one more; another may lose one for it."""
-        if len(self._open.get(network, ())) >= MAX_CONNECTIONS_PER_ADDRESS or self._leaving >= MAX_LEAVING:
+        if (
+            len(self._open.get(network, ())) >= MAX_CONNECTIONS_PER_ADDRESS
+            or self._leaving >= MAX_LEAVING
+        ):
             return False
         if sum(map(len, self._open.values())) < MAX_CONNECTIONS:
             return True
@@ -304,12 +390,18 @@ class ListeningSocket(socket.socket):
         return True
 
     def _rank(self, network: str) -> tuple[bool, int]:
-        """The highest one makes room: of an address without a known SuperNode, and with the most connections."""
-        is_known = self._admitted.get(network, -math.inf) > time.monotonic() - ADMITTED_FOR_S
+        """The highest one makes room: of an address without a known SuperNode, and with the most
+        connections.
+        """
+        is_known = (
+            self._admitted.get(network, -math.inf) > time.monotonic() - ADMITTED_FOR_S
+        )
         return not is_known, len(self._open.get(network, ()))
 
     def _end(self, network: str, connection: CountedSocket) -> None:
-        """Its two directions are shut; the event loop, which still uses it, sees that and closes it."""
+        """Its two directions are shut; the event loop, which still uses it, sees that and closes
+        it.
+        """
         self._forget(network, connection)
         self._leaving += 1
         connection.on_close = self._left
@@ -347,11 +439,16 @@ class CountedSocket(socket.socket):
 
 
 class DeadlineLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers wait for a handshake, and for its end, no longer than they should."""
+    """An event loop whose servers wait for a handshake, and for its end, no longer than they
+    should.
+    """
 
     async def create_server(self, *words: Any, **named: Any) -> asyncio.Server:
         return await super().create_server(
-            *words, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S, ssl_shutdown_timeout=HANDSHAKE_TIMEOUT_S, **named
+            *words,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=HANDSHAKE_TIMEOUT_S,
+            **named,
         )
 
 
@@ -399,7 +496,9 @@ class FleetConnection(H11Protocol):
 
 
 def listen(host: str, port: int) -> ListeningSocket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    )[0]
     listener = ListeningSocket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(address)
@@ -407,11 +506,16 @@ def listen(host: str, port: int) -> ListeningSocket:
 
 
 def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
-    bundles = {f"{BUNDLE_PATH}{path.stem}".encode(): path for path in (folder / "bundles").glob("*.fab")}
+    bundles = {
+        f"{BUNDLE_PATH}{path.stem}".encode(): path
+        for path in (folder / "bundles").glob("*.fab")
+    }
     own = {NOTICE_PATH.encode(): folder / NOTICE, **bundles}
     listener = listen(host, port)
     config = uvicorn.Config(
-        FleetProxy(superlink_client(internal_port, folder / "ca.crt"), own, listener.admit),
+        FleetProxy(
+            superlink_client(internal_port, folder / "ca.crt"), own, listener.admit
+        ),
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),
         http=FleetConnection,
@@ -431,13 +535,26 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m ridgeway.coordinator.deploy.fleet_proxy", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="holds ca.crt, server.crt and server.key")
+    parser = argparse.ArgumentParser(
+        prog="python -m ridgeway.coordinator.deploy.fleet_proxy", description=__doc__
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        required=True,
+        help="holds ca.crt, server.crt and server.key",
+    )
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--internal-port", type=int, required=True, help="where the SuperLink listens on loopback")
+    parser.add_argument(
+        "--internal-port",
+        type=int,
+        required=True,
+        help="where the SuperLink listens on loopback",
+    )
     words = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")  # times are added to all its words
+    # times are added to all its words
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     log.setLevel(logging.INFO)
     serve(words.folder, words.host, words.port, words.internal_port)
 

@@ -1,6 +1,5 @@
-"""Rounds at fixed times: a cron line says when, and whatever stands in the way of one is told and skipped.
-
-Knows the time, in UTC, so that no hour of the year is missing or comes twice. Knows nothing of what is done then.
+"""Rounds at fixed times: a cron line says when, and whatever stands in the way of one is told and
+skipped.
 """
 
 from __future__ import annotations
@@ -16,17 +15,22 @@ POLL_S = 0.5
 
 
 def next_time(line: str, now: datetime) -> datetime:
-    """The first minute after now that a cron line names: minute, hour, day of the month, month, day of the week."""
+    """The first minute after now that a cron line names: minute, hour, day of the month, month, day
+    of the week.
+    """
     from cronsim import CronSim, CronSimError
 
     try:
         found = next(CronSim(line, now), None)
     except CronSimError as error:
         raise InputError(
-            f"{line!r} is not a cron line ({error}); write five fields, such as '0 3 * * 0' for Sundays at 3:00 UTC"
+            f"{line!r} is not a cron line ({error}); write five fields, such as '0 3 *"
+            " * 0' for Sundays at 3:00 UTC"
         ) from None
     if found is None:
-        raise InputError(f"{line!r} names no time that will ever come; check its day and month")
+        raise InputError(
+            f"{line!r} names no time that will ever come; check its day and month"
+        )
     return found
 
 
@@ -37,7 +41,9 @@ def keep_schedule(
     word: Callable[[str], None],
     clock: Clock = system_clock,
 ) -> None:
-    """Do the work at every time that the line names, until `stopped()`; times that pass meanwhile are left out."""
+    """Do the work at every time that the line names, until `stopped()`; times that pass meanwhile
+    are left out.
+    """
     while not stopped():
         due = next_time(line, clock())
         word(f"the next round begins at {due:%Y-%m-%d %H:%M} UTC")

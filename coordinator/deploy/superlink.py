@@ -1,6 +1,7 @@
-"""The coordinator's processes: the SuperLink on loopback, the SuperExec that starts ServerApps, the fleet proxy.
+"""The coordinator's processes: the SuperLink on loopback, the SuperExec that starts ServerApps, the
+fleet proxy.
 
-Knows Flower's commands and starts them as processes; imports nothing of Flower. Knows the folder they share:
+ Knows the folder they share:
 
     ca.crt server.crt server.key   made by coordinator/deploy/authority.py
     notice.json                    what the gate tells holders
@@ -32,7 +33,9 @@ from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 
 FOLDER_VARIABLE = "RIDGEWAY_COORDINATOR"
-"""Names the folder to the ServerApp, which inherits it; a run's configuration is seen by holders and never holds it."""
+"""Names the folder to the ServerApp, which inherits it; a run's configuration is seen by holders
+and never holds it.
+"""
 
 START_TIMEOUT_S = 90.0
 LOOP_PAUSE_S = 0.25
@@ -47,11 +50,14 @@ def run(
     busy: Callable[[], bool],
     word: Word,
 ) -> None:
-    """Keep the coordinator's processes running until `stopped()`; `tick` is called a few times a second.
+    """Keep the coordinator's processes running until `stopped()`; `tick` is called a few times a
+    second.
 
-    A certificate that is renewed meanwhile holds as soon as no round is running, which `busy` tells.
+    A certificate that is renewed meanwhile holds as soon as no round is running, which `busy`
+    tells.
 
-    outer: the host and port that the outside reaches: the fleet proxy's. The SuperLink's own is on loopback.
+    outer: the host and port that the outside reaches: the fleet proxy's. The SuperLink's own is on
+           loopback.
     """
     _check_certificates(folder)
     with processes.only_one(folder, "a coordinator"):
@@ -60,7 +66,9 @@ def run(
         client = SuperLinkClient(folder)
         bundles = [each.sha256 for each in kept_bundles(folder)]
         internal = _internal_port(client, *outer, bundles)
-        superlink, superexec, proxy = children = _children(folder.resolve(), *outer, internal, bundles)
+        superlink, superexec, proxy = children = _children(
+            folder.resolve(), *outer, internal, bundles
+        )
         try:
             superlink.start()
             if not _answers(superlink, client.is_up, stopped):
@@ -75,7 +83,10 @@ def run(
             while not stopped():
                 if _certificate(folder) != shown and not busy():
                     shown = _certificate(folder)
-                    word("the certificate was renewed; the SuperLink and the gate start again with it")
+                    word(
+                        "the certificate was renewed; the SuperLink and the gate start"
+                        " again with it"
+                    )
                     processes.stop_all([superexec, proxy, superlink])
                     client = SuperLinkClient(folder)
                 processes.keep_running(children, word)
@@ -85,7 +96,9 @@ def run(
             processes.stop_all([superexec, proxy, superlink])
 
 
-def _answers(child: Child, ready: Callable[[], bool], stopped: Callable[[], bool]) -> bool:
+def _answers(
+    child: Child, ready: Callable[[], bool], stopped: Callable[[], bool]
+) -> bool:
     """Wait until a child answers; False if told to stop meanwhile."""
     end = time.monotonic() + START_TIMEOUT_S
     while not ready():
@@ -93,17 +106,25 @@ def _answers(child: Child, ready: Callable[[], bool], stopped: Callable[[], bool
             return False
         if not child.is_running() or time.monotonic() > end:
             said = processes.last_words(child.log)
-            raise ProcessError(f"{child.name} did not start; its last words in {child.log} are: {said}")
+            raise ProcessError(
+                f"{child.name} did not start; its last words in {child.log} are: {said}"
+            )
         time.sleep(0.1)
     return True
 
 
-def _children(folder: Path, host: str, port: int, internal: int, bundles: Sequence[str]) -> list[Child]:
-    """SuperLink, SuperExec and fleet proxy, which logs call the gate, in the order in which they start.
+def _children(
+    folder: Path, host: str, port: int, internal: int, bundles: Sequence[str]
+) -> list[Child]:
+    """SuperLink, SuperExec and fleet proxy, which logs call the gate, in the order in which they
+    start.
 
-    Flower's control API on loopback has no password, so the SuperExec runs nothing but the bundles that are kept here.
+    Flower's control API on loopback has no password, so the SuperExec runs nothing but the bundles
+    that are kept here.
     """
-    environment = processes.marked(processes.flower_environment(folder / "flwr-home"), folder)
+    environment = processes.marked(
+        processes.flower_environment(folder / "flwr-home"), folder
+    )
     environment[FOLDER_VARIABLE] = str(folder)
     environment[approved_bundle.APPROVED] = ",".join(bundles)
     environment[approved_bundle.LOG] = str(folder / "logs/bundles.log")
@@ -119,18 +140,35 @@ def _children(folder: Path, host: str, port: int, internal: int, bundles: Sequen
         "--superexec-auth-secret-file": secret,
     }
     runner = str(Path(approved_bundle.__file__).resolve())
-    superexec = [approved_bundle.SERVER_APP, f"127.0.0.1:{internal}", secret, str(folder / "ca.crt")]
-    proxy = {"--folder": str(folder), "--host": host, "--port": str(port), "--internal-port": str(internal)}
+    superexec = [
+        approved_bundle.SERVER_APP,
+        f"127.0.0.1:{internal}",
+        secret,
+        str(folder / "ca.crt"),
+    ]
+    proxy = {
+        "--folder": str(folder),
+        "--host": host,
+        "--port": str(port),
+        "--internal-port": str(internal),
+    }
     flags = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     # the fleet proxy is run from where this very module lies, in a checkout as in an installation
     path = f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r}); "
     code = path + "from ridgeway.coordinator.deploy.fleet_proxy import main; main()"
     commands = {
-        "superlink": [processes.script("flower-superlink"), *flags, *chain(*superlink.items())],
+        "superlink": [
+            processes.script("flower-superlink"),
+            *flags,
+            *chain(*superlink.items()),
+        ],
         "superexec": [sys.executable, "-P", runner, *superexec],
         "gate": [sys.executable, "-P", "-c", code, *chain(*proxy.items())],
     }
-    return [Child(name, words, environment, folder / "logs" / f"{name}.log") for name, words in commands.items()]
+    return [
+        Child(name, words, environment, folder / "logs" / f"{name}.log")
+        for name, words in commands.items()
+    ]
 
 
 def _secret(folder: Path) -> Path:
@@ -142,21 +180,39 @@ def _secret(folder: Path) -> Path:
     return path
 
 
-def _internal_port(client: SuperLinkClient, host: str, port: int, bundles: Sequence[str]) -> int:
-    """The SuperLink's port on loopback, noted in link.json: the last one if it is still free, else a free one."""
+def _internal_port(
+    client: SuperLinkClient, host: str, port: int, bundles: Sequence[str]
+) -> int:
+    """The SuperLink's port on loopback, noted in link.json: the last one if it is still free, else
+    a free one.
+    """
     internal = 0
     with contextlib.suppress(LinkError):
         internal = client.port
-    internal = internal if internal and processes.is_free(internal) else processes.free_port()
-    facts = {"host": host, "port": port, "internal_port": internal, "bundles": list(bundles)}
+    internal = (
+        internal if internal and processes.is_free(internal) else processes.free_port()
+    )
+    facts = {
+        "host": host,
+        "port": port,
+        "internal_port": internal,
+        "bundles": list(bundles),
+    }
     write_whole(client.folder / "link.json", canonical_json(facts))
     return internal
 
 
 def _check_certificates(folder: Path) -> None:
-    missing = [name for name in ("ca.crt", "server.crt", "server.key") if not (folder / name).is_file()]
+    missing = [
+        name
+        for name in ("ca.crt", "server.crt", "server.key")
+        if not (folder / name).is_file()
+    ]
     if missing:
-        raise LinkError(f"{folder} has no {' and no '.join(missing)}; set up the coordinator's folder first")
+        raise LinkError(
+            f"{folder} has no {' and no '.join(missing)}; set up the coordinator's"
+            " folder first"
+        )
 
 
 def _certificate(folder: Path) -> bytes:
@@ -166,7 +222,9 @@ def _certificate(folder: Path) -> bytes:
 def _check_outer_port(host: str, port: int) -> None:
     """Raise unless the fleet proxy can listen where it should."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
         with socket.socket(family, kind) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)

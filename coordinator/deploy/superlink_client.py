@@ -1,7 +1,7 @@
-"""What the operator's commands ask of a running SuperLink: who is registered, submit a run, how is it.
+"""What the operator's commands ask of a running SuperLink: who is registered, submit a run, how is
+it.
 
-Knows the folder that coordinator/deploy/superlink.py runs for, and the messages of Flower's control API, which it
-imports when one is needed (half a second, once). The SuperLink is reached over loopback and must show a certificate of
+ The SuperLink is reached over loopback and must show a certificate of
 the folder's authority.
 """
 
@@ -21,7 +21,11 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 
 from ridgeway.common.base.errors import LinkDown, LinkError
 from ridgeway.common.base.files import canonical_json, write_whole
@@ -57,20 +61,36 @@ class SuperLinkClient:
     def _facts(self) -> dict[str, Any]:
         """What coordinator/deploy/superlink.py noted when it started."""
         try:
-            return {"bundles": [], "internal_port": 0, **json.loads((self.folder / "link.json").read_bytes())}
+            return {
+                "bundles": [],
+                "internal_port": 0,
+                **json.loads((self.folder / "link.json").read_bytes()),
+            }
         except (OSError, ValueError, TypeError):
-            raise LinkDown(f"no SuperLink has been started for {self.folder}; start the coordinator first") from None
+            raise LinkDown(
+                f"no SuperLink has been started for {self.folder}; start the"
+                " coordinator first"
+            ) from None
 
     @functools.cached_property
     def _http(self) -> httpx.Client:
-        """Connections are not kept: a SuperLink that stops would wait for an idle one to say goodbye."""
+        """Connections are not kept: a SuperLink that stops would wait for an idle one to say
+        goodbye.
+        """
         context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
         limits = httpx.Limits(max_keepalive_connections=0)
-        return httpx.Client(verify=context, trust_env=False, timeout=CALL_TIMEOUT_S, limits=limits)
+        return httpx.Client(
+            verify=context, trust_env=False, timeout=CALL_TIMEOUT_S, limits=limits
+        )
 
     def is_up(self) -> bool:
         try:
-            return self._http.get(f"https://127.0.0.1:{self.port}/health", timeout=3.0).status_code == 200
+            return (
+                self._http.get(
+                    f"https://127.0.0.1:{self.port}/health", timeout=3.0
+                ).status_code
+                == 200
+            )
         except (LinkError, OSError, httpx.HTTPError):
             return False
 
@@ -81,7 +101,9 @@ class SuperLinkClient:
         for registered, entry in known.items():
             if entry["public_line"] == line:
                 return int(registered)
-        key = load_ssh_public_key(line.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        key = load_ssh_public_key(line.encode()).public_bytes(
+            Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+        )
         try:
             node_id = int(self._call("RegisterNode", public_key=key, name=name).node_id)
         except LinkError as error:
@@ -90,30 +112,45 @@ class SuperLinkClient:
         return node_id
 
     def _adopt(self, key: bytes, error: LinkError) -> int:
-        """The id of a key that the SuperLink knows and the registry does not: a crash came between the two."""
+        """The id of a key that the SuperLink knows and the registry does not: a crash came between
+        the two.
+        """
         if KEY_IN_USE not in str(error):
             raise error
         place = f"file:{quote(str(self.folder.resolve() / 'state.db'))}?mode=ro"
         try:
             with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
-                found = database.execute("SELECT node_id, status FROM node WHERE public_key = ?", (key,)).fetchone()
+                found = database.execute(
+                    "SELECT node_id, status FROM node WHERE public_key = ?", (key,)
+                ).fetchone()
         except sqlite3.Error:
             raise error from None
         if found is None or found[1] == "unregistered":
             raise LinkError(
-                "this key was registered before and shut out, which cannot be undone; the holder makes a new key"
+                "this key was registered before and shut out, which cannot be undone;"
+                " the holder makes a new key"
             ) from error
         return int(found[0]) % 2**64
 
     def unregister(self, node_id: int) -> None:
         """Shut a SuperNode out; its key cannot be registered again."""
         self._call("UnregisterNode", node_id=node_id)
-        self._remember({key: entry for key, entry in self._registry().items() if key != str(node_id)})
+        self._remember(
+            {
+                key: entry
+                for key, entry in self._registry().items()
+                if key != str(node_id)
+            }
+        )
 
     def nodes(self) -> list[Node]:
         known = self._registry()
         return [
-            Node(each.node_id, online=each.status == "online", **known.get(str(each.node_id), {}))
+            Node(
+                each.node_id,
+                online=each.status == "online",
+                **known.get(str(each.node_id), {}),
+            )
             for each in self._call("ListNodes").nodes_info
             if each.status not in ("unregistered", "deleted")
         ]
@@ -122,23 +159,32 @@ class SuperLinkClient:
         digest = hashlib.sha256(bundle).hexdigest()
         if digest not in self._facts()["bundles"]:
             raise LinkError(
-                "the coordinator that is up was started from another Ridgeway than this one, and runs no other code; "
-                "stop `coordinator up` and start it again"
+                "the coordinator that is up was started from another Ridgeway than this"
+                " one, and runs no other code; stop `coordinator up` and start it again"
             )
-        return int(self._call("StartRun", fab={"hash_str": digest, "content": bundle}).run_id)
+        return int(
+            self._call("StartRun", fab={"hash_str": digest, "content": bundle}).run_id
+        )
 
     def has_finished(self, run_id: int) -> bool:
         """Whether a run has come to its end, well or not."""
-        state = str(self._call("ListRuns", run_id=run_id).run_dict[run_id].status.status)
+        state = str(
+            self._call("ListRuns", run_id=run_id).run_dict[run_id].status.status
+        )
         if state not in STATES:
-            raise LinkError(f"the SuperLink reports the state {state!r}, which this version of Ridgeway does not know")
+            raise LinkError(
+                f"the SuperLink reports the state {state!r}, which this version of"
+                " Ridgeway does not know"
+            )
         return state == "finished"
 
     def stop_run(self, run_id: int) -> None:
         self._call("StopRun", run_id=run_id)
 
     def stop_runs(self) -> None:
-        """Stop every run that has begun; holders would wait a minute for the rest of a message that was cut off."""
+        """Stop every run that has begun; holders would wait a minute for the rest of a message that
+        was cut off.
+        """
         for number, each in self._call("ListRuns").run_dict.items():
             if each.status.status in ("starting", "running"):
                 with contextlib.suppress(LinkError):  # it ends by itself just now
@@ -148,17 +194,26 @@ class SuperLinkClient:
         """What the control API answers to a request; its failure is one clear error."""
         from flwr.proto import control_pb2
 
-        request, response = (getattr(control_pb2, method + kind) for kind in ("Request", "Response"))
+        request, response = (
+            getattr(control_pb2, method + kind) for kind in ("Request", "Response")
+        )
         path = re.sub("(?<!^)([A-Z])", r"-\1", method).lower()
         headers = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
-        url, content = f"https://127.0.0.1:{self.port}/v1/control/{path}", request(**fields).SerializeToString()
+        url, content = (
+            f"https://127.0.0.1:{self.port}/v1/control/{path}",
+            request(**fields).SerializeToString(),
+        )
         try:
             answer = self._http.post(url, content=content, headers=headers)
         except httpx.TimeoutException:
-            raise LinkError(f"the SuperLink gave no answer to {path} within {CALL_TIMEOUT_S:g} s; try again") from None
+            raise LinkError(
+                f"the SuperLink gave no answer to {path} within {CALL_TIMEOUT_S:g} s;"
+                " try again"
+            ) from None
         except (OSError, httpx.HTTPError):
             raise LinkDown(
-                f"the SuperLink of {self.folder} does not answer; start the coordinator and try again"
+                f"the SuperLink of {self.folder} does not answer; start the coordinator"
+                " and try again"
             ) from None
         if not answer.is_success:
             raise LinkError(f"the SuperLink refused {path}: {_reason(answer)}")

@@ -1,6 +1,7 @@
-"""A running coordinator: its SuperLink kept up, its roster registered, rounds submitted and followed.
+"""A running coordinator: its SuperLink kept up, its roster registered, rounds submitted and
+followed.
 
-Knows the folder, the SuperLink's client and the app that is submitted. Imports nothing of Flower.
+ Imports nothing of Flower.
 """
 
 from __future__ import annotations
@@ -12,12 +13,28 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ridgeway.common.base.errors import FormatError, LinkDown, LinkError, RidgewayError, RoundFailed
+from ridgeway.common.base.errors import (
+    FormatError,
+    LinkDown,
+    LinkError,
+    RidgewayError,
+    RoundFailed,
+)
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.notice import NOTICE, Notice
-from ridgeway.common.protocol.invitation import AUTHORITY, INVITE, Invite, Place, read_paper, write_paper
-from ridgeway.coordinator.deploy.authority import check_certificates, ending_certificates
+from ridgeway.common.protocol.invitation import (
+    AUTHORITY,
+    INVITE,
+    Invite,
+    Place,
+    read_paper,
+    write_paper,
+)
+from ridgeway.coordinator.deploy.authority import (
+    check_certificates,
+    ending_certificates,
+)
 from ridgeway.coordinator.deploy.kept_bundles import (
     bundle_content,
     keep_installed,
@@ -48,15 +65,24 @@ SILENCE_S = 5.0
 DELIVERY_INTERVAL_S = 15.0
 REDELIVERY_PAUSE_S = 60.0
 MAX_DOUBLINGS = 6
-"""Who does not take a release is asked again after one, two, four … minutes, and at last every hour."""
+"""Who does not take a release is asked again after one, two, four … minutes, and at last every
+hour.
+"""
 LOST_TIMEOUT_S = 120.0
 REMINDER_INTERVAL_S = 86_400.0
 
 Word = Callable[[str], None]
 
 
-def up(federation: Federation, stopped: Callable[[], bool], started: Callable[[], None], word: Word) -> None:
-    """Keep the SuperLink running; register the roster, and hand the newest release to holders that come back."""
+def up(
+    federation: Federation,
+    stopped: Callable[[], bool],
+    started: Callable[[], None],
+    word: Word,
+) -> None:
+    """Keep the SuperLink running; register the roster, and hand the newest release to holders that
+    come back.
+    """
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     host, _, port = federation.settings.listen.rpartition(":")
     delivery, reminder = LateDelivery(federation, word), Reminder(federation, word)
@@ -71,33 +97,53 @@ def up(federation: Federation, stopped: Callable[[], bool], started: Callable[[]
         register(federation, client, word)
         started()
 
-    run(federation.link, (host.strip("[]"), int(port)), stopped, on_start, tick, federation.is_busy, word)
+    run(
+        federation.link,
+        (host.strip("[]"), int(port)),
+        stopped,
+        on_start,
+        tick,
+        federation.is_busy,
+        word,
+    )
 
 
 def register(federation: Federation, client: SuperLinkClient, word: Word) -> None:
     """Let the SuperNodes of the roster in, and shut out those that were removed from it."""
-    roster = {holder.node: name for name, holder in federation.ledger.standing().roster.items()}
+    roster = {
+        holder.node: name
+        for name, holder in federation.ledger.standing().roster.items()
+    }
     for line, name in roster.items():
         try:
             client.register(line, name)
         except LinkDown:
             raise
-        except LinkError as error:  # one key that cannot be registered must not keep the others out
+        except (
+            LinkError
+        ) as error:  # one key that cannot be registered must not keep the others out
             word(f"{name} cannot be let in: {error}")
     for node in client.nodes():
         if node.public_line is not None and node.public_line not in roster:
             client.unregister(node.node_id)
 
 
-def run_work(federation: Federation, order: RunOrder, watch: Watch, bundle: str | None = None) -> str:
-    """Submit a round, or a delivery, and follow it to its end; returns the hash of the bundle that it ran.
+def run_work(
+    federation: Federation, order: RunOrder, watch: Watch, bundle: str | None = None
+) -> str:
+    """Submit a round, or a delivery, and follow it to its end; returns the hash of the bundle that
+    it ran.
 
     Raises RoundFailed if it does not end well.
-    bundle: the first digits of the bundle to run; without it, the one that the fewest holders refuse.
+    bundle: the first digits of the bundle to run; without it, the one that the fewest holders
+            refuse.
     """
     client = SuperLinkClient(federation.link)
     if not client.is_up():
-        raise LinkDown(f"the coordinator is not up; run `ridgeway coordinator up {federation.folder}` first")
+        raise LinkDown(
+            "the coordinator is not up; run `ridgeway coordinator up"
+            f" {federation.folder}` first"
+        )
     register(federation, client, lambda words: watch(OperatorNote(words)))
     for words in ending_certificates(federation.link, datetime.now(UTC)):
         watch(OperatorNote(words))
@@ -105,34 +151,64 @@ def run_work(federation: Federation, order: RunOrder, watch: Watch, bundle: str 
     kept = kept_bundles(federation.link)
     if not kept or kept[0].sha256 != installed_sha256():
         raise LinkError(
-            "the coordinator that is up was started from another Ridgeway than this one, and runs no other code; "
-            "stop `coordinator up` and start it again"
+            "the coordinator that is up was started from another Ridgeway than this"
+            " one, and runs no other code; stop `coordinator up` and start it again"
         )
-    chosen = named_bundle(kept, bundle) if bundle else _choose_bundle(federation, client, watch)
+    chosen = (
+        named_bundle(kept, bundle)
+        if bundle
+        else _choose_bundle(federation, client, watch)
+    )
     _run(federation, client, order, chosen, watch)
     return chosen
 
 
-def _choose_bundle(federation: Federation, client: SuperLinkClient, watch: Watch) -> str:
-    """The bundle that the fewest holders refuse. Where that is not known, those that are there are asked with a run of
-    it, of the newest first; mostly there is one bundle, and nobody to ask."""
+def _choose_bundle(
+    federation: Federation, client: SuperLinkClient, watch: Watch
+) -> str:
+    """The bundle that the fewest holders refuse. Where that is not known, those that are there are
+    asked with a run of it, of the newest first; mostly there is one bundle, and nobody to ask.
+    """
     kept, ledger = kept_bundles(federation.link), federation.ledger
     newest = kept[0].sha256
     for each in kept if len(kept) > 1 else ():
         if waiting(each.sha256, ledger.standing()):
-            _run(federation, client, RunOrder(work="deliver"), each.sha256, lambda event: None)
+            _run(
+                federation,
+                client,
+                RunOrder(work="deliver"),
+                each.sha256,
+                lambda event: None,
+            )
         if preferred(kept, ledger.standing()) == newest:
             break
     if len(kept) > 1 and (missing := waiting(newest, ledger.standing())):
-        watch(OperatorNote(f"the bundle {newest[:12]} is not approved yet by {', '.join(missing)}"))
+        watch(
+            OperatorNote(
+                f"the bundle {newest[:12]} is not approved yet by {', '.join(missing)}"
+            )
+        )
     chosen = preferred(kept, ledger.standing())
     if chosen != newest:
-        watch(OperatorNote(f"this runs the earlier bundle {chosen[:12]}, which fewer holders refuse"))
+        watch(
+            OperatorNote(
+                f"this runs the earlier bundle {chosen[:12]}, which fewer holders"
+                " refuse"
+            )
+        )
     return chosen
 
 
-def _run(federation: Federation, client: SuperLinkClient, order: RunOrder, bundle: str, watch: Watch) -> None:
-    """Submit a run of a bundle, follow it to its end, and note who has approved the bundle and who has not."""
+def _run(
+    federation: Federation,
+    client: SuperLinkClient,
+    order: RunOrder,
+    bundle: str,
+    watch: Watch,
+) -> None:
+    """Submit a run of a bundle, follow it to its end, and note who has approved the bundle and who
+    has not.
+    """
     approved, refused = set[str](), set[str]()
 
     def seen(event: Event) -> None:
@@ -148,16 +224,24 @@ def _run(federation: Federation, client: SuperLinkClient, order: RunOrder, bundl
     except KeyboardInterrupt:
         with contextlib.suppress(LinkError):
             client.stop_run(number)
-        raise KeyboardInterrupt("the round was stopped; what was accepted is kept, so run it again") from None
+        raise KeyboardInterrupt(
+            "the round was stopped; what was accepted is kept, so run it again"
+        ) from None
     finally:
         _note_approvals(federation, bundle, approved, refused)
 
 
-def _note_approvals(federation: Federation, bundle: str, approved: set[str], refused: set[str]) -> None:
+def _note_approvals(
+    federation: Federation, bundle: str, approved: set[str], refused: set[str]
+) -> None:
     """Let the ledger have what is new of this."""
     standing = federation.ledger.standing()
     facts = {
-        what: sorted(name for name in names if name in standing.roster and bundle not in known.get(name, ()))
+        what: sorted(
+            name
+            for name in names
+            if name in standing.roster and bundle not in known.get(name, ())
+        )
         for what, names, known in (
             ("approved", approved, standing.approvals),
             ("refused", refused - approved, standing.refusals),
@@ -168,13 +252,17 @@ def _note_approvals(federation: Federation, bundle: str, approved: set[str], ref
 
 
 def _compare_bundle(federation: Federation, watch: Watch) -> None:
-    """Say so if holders were invited to run other code than what is installed now: they will refuse it."""
+    """Say so if holders were invited to run other code than what is installed now: they will refuse
+    it.
+    """
     path = federation.folder / "invite" / INVITE
     if path.exists() and read_paper(path, Invite).bundle != installed_sha256():
         watch(OtherBundle(str(federation.folder)))
 
 
-def _submit(federation: Federation, client: SuperLinkClient, order: RunOrder, bundle: str) -> tuple[str, int]:
+def _submit(
+    federation: Federation, client: SuperLinkClient, order: RunOrder, bundle: str
+) -> tuple[str, int]:
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     number = client.submit(bundle_content(federation.link, bundle))
     give_order(federation.link, number, order.model_copy(update={"name": name}))
@@ -191,8 +279,9 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
         except LinkError:  # down for the moment, it says nothing about the round
             if time.monotonic() - answered > LOST_TIMEOUT_S:
                 raise RoundFailed(
-                    f"the SuperLink has not answered for {LOST_TIMEOUT_S:g} s; see that `coordinator up` runs, then "
-                    "run the round again: what was accepted is kept"
+                    f"the SuperLink has not answered for {LOST_TIMEOUT_S:g} s; see that"
+                    " `coordinator up` runs, then run the round again: what was"
+                    " accepted is kept"
                 ) from None
             return False
         return ended
@@ -230,18 +319,36 @@ class LateDelivery:
         self._look = now + DELIVERY_INTERVAL_S
         try:
             missing = self._missing()
-            if not missing or (missing == self._asked and now < self._again) or self._federation.is_busy():
+            if (
+                not missing
+                or (missing == self._asked and now < self._again)
+                or self._federation.is_busy()
+            ):
                 return
-            online = sorted(node.name for node in client.nodes() if node.online and node.name in missing)
+            online = sorted(
+                node.name
+                for node in client.nodes()
+                if node.online and node.name in missing
+            )
             if online:
                 self._word(f"brings the newest release to {', '.join(online)}")
                 self._tries = self._tries + 1 if missing == self._asked else 0
-                bundles = ranked(kept_bundles(self._federation.link), self._federation.ledger.standing())
-                turn, place = divmod(self._tries, len(bundles))  # those who refuse one may have approved another by now
-                _submit(self._federation, client, RunOrder(work="deliver"), bundles[place])
+                bundles = ranked(
+                    kept_bundles(self._federation.link),
+                    self._federation.ledger.standing(),
+                )
+                # those who refuse one may have approved another by now
+                turn, place = divmod(self._tries, len(bundles))
+                _submit(
+                    self._federation, client, RunOrder(work="deliver"), bundles[place]
+                )
                 is_last = place == len(bundles) - 1
                 self._asked = missing
-                self._again = now + (REDELIVERY_PAUSE_S * 2 ** min(turn, MAX_DOUBLINGS) if is_last else 0.0)
+                self._again = now + (
+                    REDELIVERY_PAUSE_S * 2 ** min(turn, MAX_DOUBLINGS)
+                    if is_last
+                    else 0.0
+                )
         except (RidgewayError, OSError) as error:
             self._word(f"the newest release could not be delivered yet: {error}")
 
@@ -267,12 +374,16 @@ def announce(federation: Federation) -> None:
         told = read_paper(path, Notice)
         if told.model_copy(update={"issued": notice.issued}) == notice:
             return
-        notice = notice.model_copy(update={"issued": max(notice.issued, told.issued + 1)})
+        notice = notice.model_copy(
+            update={"issued": max(notice.issued, told.issued + 1)}
+        )
     write_paper(notice, federation.identity, path)
 
 
 def write_invite(federation: Federation) -> Invite:
-    """Write the folder to hand to holders: the invitation, the authority's certificate, and the notice."""
+    """Write the folder to hand to holders: the invitation, the authority's certificate, and the
+    notice.
+    """
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     announce(federation)
     standing = federation.ledger.standing()
@@ -282,7 +393,10 @@ def write_invite(federation: Federation) -> Invite:
         terms=federation.terms,
         bundle=installed_sha256(),
         authority=sha256((federation.link / AUTHORITY).read_bytes()),
-        roster=tuple(Place(name=each.name, domain=each.domain, key=each.key) for each in standing.active.values()),
+        roster=tuple(
+            Place(name=each.name, domain=each.domain, key=each.key)
+            for each in standing.active.values()
+        ),
         handovers=(*federation.identity.handovers, *standing.holder_handovers),
     )
     folder = federation.folder / "invite"

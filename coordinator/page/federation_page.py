@@ -1,7 +1,4 @@
-"""The page of a federation: what it asks for, and what Prometheus reads.
-
-Knows HTTP; what is answered is read by the view.
-"""
+"""The page of a federation: what it asks for, and what Prometheus reads."""
 
 from __future__ import annotations
 
@@ -27,7 +24,11 @@ def federation_page(view: FederationView) -> PageParts:
 def _api(view: FederationView) -> APIRouter:
     api = APIRouter(prefix="/v1")
 
-    plain = {"/standing": view.standing, "/rounds": view.rounds, "/releases": view.releases}
+    plain = {
+        "/standing": view.standing,
+        "/rounds": view.rounds,
+        "/releases": view.releases,
+    }
     for path, look in {**plain, "/ledger/verification": view.verification}.items():
         api.add_api_route(path, partial(looked, look, view.plain))
 
@@ -43,7 +44,9 @@ def _api(view: FederationView) -> APIRouter:
 
 
 class FederationCollector(Collector):
-    """Counts at the moment in which Prometheus asks; what was counted is the ledger's, so no restart loses it."""
+    """Counts at the moment in which Prometheus asks; what was counted is the ledger's, so no
+    restart loses it.
+    """
 
     def __init__(self, view: FederationView) -> None:
         self._view = view
@@ -54,19 +57,39 @@ class FederationCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         figures = self._view.figures()
-        yield _labelled(CounterMetricFamily, "rounds", "Rounds, by how they ended.", "outcome", figures["rounds"])
+        yield _labelled(
+            CounterMetricFamily,
+            "rounds",
+            "Rounds, by how they ended.",
+            "outcome",
+            figures["rounds"],
+        )
         words = "Refusals in rounds, by code."
-        yield _labelled(CounterMetricFamily, "round_refusals", words, "code", figures["refusals"])
+        yield _labelled(
+            CounterMetricFamily, "round_refusals", words, "code", figures["refusals"]
+        )
         words = "Days until a certificate ends."
-        yield _labelled(GaugeMetricFamily, "certificate_days_left", words, "certificate", figures["days"])
+        yield _labelled(
+            GaugeMetricFamily,
+            "certificate_days_left",
+            words,
+            "certificate",
+            figures["days"],
+        )
         if figures["last_seconds"] is not None:
             words = "How long the last round took that was not cut off."
             yield _gauge("last_round_seconds", words, figures["last_seconds"])
         yield _gauge("coordinator_up", "1 while the SuperLink answers.", figures["up"])
         yield _gauge("round_running", "1 while a round runs.", figures["running"])
         yield _gauge("members", "Holders that rounds count on.", figures["members"])
-        yield _gauge("members_online", "Of these, the ones that are connected.", figures["online"])
-        yield _gauge("release_number", "The newest release; 0: none.", figures["release"])
+        yield _gauge(
+            "members_online",
+            "Of these, the ones that are connected.",
+            figures["online"],
+        )
+        yield _gauge(
+            "release_number", "The newest release; 0: none.", figures["release"]
+        )
         yield _gauge("ledger_entries", "Entries of the ledger.", figures["entries"])
 
 
@@ -75,7 +98,11 @@ def _gauge(name: str, words: str, value: float) -> GaugeMetricFamily:
 
 
 def _labelled(
-    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, words: str, label: str, values: Mapping[str, float]
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    words: str,
+    label: str,
+    values: Mapping[str, float],
 ) -> Metric:
     family = kind(f"ridgeway_{name}", words, labels=[label])
     for each, value in sorted(values.items()):

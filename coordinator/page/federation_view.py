@@ -1,6 +1,5 @@
-"""A coordinator's folder as its page and its metrics show it, read anew whenever somebody looks. Writes nothing.
-
-Knows the folder, the SuperLink's client and the rounds so far. Knows nothing of HTTP.
+"""A coordinator's folder as its page and its metrics show it, read anew whenever somebody looks.
+Writes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,12 @@ from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import round_progress
 from ridgeway.coordinator.page.obstacles import obstacles
 from ridgeway.coordinator.page.release_history import ReleaseHistory
-from ridgeway.coordinator.page.round_history import KINDS, Outcome, RoundHistory, RoundRecord
+from ridgeway.coordinator.page.round_history import (
+    KINDS,
+    Outcome,
+    RoundHistory,
+    RoundRecord,
+)
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease, Standing
 from ridgeway.coordinator.round.remedies import REMEDIES
@@ -38,7 +42,11 @@ Online = Callable[[], frozenset[str] | None]
 def connected(federation: Federation) -> frozenset[str] | None:
     client = SuperLinkClient(federation.link)
     try:
-        return frozenset(node.name for node in client.nodes() if node.online) if client.is_up() else None
+        return (
+            frozenset(node.name for node in client.nodes() if node.online)
+            if client.is_up()
+            else None
+        )
     except LinkError:
         return None
 
@@ -46,7 +54,12 @@ def connected(federation: Federation) -> frozenset[str] | None:
 class FederationView:
     """One look at a time: the ledger's connection is used by one thread."""
 
-    def __init__(self, federation: Federation, online: Online | None = None, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        online: Online | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
         self._federation, self._clock = federation, clock
         self._ask_online = online or (lambda: connected(federation))
         self._online: tuple[float, frozenset[str] | None] | None = None
@@ -55,10 +68,16 @@ class FederationView:
         self._lock = threading.Lock()
 
     def standing(self) -> dict[str, Any]:
-        """What the page shows at a glance: the coordinator, its members, what is in the way, the round, the ledger."""
+        """What the page shows at a glance: the coordinator, its members, what is in the way, the
+        round, the ledger.
+        """
         with self._lock:
             federation, standing = self._federation, self._standing()
-            online, ends, now = self._who_is_online(), self._certificate_ends(), self._clock()
+            online, ends, now = (
+                self._who_is_online(),
+                self._certificate_ends(),
+                self._clock(),
+            )
             last = self._last_round()
             live = round_progress(federation.folder, last[0].number) if last else None
             newest = federation.newest
@@ -69,15 +88,24 @@ class FederationView:
                 "listen": federation.settings.listen,
                 "mode": federation.settings.mode,
                 "sentence": MODE_SENTENCES[federation.settings.mode],
-                "certificates": {name: _certificate(end, now) for name, end in ends.items()},
+                "certificates": {
+                    name: _certificate(end, now) for name, end in ends.items()
+                },
                 "release": newest.number if newest else None,
                 "entries": self._read,
-                "members": [self._member(standing, name, online, last, live) for name in sorted(standing.roster)],
+                "members": [
+                    self._member(standing, name, online, last, live)
+                    for name in sorted(standing.roster)
+                ],
                 "obstacles": [
                     {**asdict(each), "words": self.plain(each.words)}
                     for each in obstacles(federation, online, last, now)
                 ],
-                "round": {**last[0].to_json(last[1] == "running"), "progress": live} if last else None,
+                "round": (
+                    {**last[0].to_json(last[1] == "running"), "progress": live}
+                    if last
+                    else None
+                ),
             }
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -86,7 +114,10 @@ class FederationView:
             self._standing()
             running = self._is_running()
             kept = self._rounds.rounds[-MAX_ROUNDS:]
-            return [each.to_json(running and each is self._rounds.rounds[-1]) for each in reversed(kept)]
+            return [
+                each.to_json(running and each is self._rounds.rounds[-1])
+                for each in reversed(kept)
+            ]
 
     def releases(self) -> list[dict[str, Any]]:
         """Every release, the oldest first."""
@@ -97,15 +128,21 @@ class FederationView:
         """What changed between two releases; raises InputError if there is no such release."""
         with self._lock:
             known = {each.number: each for each in self._standing().releases}
-            return self._releases.changes(_release(known, before), _release(known, after))
+            return self._releases.changes(
+                _release(known, before), _release(known, after)
+            )
 
     def entries(self, before: int | None = None) -> dict[str, Any]:
         """Entries of the ledger, the newest first, below a number."""
         with self._lock:
             self._standing()
-            first = max(0, (self._read + 1 if before is None else before) - 1 - MAX_ENTRIES)
+            first = max(
+                0, (self._read + 1 if before is None else before) - 1 - MAX_ENTRIES
+            )
             found = self._federation.ledger.journal.entries(after=first)
-            rows = [asdict(each) for each in found if before is None or each.number < before]
+            rows = [
+                asdict(each) for each in found if before is None or each.number < before
+            ]
             return {"entries": self._read, "rows": rows[::-1], "older": first > 0}
 
     def verification(self) -> dict[str, Any]:
@@ -113,30 +150,55 @@ class FederationView:
         with self._lock:
             try:
                 counts = self._federation.ledger.verify()
-                wrong = [each.number for each in self._standing().releases if self._releases.manifest(each) is None]
+                wrong = [
+                    each.number
+                    for each in self._standing().releases
+                    if self._releases.manifest(each) is None
+                ]
             except RidgewayError as error:
                 return {"valid": False, "words": self.plain(error)}
             if wrong:
-                return {"valid": False, "words": f"release {wrong[0]:04} is gone or is not the one in the ledger"}
-            return {"valid": True, "words": "", **counts, "releases": len(self._standing().releases)}
+                return {
+                    "valid": False,
+                    "words": (
+                        f"release {wrong[0]:04} is gone or is not the one in the ledger"
+                    ),
+                }
+            return {
+                "valid": True,
+                "words": "",
+                **counts,
+                "releases": len(self._standing().releases),
+            }
 
     def figures(self) -> dict[str, Any]:
         with self._lock:
-            standing, online, now = self._standing(), self._who_is_online(), self._clock()
+            standing, online, now = (
+                self._standing(),
+                self._who_is_online(),
+                self._clock(),
+            )
             running, rounds = self._is_running(), self._rounds.rounds
             closed = [each.seconds for each in rounds if each.seconds is not None]
             newest = self._federation.newest
             return {
-                "rounds": Counter(each for each in self._rounds.outcomes(running) if each != "running"),
+                "rounds": Counter(
+                    each for each in self._rounds.outcomes(running) if each != "running"
+                ),
                 "running": running,
                 "last_seconds": closed[-1] if closed else None,
                 "members": len(standing.active),
                 "online": len(set(standing.active) & (online or set())),
                 "up": online is not None,
                 "release": newest.number if newest else 0,
-                "days": {name: _days(end, now) for name, end in self._certificate_ends().items()},
+                "days": {
+                    name: _days(end, now)
+                    for name, end in self._certificate_ends().items()
+                },
                 "entries": self._read,
-                "refusals": Counter(each.code for record in rounds for each in record.refusals),
+                "refusals": Counter(
+                    each.code for record in rounds for each in record.refusals
+                ),
             }
 
     def plain(self, error: object) -> str:
@@ -184,7 +246,9 @@ class FederationView:
         live: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         holder, newest = standing.roster[name], self._federation.newest
-        refused = [each for each in last[0].refusals if each.name == name] if last else []
+        refused = (
+            [each for each in last[0].refusals if each.name == name] if last else []
+        )
         held = standing.delivered.get(name)
         return {
             "name": name,
@@ -192,12 +256,21 @@ class FederationView:
             "key": holder.key,
             "online": None if online is None else name in online,
             "retired": name in standing.retired,
-            "in_newest": newest is not None and any(member.name == name for member in newest.members),
+            "in_newest": (
+                newest is not None
+                and any(member.name == name for member in newest.members)
+            ),
             "release": held.number if held else None,
-            "behind": newest is not None and (held is None or held.release != newest.release),
+            "behind": (
+                newest is not None and (held is None or held.release != newest.release)
+            ),
             "in_round": live["holders"].get(name, "") if live else "",
             "absent": last[0].absent.get(name, []) if last else [],
-            "refusal": {**asdict(refused[-1]), "remedy": REMEDIES.get(refused[-1].code, "")} if refused else None,
+            "refusal": (
+                {**asdict(refused[-1]), "remedy": REMEDIES.get(refused[-1].code, "")}
+                if refused
+                else None
+            ),
         }
 
 
@@ -208,7 +281,10 @@ def _release(known: Mapping[int, LedgerRelease], number: int) -> LedgerRelease:
 
 
 def _certificate(end: datetime, now: datetime) -> dict[str, Any]:
-    return {"ends": end.astimezone(UTC).isoformat(timespec="seconds"), "days": _days(end, now)}
+    return {
+        "ends": end.astimezone(UTC).isoformat(timespec="seconds"),
+        "days": _days(end, now),
+    }
 
 
 def _days(end: datetime, now: datetime) -> float:

@@ -1,7 +1,8 @@
 """A round as it runs, read by another process than the one that runs it.
 
-The round appends its events to a file in the folder as they happen, and holds the folder's lock as long as it lives. So
-a file that has no end while nobody holds the lock is that of a round that died. Knows files and the events of a round.
+The round appends its events to a file in the folder as they happen, and holds the folder's lock as
+long as it lives. So a file that has no end while nobody holds the lock is that of a round that
+died.
 """
 
 from __future__ import annotations
@@ -28,22 +29,48 @@ HOLDER_STATES: dict[type[progress.Event], str] = {
 
 
 def round_progress(folder: Path, number: int) -> dict[str, Any] | None:
-    """What the round of this number has told so far; None where it has left no file, as a simulation does not."""
-    paths = sorted((folder / "progress").glob("*.jsonl"), reverse=True)[:FILES_LOOKED_AT]
+    """What the round of this number has told so far; None where it has left no file, as a
+    simulation does not.
+    """
+    paths = sorted((folder / "progress").glob("*.jsonl"), reverse=True)[
+        :FILES_LOOKED_AT
+    ]
     for path in paths:
         events = _events(path)
-        if any(isinstance(event, progress.RoundOpened) and event.number == number for event in events):
-            heard = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
-            return {"heard": heard, "stages": stages(events), "holders": holder_states(events), "lines": lines(events)}
+        if any(
+            isinstance(event, progress.RoundOpened) and event.number == number
+            for event in events
+        ):
+            heard = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(
+                timespec="seconds"
+            )
+            return {
+                "heard": heard,
+                "stages": stages(events),
+                "holders": holder_states(events),
+                "lines": lines(events),
+            }
     return None
 
 
 def last_preflight(folder: Path, after: str) -> list[progress.HolderChecked]:
-    """What the newest preflight found, holder by holder; nothing if it was made before a time, such as a round's."""
-    for path in sorted((folder / "progress").glob("*.jsonl"), reverse=True)[:FILES_LOOKED_AT]:
-        checked = [event for event in _events(path) if isinstance(event, progress.HolderChecked)]
+    """What the newest preflight found, holder by holder; nothing if it was made before a time, such
+    as a round's.
+    """
+    for path in sorted((folder / "progress").glob("*.jsonl"), reverse=True)[
+        :FILES_LOOKED_AT
+    ]:
+        checked = [
+            event
+            for event in _events(path)
+            if isinstance(event, progress.HolderChecked)
+        ]
         if checked:
-            return checked if path.stat().st_mtime > datetime.fromisoformat(after).timestamp() else []
+            return (
+                checked
+                if path.stat().st_mtime > datetime.fromisoformat(after).timestamp()
+                else []
+            )
     return []
 
 
@@ -57,13 +84,21 @@ def _events(path: Path) -> list[progress.Event]:
 
 
 def stages(events: Sequence[progress.Event]) -> list[dict[str, Any]]:
-    """How many holders have come how far: a name, how many, and of how many, in the order in which it began."""
-    wanted = next((event.holders for event in events if isinstance(event, progress.RoundOpened)), 0)
+    """How many holders have come how far: a name, how many, and of how many, in the order in which
+    it began.
+    """
+    wanted = next(
+        (event.holders for event in events if isinstance(event, progress.RoundOpened)),
+        0,
+    )
     counts: dict[str, set[str]] = {}
     for event in events:
         if (state := _state(event)) is not None:
             counts.setdefault(state[1], set()).add(state[0])
-    return [{"name": name, "done": len(names), "of": wanted} for name, names in counts.items()]
+    return [
+        {"name": name, "done": len(names), "of": wanted}
+        for name, names in counts.items()
+    ]
 
 
 def holder_states(events: Sequence[progress.Event]) -> dict[str, str]:
@@ -86,7 +121,9 @@ def _state(event: progress.Event) -> tuple[str, str] | None:
     name = getattr(event, "name", None)
     if words is None or name is None:
         return None
-    return name, f"{words} {event.lot}" if isinstance(event, progress.SealedReceived) else words
+    return name, (
+        f"{words} {event.lot}" if isinstance(event, progress.SealedReceived) else words
+    )
 
 
 def lines(events: Sequence[progress.Event]) -> list[list[str]]:
@@ -97,7 +134,11 @@ def lines(events: Sequence[progress.Event]) -> list[list[str]]:
         told.append([verb, subject, *filter(None, figures)])
 
     for event in events:
-        if isinstance(event, progress.HoldersAwaited) and told and told[-1][0] == "waiting":
+        if (
+            isinstance(event, progress.HoldersAwaited)
+            and told
+            and told[-1][0] == "waiting"
+        ):
             told.pop()
         if isinstance(event, progress.RunFailed):
             take("failed", event.reason)

@@ -1,6 +1,5 @@
-"""The events of a round in words: one aligned line each, on stderr or wherever the lines are wanted.
-
-Knows how results are shown. Knows nothing of how they come about.
+"""The events of a round in words: one aligned line each, on stderr or wherever the lines are
+wanted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ from ridgeway.coordinator.round.remedies import REMEDIES
 MAX_HOLDERS_BY_NAME = 20
 """Where more holders take part, a bar counts them instead of a line for each."""
 
-OLDER_COPY = "another release {number:04} or a later one is there: this folder is an older copy, or was one"
+OLDER_COPY = (
+    "another release {number:04} or a later one is there: this folder is an older copy,"
+    " or was one"
+)
 
 
 class Step(Protocol):
@@ -31,7 +33,9 @@ class Step(Protocol):
     def __call__(self, verb: str, subject: str, *figures: str) -> None: ...
 
 
-OfHolder = OfferReceived | StatisticsReceived | SecretsShared | SealedReceived | CountsReceived
+OfHolder = (
+    OfferReceived | StatisticsReceived | SecretsShared | SealedReceived | CountsReceived
+)
 
 
 class Narrator:
@@ -85,20 +89,40 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("round", str(number), count(holders, "holder"), f"encoder {encoder}")
             step("mode", mode, MODE_SENTENCES[mode])
             if private := event.privacy:
-                step("privacy", private["mode"], f"ε {private['epsilon']:g} a document", f"δ {private['delta']:g}")
+                step(
+                    "privacy",
+                    private["mode"],
+                    f"ε {private['epsilon']:g} a document",
+                    f"δ {private['delta']:g}",
+                )
         case progress.OtherBundle(folder):
-            words = "this Ridgeway is not the one that holders were invited to run, so they may refuse it"
+            words = (
+                "this Ridgeway is not the one that holders were invited to run, so they"
+                " may refuse it"
+            )
             step("note", words, f"run: ridgeway coordinator invite {folder}")
         case progress.PeerFailed(name, code, reason):
-            step("failed", f"the SuperNode of {name}" if name else "a SuperNode", reason or f"error {code}")
+            step(
+                "failed",
+                f"the SuperNode of {name}" if name else "a SuperNode",
+                reason or f"error {code}",
+            )
         case progress.OperatorNote(words):
             step("note", words)
         case progress.HoldersAwaited(online, wanted):
             step("waiting", "for holders", f"{online} of {wanted} online")
         case progress.TotalReused(members):
-            step("kept", f"the total of {count(members, 'holder')}", "nobody in it has opened a new epoch")
+            step(
+                "kept",
+                f"the total of {count(members, 'holder')}",
+                "nobody in it has opened a new epoch",
+            )
         case progress.HoldersWaiting(names):
-            step("waiting", ", ".join(names), "in an opened total already, until their next epoch")
+            step(
+                "waiting",
+                ", ".join(names),
+                "in an opened total already, until their next epoch",
+            )
             step("next", ", ".join(names), REMEDIES[event.kind])
         case progress.SumOpened(lot, members, of):
             fallen = f"{of - members} fell away" if of > members else ""
@@ -112,32 +136,63 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
         case progress.HoldersAbsent(at, names):
             step("absent", ", ".join(names), f"no answer to {at}")
         case progress.TotalGathered(holders, domains):
-            step("added", f"sums of {count(holders, 'holder')}", f"{len(domains)} domains", ", ".join(domains))
+            step(
+                "added",
+                f"sums of {count(holders, 'holder')}",
+                f"{len(domains)} domains",
+                ", ".join(domains),
+            )
         case progress.TotalSolved(features, condition):
             step("solved", f"{features} features", f"condition {condition:.1e}")
         case progress.RouterEvaluated() if event.accuracy is None:
             step("counted", "no held-out documents", "the router is not evaluated")
         case progress.RouterEvaluated(documents, ridge, selector, accuracy, interval):
             rule = selector if ridge is None else f"λ {ridge:g}, {selector}"
-            within = f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})" if interval else ""
+            within = (
+                f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})" if interval else ""
+            )
             about = f"about {documents:,}" if interval else f"{documents:,}"
-            step("counted", rule, f"{about} held-out documents", f"accuracy {accuracy:.1f} %{within}")
+            step(
+                "counted",
+                rule,
+                f"{about} held-out documents",
+                f"accuracy {accuracy:.1f} %{within}",
+            )
         case progress.ExpertsMeasured(experts, scores):
             step("measured", count(experts, "expert"), f"by {scores:,} scores")
         case progress.ConfidenceCalibrated(temperature, half, tail, gap, separation):
             curve = f"half {half:g}, tail {tail:g}"
-            step("fitted", f"temperature {temperature:.3g}", curve, f"gap to accuracy {gap:.1f} %")
+            step(
+                "fitted",
+                f"temperature {temperature:.3g}",
+                curve,
+                f"gap to accuracy {gap:.1f} %",
+            )
             if separation is not None:
                 step("learnt", "what belongs to no domain", f"AUC {separation:.2f}")
         case progress.RouterWorse(domain, lost, won, documents, newcomers, changed):
-            who = *(f"new {name}" for name in newcomers), *(f"changed {each}" for each in changed)
-            step("worse", domain, f"{lost} of {count(documents, 'document')} lost, {won} won", *who)
+            who = (
+                *(f"new {name}" for name in newcomers),
+                *(f"changed {each}" for each in changed),
+            )
+            step(
+                "worse",
+                domain,
+                f"{lost} of {count(documents, 'document')} lost, {won} won",
+                *who,
+            )
         case progress.ReleaseStands(number):
-            step("kept", f"release {number:04}", "nothing has changed since it was made, so it stands")
+            step(
+                "kept",
+                f"release {number:04}",
+                "nothing has changed since it was made, so it stands",
+            )
         case progress.ReleasePublished(number, release, domains):
             step("release", f"{number:04}", release[:12], count(len(domains), "domain"))
         case progress.DeliveryBlocked(code, names, number):
             step("other", ", ".join(names), OLDER_COPY.format(number=number))
             step("next", REMEDIES[code])
         case progress.ReleaseDelivered(number, names):
-            step("delivered", f"release {number:04}", f"to {count(len(names), 'holder')}")
+            step(
+                "delivered", f"release {number:04}", f"to {count(len(names), 'holder')}"
+            )

@@ -1,6 +1,7 @@
-"""What stands in the way of the next round, as far as it can be told without asking anybody, and what to do about it.
+"""What stands in the way of the next round, as far as it can be told without asking anybody, and
+what to do about it.
 
-Knows the ledger and what the rounds before it met. Only a round itself finds out all.
+ Only a round itself finds out all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ridgeway.common.base.errors import CertificateError
-from ridgeway.coordinator.deploy.authority import check_certificates, ending_certificates
+from ridgeway.coordinator.deploy.authority import (
+    check_certificates,
+    ending_certificates,
+)
 from ridgeway.coordinator.page.live_round import last_preflight
 from ridgeway.coordinator.page.round_history import Outcome, RoundRecord
 from ridgeway.coordinator.round.federation import Federation
@@ -22,7 +26,9 @@ BEGINNING = "1970-01-01T00:00:00+00:00"
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """stops: whether the next round would fail for it. names: the holders or domains that it is about."""
+    """stops: whether the next round would fail for it. names: the holders or domains that it is
+    about.
+    """
 
     stops: bool
     words: str
@@ -38,9 +44,14 @@ def obstacles(
 ) -> list[Hindrance]:
     """All of them, those that stop a round first.
 
-    online: the holders that are there, or None if the coordinator is down. last: the newest round and how it ended.
+    online: the holders that are there, or None if the coordinator is down. last: the newest round
+            and how it ended.
     """
-    found = [*_of_link(federation, online), *_of_roster(federation), *_of_last_round(federation, last)]
+    found = [
+        *_of_link(federation, online),
+        *_of_roster(federation),
+        *_of_last_round(federation, last),
+    ]
     found += _of_preflight(federation, last[0].began if last else BEGINNING)
     found += [] if online is None else _of_absence(federation, online)
     found += _of_certificates(federation, now)
@@ -50,23 +61,45 @@ def obstacles(
 def _of_link(federation: Federation, online: Collection[str] | None) -> list[Hindrance]:
     if online is not None:
         return []
-    return [Hindrance(True, "the coordinator is down", "run `ridgeway coordinator up` and keep it running")]
+    return [
+        Hindrance(
+            True,
+            "the coordinator is down",
+            "run `ridgeway coordinator up` and keep it running",
+        )
+    ]
 
 
 def _of_roster(federation: Federation) -> list[Hindrance]:
     standing, newest = federation.ledger.standing(), federation.newest
     wanted, found = federation.settings.round.min_holders, list[Hindrance]()
     if len(standing.active) < wanted:
-        words = f"{len(standing.active)} holders are on the roster, and a round needs {wanted}"
-        found.append(Hindrance(True, words, "admit more holders with `ridgeway coordinator admit`"))
+        words = (
+            f"{len(standing.active)} holders are on the roster, and a round needs"
+            f" {wanted}"
+        )
+        found.append(
+            Hindrance(
+                True, words, "admit more holders with `ridgeway coordinator admit`"
+            )
+        )
     elif lacking := too_few_on_roster(federation):
-        found.append(Hindrance(True, lacking, "admit more holders with `ridgeway coordinator admit`"))
+        found.append(
+            Hindrance(
+                True, lacking, "admit more holders with `ridgeway coordinator admit`"
+            )
+        )
     if newest is not None:
         before = {member.name for member in newest.members}
         new = tuple(sorted(set(standing.active) - before))
         if new and federation.settings.uses_masks:
-            words = "holders are new since the newest release; the others refuse a sum with them until they pin them"
-            found.append(Hindrance(False, words, "each holder runs `ridgeway client pin`", new))
+            words = (
+                "holders are new since the newest release; the others refuse a sum with"
+                " them until they pin them"
+            )
+            found.append(
+                Hindrance(False, words, "each holder runs `ridgeway client pin`", new)
+            )
     return found
 
 
@@ -77,16 +110,35 @@ def _of_absence(federation: Federation, online: Collection[str]) -> list[Hindran
         return []
     there = {active[name].domain for name in active if name in online}
     may_go = {*there, *federation.settings.round.may_lapse}
-    lost = sorted({active[name].domain for name in away} & set(newest.domains if newest else ()) - may_go)
-    found = [Hindrance(False, "holders are away", "see that `ridgeway client join` runs there", tuple(away))]
+    lost = sorted(
+        {active[name].domain for name in away}
+        & set(newest.domains if newest else ()) - may_go
+    )
+    found = [
+        Hindrance(
+            False,
+            "holders are away",
+            "see that `ridgeway client join` runs there",
+            tuple(away),
+        )
+    ]
     if lost:
-        words = f"every holder of a domain of release {newest.number:04} is away" if newest else ""
-        remedy = "wait for one of them, or let the domain go with `ridgeway coordinator round --allow-missing DOMAIN`"
+        words = (
+            f"every holder of a domain of release {newest.number:04} is away"
+            if newest
+            else ""
+        )
+        remedy = (
+            "wait for one of them, or let the domain go with `ridgeway coordinator"
+            " round --allow-missing DOMAIN`"
+        )
         found.append(Hindrance(True, words, remedy, tuple(lost)))
     return found
 
 
-def _of_last_round(federation: Federation, last: tuple[RoundRecord, Outcome] | None) -> list[Hindrance]:
+def _of_last_round(
+    federation: Federation, last: tuple[RoundRecord, Outcome] | None
+) -> list[Hindrance]:
     if last is None or last[1] == "running":
         return []
     record, outcome = last
@@ -94,7 +146,10 @@ def _of_last_round(federation: Federation, last: tuple[RoundRecord, Outcome] | N
     if outcome == "failed":
         found.append(Hindrance(False, f"round {record.number} failed: {record.reason}"))
     if outcome == "cut off":
-        words = f"round {record.number} was cut off: the process that ran it has ended. What it accepted is kept"
+        words = (
+            f"round {record.number} was cut off: the process that ran it has ended."
+            " What it accepted is kept"
+        )
         found.append(Hindrance(False, words, "run `ridgeway coordinator round` again"))
     active = federation.ledger.standing().active
     latest = {each.name: each for each in record.refusals if each.name in active}
@@ -103,7 +158,9 @@ def _of_last_round(federation: Federation, last: tuple[RoundRecord, Outcome] | N
         alike.setdefault((each.code, each.reason), []).append(str(name))
     for (code, reason), names in sorted(alike.items()):
         words = f"refused in round {record.number} ({code}): {reason}"
-        found.append(Hindrance(False, words, REMEDIES.get(code, ""), tuple(sorted(names))))
+        found.append(
+            Hindrance(False, words, REMEDIES.get(code, ""), tuple(sorted(names)))
+        )
     return found
 
 
@@ -114,7 +171,12 @@ def _of_preflight(federation: Federation, after: str) -> list[Hindrance]:
         for code, _ in each.obstacles:
             alike.setdefault(code, []).append(each.name)
     return [
-        Hindrance(False, f"found by the last preflight: {code}", REMEDIES.get(code, ""), tuple(sorted(names)))
+        Hindrance(
+            False,
+            f"found by the last preflight: {code}",
+            REMEDIES.get(code, ""),
+            tuple(sorted(names)),
+        )
         for code, names in sorted(alike.items())
     ]
 
@@ -126,4 +188,6 @@ def _of_certificates(federation: Federation, now: datetime) -> list[Hindrance]:
         check_certificates(federation.link, federation.settings.address, now)
     except CertificateError as error:
         return [Hindrance(True, str(error))]
-    return [Hindrance(False, words) for words in ending_certificates(federation.link, now)]
+    return [
+        Hindrance(False, words) for words in ending_certificates(federation.link, now)
+    ]

@@ -1,7 +1,8 @@
-"""The releases of a federation over time: how accurate, with how much doubt, and what changed between two of them.
+"""The releases of a federation over time: how accurate, with how much doubt, and what changed
+between two of them.
 
-Accuracies are shares of held-out texts, each with the interval in which the true share lies in 95 of 100 cases.
-Knows the ledger and manifests; a manifest counts if its hash is the release's id in the ledger.
+Accuracies are shares of held-out texts, each with the interval in which the true share lies in 95
+of 100 cases.
 """
 
 from __future__ import annotations
@@ -22,10 +23,16 @@ Manifest = Mapping[str, Any]
 SETTINGS: Mapping[str, Callable[[Manifest], str]] = {
     "λ": lambda manifest: _ridge(manifest["ridge"]),
     "selector": lambda manifest: _selector(manifest["selector"]),
-    "columns": lambda manifest: "normalised" if manifest["normalise_columns"] else "as solved",
+    "columns": lambda manifest: (
+        "normalised" if manifest["normalise_columns"] else "as solved"
+    ),
     "weighting": lambda manifest: str(manifest["weighting"]),
-    "encoder": lambda manifest: f"{manifest['encoder']['name']} {manifest['encoder']['fingerprint'][:12]}",
-    "samples": lambda manifest: ", ".join(f"{name} {value}" for name, value in manifest["sampling"].items()),
+    "encoder": lambda manifest: (
+        f"{manifest['encoder']['name']} {manifest['encoder']['fingerprint'][:12]}"
+    ),
+    "samples": lambda manifest: ", ".join(
+        f"{name} {value}" for name, value in manifest["sampling"].items()
+    ),
 }
 """What a manifest says that may differ between releases, and in which words."""
 
@@ -38,10 +45,14 @@ class ReleaseHistory:
         self._read: dict[str, Manifest] = {}
 
     def manifest(self, made: LedgerRelease) -> Manifest | None:
-        """The manifest of a release; None if it is gone, or is not the one that the ledger speaks of."""
+        """The manifest of a release; None if it is gone, or is not the one that the ledger speaks
+        of.
+        """
         if made.release not in self._read:
             try:
-                content = json.loads((self._folder / f"{made.number:04}" / MANIFEST).read_bytes())
+                content = json.loads(
+                    (self._folder / f"{made.number:04}" / MANIFEST).read_bytes()
+                )
                 if release_id(content) != made.release:
                     return None
             except (OSError, ValueError, TypeError, AttributeError):
@@ -69,7 +80,10 @@ class ReleaseHistory:
     def changes(self, before: LedgerRelease, after: LedgerRelease) -> dict[str, Any]:
         """What is different in `after`: domains, members, settings, accuracies."""
         old, new = self.manifest(before), self.manifest(after)
-        was, now = ({member.name: member.source for member in each.members} for each in (before, after))
+        was, now = (
+            {member.name: member.source for member in each.members}
+            for each in (before, after)
+        )
         return {
             "before": before.number,
             "after": after.number,
@@ -80,24 +94,34 @@ class ReleaseHistory:
             "members": {
                 "joined": sorted(set(now) - set(was)),
                 "left": sorted(set(was) - set(now)),
-                "changed": sorted(name for name in set(was) & set(now) if was[name] != now[name]),
+                "changed": sorted(
+                    name for name in set(was) & set(now) if was[name] != now[name]
+                ),
             },
             "settings": _differing(
                 {"mode": before.terms.mode, **settings_words(old)},
                 {"mode": after.terms.mode, **settings_words(new)},
             ),
-            "accuracies": accuracy_changes(domain_accuracies(old), domain_accuracies(new)),
+            "accuracies": accuracy_changes(
+                domain_accuracies(old), domain_accuracies(new)
+            ),
         }
 
 
 def domain_accuracies(manifest: Manifest | None) -> dict[str, Accuracy]:
-    """The accuracy on each domain's held-out texts, by domain; empty where the release was not evaluated."""
+    """The accuracy on each domain's held-out texts, by domain; empty where the release was not
+    evaluated.
+    """
     evaluation = manifest["evaluation"] if manifest else None
     if not evaluation:
         return {}
     rows = zip(evaluation["order"], evaluation["confusion"], strict=True)
     told = evaluation.get("intervals", {})
-    return {name: _accuracy(row[place], sum(row), told.get(name)) for place, (name, row) in enumerate(rows) if sum(row)}
+    return {
+        name: _accuracy(row[place], sum(row), told.get(name))
+        for place, (name, row) in enumerate(rows)
+        if sum(row)
+    }
 
 
 def _accuracy(right: int, texts: int, told: Sequence[float] | None = None) -> Accuracy:
@@ -114,16 +138,33 @@ def mean_accuracy(accuracies: Mapping[str, Accuracy]) -> Accuracy | None:
     share = sum(each["share"] for each in values) / many
     down = math.sqrt(sum((each["share"] - each["low"]) ** 2 for each in values)) / many
     rise = math.sqrt(sum((each["high"] - each["share"]) ** 2 for each in values)) / many
-    return {"share": share, "low": share - down, "high": share + rise, "texts": sum(each["texts"] for each in values)}
+    return {
+        "share": share,
+        "low": share - down,
+        "high": share + rise,
+        "texts": sum(each["texts"] for each in values),
+    }
 
 
-def accuracy_changes(old: Mapping[str, Accuracy], new: Mapping[str, Accuracy]) -> list[dict[str, Any]]:
-    """By domain, the greatest loss first. doubt: half the interval of the change, as of different texts."""
+def accuracy_changes(
+    old: Mapping[str, Accuracy], new: Mapping[str, Accuracy]
+) -> list[dict[str, Any]]:
+    """By domain, the greatest loss first. doubt: half the interval of the change, as of different
+    texts.
+    """
     rows = [
-        {"domain": name, "before": old.get(name), "after": new.get(name), **_difference(old.get(name), new.get(name))}
+        {
+            "domain": name,
+            "before": old.get(name),
+            "after": new.get(name),
+            **_difference(old.get(name), new.get(name)),
+        }
         for name in dict.fromkeys((*old, *new))
     ]
-    return sorted(rows, key=lambda row: (row["change"] is None, row["change"] or 0.0, row["domain"]))
+    return sorted(
+        rows,
+        key=lambda row: (row["change"] is None, row["change"] or 0.0, row["domain"]),
+    )
 
 
 def _difference(old: Accuracy | None, new: Accuracy | None) -> dict[str, float | None]:
@@ -134,7 +175,9 @@ def _difference(old: Accuracy | None, new: Accuracy | None) -> dict[str, float |
 
 
 def settings_words(manifest: Manifest | None) -> dict[str, str]:
-    """The settings that a release was made with; those that a manifest does not name are left out."""
+    """The settings that a release was made with; those that a manifest does not name are left
+    out.
+    """
     found: dict[str, str] = {}
     for name, words in SETTINGS.items():
         try:
@@ -145,14 +188,20 @@ def settings_words(manifest: Manifest | None) -> dict[str, str]:
 
 
 def _ridge(ridge: Mapping[str, Any]) -> str:
-    return f"{ridge['value']:g}" + (" of the mean diagonal" if ridge["relative"] else "")
+    return f"{ridge['value']:g}" + (
+        " of the mean diagonal" if ridge["relative"] else ""
+    )
 
 
 def _selector(selector: Mapping[str, Any]) -> str:
-    return str(selector["name"]) + (f", k = {selector['k']}" if selector["name"] == "entropy" else "")
+    return str(selector["name"]) + (
+        f", k = {selector['k']}" if selector["name"] == "entropy" else ""
+    )
 
 
-def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> Sequence[dict[str, str | None]]:
+def _differing(
+    old: Mapping[str, str], new: Mapping[str, str]
+) -> Sequence[dict[str, str | None]]:
     return [
         {"name": name, "before": old.get(name), "after": new.get(name)}
         for name in dict.fromkeys((*old, *new))

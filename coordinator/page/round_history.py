@@ -1,7 +1,4 @@
-"""Every round that the ledger speaks of: when, how it ended, who refused and who was away.
-
-Knows the ledger's entries. Knows nothing of how they are shown.
-"""
+"""Every round that the ledger speaks of: when, how it ended, who refused and who was away."""
 
 from __future__ import annotations
 
@@ -20,7 +17,9 @@ NOTHING_CHANGED = "nothing has changed"
 
 @dataclass(frozen=True, slots=True)
 class HolderRefusal:
-    """An answer that was refused, or a holder's refusal; the name is unknown if no holder on the roster signed it."""
+    """An answer that was refused, or a holder's refusal; the name is unknown if no holder on the
+    roster signed it.
+    """
 
     step: str
     name: str | None
@@ -30,7 +29,9 @@ class HolderRefusal:
 
 @dataclass(slots=True)
 class RoundRecord:
-    """One round. ended, release, reason: only of a round that was closed. absent: the steps that a holder missed."""
+    """One round. ended, release, reason: only of a round that was closed. absent: the steps that a
+    holder missed.
+    """
 
     number: int
     nonce: str
@@ -43,7 +44,9 @@ class RoundRecord:
     absent: dict[str, list[str]] = field(default_factory=dict)
 
     def outcome(self, is_running: bool) -> Outcome:
-        """How it ended. is_running: whether a round runs now, which can only be the newest that is not closed."""
+        """How it ended. is_running: whether a round runs now, which can only be the newest that is
+        not closed.
+        """
         if self.ended is None:
             return "running" if is_running else "cut off"
         if self.release is not None:
@@ -54,7 +57,9 @@ class RoundRecord:
     def seconds(self) -> float | None:
         if self.ended is None:
             return None
-        return (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)).total_seconds()
+        return (
+            datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)
+        ).total_seconds()
 
     def to_json(self, is_running: bool) -> dict[str, Any]:
         return {
@@ -82,24 +87,37 @@ class RoundHistory:
         for entry in entries:
             facts = entry.facts
             if entry.kind == "opened":
-                made = RoundRecord(facts["number"], facts["round"], facts["terms"]["mode"], entry.time)
+                made = RoundRecord(
+                    facts["number"], facts["round"], facts["terms"]["mode"], entry.time
+                )
                 self.rounds.append(made)
                 self._by_nonce[made.nonce] = made
-            elif (known := self._by_nonce.get(facts["round"])) is not None:  # deliveries are no rounds
+            elif (
+                known := self._by_nonce.get(facts["round"])
+            ) is not None:  # deliveries are no rounds
                 _note(known, entry)
 
     def outcomes(self, is_running: bool) -> list[Outcome]:
         """How each round ended; only the newest can still run."""
         last = len(self.rounds) - 1
-        return [each.outcome(is_running and place == last) for place, each in enumerate(self.rounds)]
+        return [
+            each.outcome(is_running and place == last)
+            for place, each in enumerate(self.rounds)
+        ]
 
 
 def _note(known: RoundRecord, entry: JournalEntry) -> None:
     facts = entry.facts
     if entry.kind == "closed":
-        known.ended, known.release, known.reason = entry.time, facts["release"], facts["reason"]
+        known.ended, known.release, known.reason = (
+            entry.time,
+            facts["release"],
+            facts["reason"],
+        )
     elif entry.kind == "refused":
-        known.refusals.append(HolderRefusal(facts["step"], facts["name"], facts["code"], facts["reason"]))
+        known.refusals.append(
+            HolderRefusal(facts["step"], facts["name"], facts["code"], facts["reason"])
+        )
     elif entry.kind == "absent":
         for name in facts["names"]:
             known.absent.setdefault(name, []).append(facts["step"])

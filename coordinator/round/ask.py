@@ -1,7 +1,8 @@
-"""Asking holders: one signed request to many of them, and their answers, checked one by one as they come.
+"""Asking holders: one signed request to many of them, and their answers, checked one by one as they
+come.
 
-A wrong answer is refused, and noted in the ledger by the holder's name; a holder that does not answer is noted as
-absent; neither stops the others. Knows messages and the ledger. Knows nothing of what is asked.
+A wrong answer is refused, and noted in the ledger by the holder's name; a holder that does not
+answer is noted as absent; neither stops the others.
 """
 
 from __future__ import annotations
@@ -12,11 +13,29 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, Refused, ShapeMismatch, StatisticsError
+from ridgeway.common.base.errors import (
+    BoundExceeded,
+    BrokenIdentity,
+    Refused,
+    ShapeMismatch,
+    StatisticsError,
+)
 from ridgeway.common.protocol.messages import Message, Refusal
-from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
+from ridgeway.common.protocol.packet import (
+    Blob,
+    Opened,
+    Packet,
+    open_packet,
+    seal_packet,
+)
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.progress import AnswerRefused, ExchangeDone, HoldersAbsent, PeerFailed, Watch
+from ridgeway.coordinator.round.progress import (
+    AnswerRefused,
+    ExchangeDone,
+    HoldersAbsent,
+    PeerFailed,
+    Watch,
+)
 from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, SILENT
 
 CODES: dict[type[StatisticsError], str] = {
@@ -48,8 +67,11 @@ class Transport(Protocol):
     def peers(self) -> Sequence[int]:
         """The peers that can be reached now."""
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
-        """Send some peers a packet each, and yield what they answer as it comes, until all have or the time is up.
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, PeerAnswer]]:
+        """Send some peers a packet each, and yield what they answer as it comes, until all have or
+        the time is up.
 
         Answers may be late, repeated or anything at all.
         """
@@ -66,7 +88,9 @@ class HolderAnswer(Generic[Reply]):
 
     @contextlib.contextmanager
     def accept(self) -> Iterator[None]:
-        """Use the answer within this block. What the block raises refuses the answer, and the next one is looked at."""
+        """Use the answer within this block. What the block raises refuses the answer, and the next
+        one is looked at.
+        """
         try:
             yield
         except (Refused, StatisticsError) as error:
@@ -76,16 +100,19 @@ class HolderAnswer(Generic[Reply]):
 class Channel:
     """One round's exchange with the holders. Whose answer it is, only a signature proves.
 
-    Before that, the SuperLink's list of nodes says which peer is whose: enough to leave retired holders alone, and to
-    name one whose SuperNode fails.
+    Before that, the SuperLink's list of nodes says which peer is whose: enough to leave retired
+    holders alone, and to name one whose SuperNode fails.
 
     number:       the round's number in the ledger, which every request names; 0 outside of rounds.
     silent:       the holders that did not answer some request.
-    refusals:     the code and the words of each holder's last refusal, or of why its answer was refused or missing.
+    refusals:     the code and the words of each holder's last refusal, or of why its answer was
+                  refused or missing.
     last_request: the digest of what was asked last, where all were asked the same.
     """
 
-    def __init__(self, federation: Federation, transport: Transport, nonce: str, watch: Watch) -> None:
+    def __init__(
+        self, federation: Federation, transport: Transport, nonce: str, watch: Watch
+    ) -> None:
         self._federation, self._transport, self._watch = federation, transport, watch
         self.nonce, self.number = nonce, 0
         self.peer_of: dict[str, int] = {}
@@ -97,7 +124,9 @@ class Channel:
         self._names = {holder.key: name for name, holder in standing.roster.items()}
         self._all_names = standing.names
         self.nodes = federation.nodes()
-        self._left_out = {peer for peer, name in self.nodes.items() if name not in standing.active}
+        self._left_out = {
+            peer for peer, name in self.nodes.items() if name not in standing.active
+        }
 
     def peers(self) -> list[int]:
         """The peers that can be reached now, without those of retired holders."""
@@ -113,7 +142,8 @@ class Channel:
         own_blobs: Mapping[str, Sequence[Blob]] | None = None,
         seconds: float | None = None,
     ) -> Iterator[HolderAnswer[Reply]]:
-        """Ask these holders, or all peers, and yield each one's first answer that stands up; use it within `accept`.
+        """Ask these holders, or all peers, and yield each one's first answer that stands up; use it
+        within `accept`.
 
         own_blobs: where the bulk is not the same for all, each one's by its name.
         """
@@ -125,7 +155,9 @@ class Channel:
         deadline = self._federation.settings.round.deadline
         accepted: set[str] = set()
         refused: set[str] = set()
-        for peer, packet in self._transport.exchange(packets, min(seconds or deadline, deadline)):
+        for peer, packet in self._transport.exchange(
+            packets, min(seconds or deadline, deadline)
+        ):
             if isinstance(packet, PeerFailure):
                 refused |= self._fail(message.kind, self.nodes.get(peer), packet)
             if not isinstance(packet, Packet):
@@ -135,7 +167,10 @@ class Channel:
                 opened = open_packet(packet)
                 name = self._names.get(opened.sender)
                 if name is None:
-                    raise Refused("unknown_holder", f"the key {opened.sender[:12]}… is not on the roster")
+                    raise Refused(
+                        "unknown_holder",
+                        f"the key {opened.sender[:12]}… is not on the roster",
+                    )
                 self._check(opened, asked, name, accepted, names)
                 self.peer_of[name] = peer
                 answer = HolderAnswer(name, _expected(opened, expected), opened.blobs)
@@ -144,15 +179,27 @@ class Channel:
                     raise answer.error
                 accepted.add(name)
             except (Refused, StatisticsError) as error:
-                refused |= {name} if name is not None and name not in accepted else set()
+                refused |= (
+                    {name} if name is not None and name not in accepted else set()
+                )
                 self._refuse(message.kind, name, error)
-        wanted = set(self._federation.ledger.standing().active) if names is None else set(names)
+        wanted = (
+            set(self._federation.ledger.standing().active)
+            if names is None
+            else set(names)
+        )
         missing = wanted - accepted - refused
         self.silent |= missing
         reached = {self.nodes.get(peer) for peer in packets}
-        self.refusals |= {name: (SILENT if name in reached else AWAY, "") for name in missing}
+        self.refusals |= {
+            name: (SILENT if name in reached else AWAY, "") for name in missing
+        }
         self.note_absent(message.kind, missing)
-        self._watch(ExchangeDone(message.kind, len(accepted), round(time.monotonic() - began, 3)))
+        self._watch(
+            ExchangeDone(
+                message.kind, len(accepted), round(time.monotonic() - began, 3)
+            )
+        )
 
     def _packets(
         self,
@@ -163,11 +210,20 @@ class Channel:
     ) -> dict[int, Packet]:
         def sealed(bulk: Sequence[Blob]) -> Packet:
             identity = self._federation.identity
-            return seal_packet(message, identity, round=self.nonce, number=self.number, blobs=bulk)
+            return seal_packet(
+                message, identity, round=self.nonce, number=self.number, blobs=bulk
+            )
 
         if own_blobs is not None:
-            return {self.peer_of[name]: sealed(own_blobs[name]) for name in sorted(own_blobs)}
-        peers = self.peers() if names is None else [self.peer_of[name] for name in sorted(names)]
+            return {
+                self.peer_of[name]: sealed(own_blobs[name])
+                for name in sorted(own_blobs)
+            }
+        peers = (
+            self.peers()
+            if names is None
+            else [self.peer_of[name] for name in sorted(names)]
+        )
         return dict.fromkeys(peers, sealed(blobs))
 
     def _check(
@@ -178,17 +234,29 @@ class Channel:
         accepted: Collection[str],
         names: Collection[str] | None,
     ) -> None:
-        if opened.round != self.nonce and isinstance(opened.message, Refusal) and opened.reply_to in asked:
+        if (
+            opened.round != self.nonce
+            and isinstance(opened.message, Refusal)
+            and opened.reply_to in asked
+        ):
             return  # a holder that could not read the request does not know the round
         if opened.round != self.nonce or opened.reply_to not in asked:
-            raise Refused("late", "an answer to an earlier request came late, or was repeated")
+            raise Refused(
+                "late", "an answer to an earlier request came late, or was repeated"
+            )
         if name in accepted:
             raise Refused("duplicate", "a second answer to the same request")
         if names is not None and name not in names:
             raise Refused("not_asked", "an answer from a holder that was not asked")
 
-    def _refuse(self, step: str, name: str | None, error: Refused | StatisticsError) -> None:
-        code = error.code if isinstance(error, Refused) else CODES.get(type(error), "broken_identity")
+    def _refuse(
+        self, step: str, name: str | None, error: Refused | StatisticsError
+    ) -> None:
+        code = (
+            error.code
+            if isinstance(error, Refused)
+            else CODES.get(type(error), "broken_identity")
+        )
         self._note_refused(step, name, code, str(error) + self._about(error))
 
     def _fail(self, step: str, name: str | None, failure: PeerFailure) -> set[str]:
@@ -196,13 +264,19 @@ class Channel:
         if name is None or NOT_APPROVED not in failure.reason:
             self._watch(PeerFailed(name, failure.code, failure.reason))
             return set()
-        self._note_refused(step, name, BUNDLE, "its owner has not approved the code that rounds run")
+        self._note_refused(
+            step, name, BUNDLE, "its owner has not approved the code that rounds run"
+        )
         return {name}
 
-    def _note_refused(self, step: str, name: str | None, code: str, reason: str) -> None:
+    def _note_refused(
+        self, step: str, name: str | None, code: str, reason: str
+    ) -> None:
         self.last_refusal = f"{name or 'someone unknown'}: {reason}"
         self.refusals |= {name: (code, reason)} if name else {}
-        self._federation.ledger.note("refused", round=self.nonce, step=step, name=name, code=code, reason=reason)
+        self._federation.ledger.note(
+            "refused", round=self.nonce, step=step, name=name, code=code, reason=reason
+        )
         self._watch(AnswerRefused(step, name, code, reason))
 
     def _about(self, error: Refused | StatisticsError) -> str:
@@ -214,9 +288,13 @@ class Channel:
         return sorted(self._all_names.get(key, f"{key[:12]}…") for key in keys)
 
     def note_absent(self, step: str, names: Collection[str]) -> None:
-        """Note in the ledger, and tell the watch, which holders are missing at a step, if any are."""
+        """Note in the ledger, and tell the watch, which holders are missing at a step, if any
+        are.
+        """
         if names:
-            self._federation.ledger.note("absent", round=self.nonce, step=step, names=sorted(names))
+            self._federation.ledger.note(
+                "absent", round=self.nonce, step=step, names=sorted(names)
+            )
             self._watch(HoldersAbsent(step, sorted(names)))
 
 
@@ -225,5 +303,7 @@ def _expected(opened: Opened[Message], expected: type[Reply]) -> Reply:
     if isinstance(opened.message, Refusal):
         raise Refused(opened.message.code, opened.message.reason, opened.message.keys)
     if not isinstance(opened.message, expected):
-        raise Refused("malformed", f"{expected.kind} was asked for, not {opened.message.kind}")
+        raise Refused(
+            "malformed", f"{expected.kind} was asked for, not {opened.message.kind}"
+        )
     return opened.message

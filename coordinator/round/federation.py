@@ -1,6 +1,5 @@
-"""A coordinator's folder: settings, keys, the ledger, the releases. One process at a time works in it.
-
-Knows files and the encoder. Knows nothing of the network.
+"""A coordinator's folder: settings, keys, the ledger, the releases. One process at a time works in
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,13 @@ from pydantic import Field, model_validator
 
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.files import cache_folder, canonical_json, sha256
-from ridgeway.common.base.identity import HandOver, Identity, hand_over, make_next_key, owned_identity
+from ridgeway.common.base.identity import (
+    HandOver,
+    Identity,
+    hand_over,
+    make_next_key,
+    owned_identity,
+)
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import Address, DomainName, ExpertNames, Mode, Record
 from ridgeway.common.base.settings import (
@@ -39,7 +44,11 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder, check_sampling, usual_sampling
+from ridgeway.common.encoding.transformer_encoder import (
+    AnyEncoder,
+    check_sampling,
+    usual_sampling,
+)
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.privacy_settings import Delta, Epsilon, Privacy
 from ridgeway.common.privacy.public_prior import (
@@ -50,7 +59,13 @@ from ridgeway.common.privacy.public_prior import (
     write_prior,
 )
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
-from ridgeway.common.routing.release import MANIFEST, Release, load_manifest, load_release, release_id
+from ridgeway.common.routing.release import (
+    MANIFEST,
+    Release,
+    load_manifest,
+    load_release,
+    release_id,
+)
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 
 SETTINGS = "coordinator.toml"
@@ -61,10 +76,14 @@ LATEST = "latest"
 POLL_S = 0.2
 LOCK_TIMEOUT_S = 60.0
 MAX_LOG_BYTES = 1_000_000
-"""A change waits this long for another to end: a delivery in the background must not stand in its way."""
+"""A change waits this long for another to end: a delivery in the background must not stand in its
+way.
+"""
 
 MAX_LEAD = 1000
-"""How far beyond the newest release here one at a holder is believed to be: a holder may say anything."""
+"""How far beyond the newest release here one at a holder is believed to be: a holder may say
+anything.
+"""
 
 NAME = re.compile("[0-9a-z-]{1,64}")
 
@@ -95,7 +114,9 @@ class Abstention(Record):
 
 
 class RouterSettings(Record):
-    """How a router is solved from an exact total, and how tokens decide. λ is relative to the mean diagonal of A."""
+    """How a router is solved from an exact total, and how tokens decide. λ is relative to the mean
+    diagonal of A.
+    """
 
     ridge: float = Field(default=DEFAULT.ridge.value, ge=1e-6, le=10)
     normalise_columns: bool = DEFAULT.normalise_columns
@@ -154,19 +175,24 @@ class FederationSettings(Record):
     @property
     def uses_masks(self) -> bool:
         """As `Terms.uses_masks`, without the encoder."""
-        return self.mode == "masked" or (self.mode == "private" and self.privacy.sums == "full")
+        return self.mode == "masked" or (
+            self.mode == "private" and self.privacy.sums == "full"
+        )
 
     @property
     def sampling(self) -> SamplingTerms:
-        return SamplingTerms(**{name: getattr(self, name) for name in SamplingTerms.model_fields})
+        return SamplingTerms(
+            **{name: getattr(self, name) for name in SamplingTerms.model_fields}
+        )
 
 
 def check_plain(encoder: AnyEncoder) -> None:
     """Raise InputError unless private rounds know this encoder's features."""
     if not isinstance(encoder, TableEncoder) or encoder.more:
         raise InputError(
-            f"private rounds know features of tokens alone, so they cannot use {encoder.name}; make a federation for "
-            f"them with `ridgeway coordinator init --encoder {PLAIN_ENCODER}`"
+            "private rounds know features of tokens alone, so they cannot use"
+            f" {encoder.name}; make a federation for them with `ridgeway coordinator"
+            f" init --encoder {PLAIN_ENCODER}`"
         )
 
 
@@ -176,9 +202,17 @@ def usual_settings(shared: AnyEncoder, **given: Any) -> FederationSettings:
 
 
 class Federation:
-    """What the operator's side needs; deploy/coordinator_folder.py creates it, and every command opens it."""
+    """What the operator's side needs; deploy/coordinator_folder.py creates it, and every command
+    opens it.
+    """
 
-    def __init__(self, folder: Path, *, encoder: AnyEncoder | None = None, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        encoder: AnyEncoder | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
         self.folder = folder
         self.settings = read_settings(folder / SETTINGS, FederationSettings)
         self.ledger = Ledger(folder, clock)
@@ -193,7 +227,9 @@ class Federation:
         """Sign with a new key from now on; the one before signs that it does, and is gone."""
         with self.alone():
             before = self.identity
-            link = hand_over(before, make_next_key(self.folder / KEY), time.time_ns() // 1_000_000)
+            link = hand_over(
+                before, make_next_key(self.folder / KEY), time.time_ns() // 1_000_000
+            )
             self.ledger.note("handed_over", **link.to_json())
             del self.identity
             _ = self.identity
@@ -208,7 +244,8 @@ class Federation:
         """A release of this coordinator, verified."""
         if number in self.ledger.standing().pruned:
             raise InputError(
-                f"release {number:04} was pruned, and its manifest alone is kept; restore its files from a backup"
+                f"release {number:04} was pruned, and its manifest alone is kept;"
+                " restore its files from a backup"
             )
         return load_release(self.release_folder(number), key=self.keys[0])
 
@@ -230,7 +267,8 @@ class Federation:
         chosen = mode or settings.mode
         check_sampling(self.encoder, settings.sampling.sampling)
         private = chosen == "private"
-        weighting: Weighting = "tokens" if private else settings.weighting  # documents weigh the same
+        # documents weigh the same
+        weighting: Weighting = "tokens" if private else settings.weighting
         return Terms(
             mode=chosen,
             encoder=self.encoder.fingerprint,
@@ -246,15 +284,26 @@ class Federation:
     def privacy(self) -> Privacy:
         """What private rounds promise."""
         chosen = self.settings.privacy
-        return Privacy(mode=chosen.sums, epsilon=chosen.epsilon, delta=chosen.delta, prior=self.prior.fingerprint)
+        return Privacy(
+            mode=chosen.sums,
+            epsilon=chosen.epsilon,
+            delta=chosen.delta,
+            prior=self.prior.fingerprint,
+        )
 
     @cached_property
     def prior(self) -> PublicPrior:
-        """The public prior of private rounds: the one that lies here, else that of built-in text, which then stays."""
+        """The public prior of private rounds: the one that lies here, else that of built-in text,
+        which then stays.
+        """
         path = self.folder / PRIOR
         check_plain(self.encoder)
         if not path.exists():
-            made = cache_folder() / "priors" / f"{self.encoder.fingerprint}-{TOKENS_PER_TEXT}.safetensors"
+            made = (
+                cache_folder()
+                / "priors"
+                / f"{self.encoder.fingerprint}-{TOKENS_PER_TEXT}.safetensors"
+            )
             if not made.exists():
                 write_prior(built_in_prior(self.encoder), made)
             write_prior(read_prior(made), path)
@@ -263,20 +312,25 @@ class Federation:
         return prior
 
     def choices_id(self, terms: Terms) -> str:
-        """Stands for all that decides, beside the holders' sums and documents, what a release is."""
+        """Stands for all that decides, beside the holders' sums and documents, what a release
+        is.
+        """
         chosen = [self.settings.router, self.settings.abstention, terms]
         return sha256(canonical_json([each.model_dump(mode="json") for each in chosen]))
 
     @contextlib.contextmanager
     def alone(self, patience: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-        """Hold the folder, so that no two rounds or changes of membership run at once; a short wait for it is fine."""
+        """Hold the folder, so that no two rounds or changes of membership run at once; a short wait
+        for it is fine.
+        """
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             until = time.monotonic() + patience
             while not _is_locked(handle):
                 if time.monotonic() >= until:
                     raise InputError(
-                        f"a round or another change is running in {self.folder}; wait until it is done, and try again"
+                        f"a round or another change is running in {self.folder}; wait"
+                        " until it is done, and try again"
                     )
                 time.sleep(POLL_S)
             yield
@@ -296,7 +350,9 @@ class Federation:
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
-        """Write unforeseen errors to a log with their traceback: Flower throws away what a ServerApp prints."""
+        """Write unforeseen errors to a log with their traceback: Flower throws away what a
+        ServerApp prints.
+        """
         try:
             yield
         except RidgewayError:
@@ -307,7 +363,9 @@ class Federation:
             if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
                 path.replace(path.with_name("rounds.log.1"))
             with path.open("a", encoding="utf-8") as log:
-                log.write(f"{datetime.now(UTC).isoformat()}\n{traceback.format_exc()}\n")
+                log.write(
+                    f"{datetime.now(UTC).isoformat()}\n{traceback.format_exc()}\n"
+                )
             raise
 
     @property
@@ -316,13 +374,21 @@ class Federation:
         return self.folder.resolve() / "link"
 
     def nodes(self) -> dict[int, str]:
-        """The holders on the roster by the numbers of their SuperNodes, as far as the SuperLink has let them in."""
-        names = {holder.node: name for name, holder in self.ledger.standing().roster.items()}
+        """The holders on the roster by the numbers of their SuperNodes, as far as the SuperLink has
+        let them in.
+        """
+        names = {
+            holder.node: name for name, holder in self.ledger.standing().roster.items()
+        }
         try:
             known = json.loads((self.link / NODES).read_bytes())
         except FileNotFoundError:  # a simulation has no SuperLink
             return {}
-        return {int(node): names[each["public_line"]] for node, each in known.items() if each["public_line"] in names}
+        return {
+            int(node): names[each["public_line"]]
+            for node, each in known.items()
+            if each["public_line"] in names
+        }
 
     def progress(self, name: str) -> Path:
         """Where a run of this name writes what happens."""
@@ -337,7 +403,11 @@ class Federation:
 
     def release_bulk(self, number: int) -> list[Path]:
         """The files of a release that are there, its manifest apart."""
-        return [path for path in sorted(self.release_folder(number).glob("*")) if path.name != MANIFEST]
+        return [
+            path
+            for path in sorted(self.release_folder(number).glob("*"))
+            if path.name != MANIFEST
+        ]
 
     @property
     def newest(self) -> LedgerRelease | None:
@@ -346,21 +416,35 @@ class Federation:
 
     @property
     def next_number(self) -> int:
-        """One more than that of any release here, or at a holder, where this folder is an older copy."""
+        """One more than that of any release here, or at a holder, where this folder is an older
+        copy.
+        """
         standing = self.ledger.standing()
         newest = max((each.number for each in standing.releases), default=0)
-        held = {each.number for each in standing.delivered.values() if each.number <= newest + MAX_LEAD}
+        held = {
+            each.number
+            for each in standing.delivered.values()
+            if each.number <= newest + MAX_LEAD
+        }
         return max({newest, *held}) + 1
 
     def verify(self) -> dict[str, int]:
-        """Check the ledger's chain, the stored sums, and every release's bytes and signature; returns what there is."""
+        """Check the ledger's chain, the stored sums, and every release's bytes and signature;
+        returns what there is.
+        """
         counts = self.ledger.verify()
         made = self.ledger.standing().releases
         for each in made:
             is_pruned = each.number in self.ledger.standing().pruned
-            found = release_id(self.manifest(each.number)) if is_pruned else self.release(each.number).id
+            found = (
+                release_id(self.manifest(each.number))
+                if is_pruned
+                else self.release(each.number).id
+            )
             if found != each.release:
-                raise InputError(f"release {each.number:04} is not the one that the ledger speaks of")
+                raise InputError(
+                    f"release {each.number:04} is not the one that the ledger speaks of"
+                )
         return counts | {"releases": len(made)}
 
     def point_to_latest(self) -> None:

@@ -1,7 +1,8 @@
-"""What a round gathers from holders: a total, and counts of held-out documents for the router it gives.
+"""What a round gathers from holders: a total, and counts of held-out documents for the router it
+gives.
 
-The two ways (clear_round.py, masked_round.py) have the same methods, so that all that follows is the
-same for both.
+The two ways (clear_round.py, masked_round.py) have the same methods, so that all that follows is
+the same for both.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from ridgeway.common.routing.evaluation import (
     split_calibration,
     unpaired,
 )
-from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, QualityTable, check_scores
+from ridgeway.common.routing.quality import (
+    MAX_HOLDER_SCORES,
+    QualityTable,
+    check_scores,
+)
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Admitted, Contribution
 from ridgeway.coordinator.round.remedies import AWAY, why
@@ -31,14 +36,17 @@ from ridgeway.coordinator.solving.total import Total
 
 Counts = NDArray[np.int64]
 Check = Callable[[Collection[str]], None]
-"""Looks at whose sums a total would hold, before it is made; raises RoundFailed if it should not be."""
+"""Looks at whose sums a total would hold, before it is made; raises RoundFailed if it should not
+be.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """A total, whose sums are in it, and who can be asked about the router that comes of it.
 
-    present: holders by name; those whose sums were there from an earlier round need not be among them.
+    present: holders by name; those whose sums were there from an earlier round need not be among
+             them.
     kept:    the digest of a total that was opened under masks, by which the ledger keeps it.
     """
 
@@ -48,12 +56,15 @@ class Gathered:
     kept: str = ""
 
 
-def cohort_of(terms: Terms, active: Mapping[str, Admitted], names: Collection[str]) -> Cohort:
+def cohort_of(
+    terms: Terms, active: Mapping[str, Admitted], names: Collection[str]
+) -> Cohort:
     """The cohort of these holders."""
     if len(names) < 2:
         raise RoundFailed(
-            f"{len(names)} of {len(active)} holders can take part, and a router needs two domains; "
-            "see that their SuperNodes run, then run the round again: what was accepted is kept"
+            f"{len(names)} of {len(active)} holders can take part, and a router needs"
+            " two domains; see that their SuperNodes run, then run the round again:"
+            " what was accepted is kept"
         )
     return form_cohort(terms, {active[name].key: active[name].domain for name in names})
 
@@ -66,7 +77,8 @@ class CountedRow:
     """What the holders of one domain counted, or one holder.
 
     routed:      to which domain how many documents were routed; under noise in private rounds.
-    changes:     how many the last release had right and the router has not, and the other way round.
+    changes:     how many the last release had right and the router has not, and the other way
+                 round.
     quality:     sums of scores of experts, then their numbers.
     calibration: what confidence is fitted by.
     """
@@ -87,7 +99,9 @@ class CountedRow:
     @property
     def row(self) -> Counts:
         """All of it, one after another."""
-        return np.concatenate([self.routed, self.changes, self.quality, self.calibration])
+        return np.concatenate(
+            [self.routed, self.changes, self.quality, self.calibration]
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +117,9 @@ class RoundCounts:
 
     def calibration(self) -> Counts:
         """All domains are calibrated together."""
-        together: Counts = np.sum([row.calibration for row in self.rows.values()], axis=0)
+        together: Counts = np.sum(
+            [row.calibration for row in self.rows.values()], axis=0
+        )
         return together
 
     def quality(self, question: Evaluate) -> QualityTable | None:
@@ -118,7 +134,9 @@ class RoundCounts:
 def sizes_of(question: Evaluate) -> tuple[int, int, int, int]:
     """How many numbers each part of a row has."""
     changes = 0 if question.terms.privacy else 2
-    calibrated = calibration_size(len(question.temperatures)) if question.temperatures else 0
+    calibrated = (
+        calibration_size(len(question.temperatures)) if question.temperatures else 0
+    )
     return len(question.domains), changes, 2 * len(question.experts), calibrated
 
 
@@ -126,7 +144,9 @@ def row_of(question: Evaluate, numbers: Counts) -> CountedRow:
     """A row of counts; raises Refused if there are not as many as were asked for."""
     sizes = sizes_of(question)
     if numbers.size != sum(sizes):
-        raise Refused("shape_mismatch", "counts are not of the shape that was asked for")
+        raise Refused(
+            "shape_mismatch", "counts are not of the shape that was asked for"
+        )
     return CountedRow(*np.split(numbers, np.cumsum(sizes)[:-1]))
 
 
@@ -134,13 +154,16 @@ def no_counts(question: Evaluate) -> CountedRow:
     return row_of(question, np.zeros(sum(sizes_of(question)), dtype=np.int64))
 
 
-def checked_row(question: Evaluate, numbers: Counts, holders: int = 1, calibrated: int = 1) -> CountedRow:
+def checked_row(
+    question: Evaluate, numbers: Counts, holders: int = 1, calibrated: int = 1
+) -> CountedRow:
     """The counts of one holder or more; raises Refused unless documents could have given them.
 
     calibrated: how many holders' calibrations are in it.
     """
     row = row_of(question, numbers)
-    if question.terms.privacy:  # of counts under noise, nothing can be said but that they are numbers
+    # of counts under noise, nothing can be said but that they are numbers
+    if question.terms.privacy:
         return row
     _check_routed(row, MAX_HELD_OUT_DOCUMENTS * holders)
     if question.experts:
@@ -167,17 +190,29 @@ def _check_calibration(question: Evaluate, counts: Counts, most: int) -> None:
     reliability, scope = split_calibration(counts, len(question.temperatures))
     fallen, right = reliability[..., 0], reliability[..., 1]
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
-        raise Refused("broken_identity", "the temperatures were not all tried on the same documents")
+        raise Refused(
+            "broken_identity",
+            "the temperatures were not all tried on the same documents",
+        )
     by_length = scope.sum(axis=1)
-    if (by_length[:, 0] != by_length[:, 1]).any() or scope[..., 0].sum() not in (0, fallen[0, 0].sum()):
-        raise Refused("broken_identity", "what belongs to any domain was not counted on the same documents")
+    if (by_length[:, 0] != by_length[:, 1]).any() or scope[..., 0].sum() not in (
+        0,
+        fallen[0, 0].sum(),
+    ):
+        raise Refused(
+            "broken_identity",
+            "what belongs to any domain was not counted on the same documents",
+        )
 
 
-# Counts under masks: each domain has a row of its own for what is paired and for scores, all share one to calibrate
+# Counts under masks: each domain has a row of its own for what is paired and for scores, all share
+# one to calibrate
 
 
 def _sealed_sizes(question: Evaluate) -> tuple[int, int, int]:
-    """How many numbers the rows of routed documents, of scores, and the one of calibration have under masks."""
+    """How many numbers the rows of routed documents, of scores, and the one of calibration have
+    under masks.
+    """
     routed, changes, quality, calibrated = sizes_of(question)
     return math.ceil((routed + changes) / 2), quality, math.ceil(calibrated / 2)
 
@@ -199,35 +234,53 @@ def unsealed_rows(question: Evaluate, opened: Counts) -> list[Counts]:
     for place in range(domains):
         own = unpaired(first.reshape(domains, routed)[place])[: sizes[0] + sizes[1]]
         scored = scores.reshape(domains, quality)[place]
-        fitted = unpaired(shared)[: sizes[3]] if place == 0 else np.zeros(sizes[3], dtype=np.int64)
+        fitted = (
+            unpaired(shared)[: sizes[3]]
+            if place == 0
+            else np.zeros(sizes[3], dtype=np.int64)
+        )
         rows.append(np.concatenate([own, scored, fitted]))
     return rows
 
 
-# What a round may not lose: a router without a domain sends that domain's texts to wrong experts, with confidence
+# What a round may not lose: a router without a domain sends that domain's texts to wrong experts,
+# with confidence
 
 
 def check_nothing_lost(
-    federation: Federation, names: Collection[str], reasons: Mapping[str, tuple[str, str]], allowed: Collection[str]
+    federation: Federation,
+    names: Collection[str],
+    reasons: Mapping[str, tuple[str, str]],
+    allowed: Collection[str],
 ) -> None:
-    """Raise RoundFailed if the sums of these holders leave out a domain that the newest release has.
+    """Raise RoundFailed if the sums of these holders leave out a domain that the newest release
+    has.
 
-    reasons: code and words of whoever refused something in this round, by name. allowed: domains that may be lost.
+    reasons: code and words of whoever refused something in this round, by name. allowed: domains
+             that may be lost.
     A domain that has no holder on the roster any more was let go before.
     """
     newest, active = federation.newest, federation.ledger.standing().active
     there = {active[name].domain for name in names}
     held = {holder.domain for holder in active.values()}
     may_go = {*allowed, *federation.settings.round.may_lapse}
-    lost = [domain for domain in newest.domains if domain in held - there - may_go] if newest else []
+    lost = (
+        [domain for domain in newest.domains if domain in held - there - may_go]
+        if newest
+        else []
+    )
     if newest is None or not lost:
         return
     missing = sorted(name for name, holder in active.items() if holder.domain in lost)
     each = why_missing(missing, reasons)
-    named, flags = ", ".join(lost), " ".join(f"--allow-missing {domain}" for domain in lost)
+    named, flags = (
+        ", ".join(lost),
+        " ".join(f"--allow-missing {domain}" for domain in lost),
+    )
     raise RoundFailed(
-        f"the router would lose {named}, which release {newest.number:04} has: {each}. Nothing was opened and release "
-        f"{newest.number:04} stands; run the round again when this is mended, or let the domain go with {flags}"
+        f"the router would lose {named}, which release {newest.number:04} has: {each}."
+        f" Nothing was opened and release {newest.number:04} stands; run the round"
+        f" again when this is mended, or let the domain go with {flags}"
     )
 
 

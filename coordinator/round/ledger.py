@@ -1,7 +1,8 @@
-"""The coordinator's ledger: who was admitted, what they sent, which releases came of it. Crash-safe, hash-chained.
+"""The coordinator's ledger: who was admitted, what they sent, which releases came of it.
+Crash-safe, hash-chained.
 
-The journal is the truth; what stands here is read out of it. In clear rounds the sums lie beside it as files, each
-named by its digest and written whole before the journal speaks of it. Knows nothing of the network.
+The journal is the truth; what stands here is read out of it. In clear rounds the sums lie beside it
+as files, each named by its digest and written whole before the journal speaks of it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from ridgeway.common.base.journal import Clock, Journal, JournalEntry, system_cl
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card
 from ridgeway.common.protocol.messages import HeldRelease
-from ridgeway.common.statistics.sums import Integers, Statistics, single_domain, unpacked
+from ridgeway.common.statistics.sums import (
+    Integers,
+    Statistics,
+    single_domain,
+    unpacked,
+)
 
 MAX_TOTALS = 4
 """How many masked totals are kept, the newest ones: a file of gram's size each."""
@@ -61,7 +67,9 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Totalled:
-    """A masked total that was opened: whose sums are in it, in which order its columns stand, in which file it lies."""
+    """A masked total that was opened: whose sums are in it, in which order its columns stand, in
+    which file it lies.
+    """
 
     members: tuple[Contribution, ...]
     domains: tuple[str, ...]
@@ -76,7 +84,9 @@ class Totalled:
 
 @dataclass(frozen=True, slots=True)
 class KeptCounts:
-    """Counts about a total that were opened: in answer to which question, in which file, and of whom."""
+    """Counts about a total that were opened: in answer to which question, in which file, and of
+    whom.
+    """
 
     total: str
     question: str
@@ -112,7 +122,12 @@ class LedgerRelease:
         facts = entry.facts
         members = tuple(Contribution(**member) for member in facts["members"])
         terms = Terms.model_validate_json(json.dumps(facts["terms"]))
-        given = {**facts, "domains": tuple(facts["domains"]), "members": members, "terms": terms}
+        given = {
+            **facts,
+            "domains": tuple(facts["domains"]),
+            "members": members,
+            "terms": terms,
+        }
         return cls(**given, time=entry.time)
 
 
@@ -123,14 +138,17 @@ class Standing:
     retired: holders, by name, whose domain was retired since they were last admitted.
     pruned:  the numbers of releases of which the manifest alone is kept.
     delivered: the release that each holder has, as it said last.
-    gone:    keys of holders that were removed, and of SuperNodes that were replaced; none comes back.
+    gone:    keys of holders that were removed, and of SuperNodes that were replaced; none comes
+             back.
     totals:  the newest masked totals, as long as all their members are active; the newest last.
     counts:  what was counted about each of them, by its digest.
-    totalled_epochs: the epochs that were ever in an opened total, each with the number of the round.
+    totalled_epochs: the epochs that were ever in an opened total, each with the number of the
+                     round.
     signing: the total that members were last asked to sign: its terms, and their epochs by name.
     names:   the names of all holders that were ever admitted, by key.
     handovers: of the coordinator's keys, and of those of holders.
-    approvals, refusals: the bundles that each holder is known to have approved, and not to have, by name.
+    approvals, refusals: the bundles that each holder is known to have approved, and not to have, by
+                         name.
     """
 
     roster: dict[str, Admitted] = field(default_factory=dict)
@@ -155,11 +173,18 @@ class Standing:
         facts = entry.facts
         match entry.kind:
             case "handed_over":
-                self.handovers = self.handovers.told([HandOver.of(facts)], own_record=True)
+                self.handovers = self.handovers.told(
+                    [HandOver.of(facts)], own_record=True
+                )
             case "admitted":
                 before = self.roster.get(facts["name"])
-                self.gone |= {before.node, before.key} - {facts["node"], facts["key"]} if before else set()
-                known = {each: facts[each] for each in Admitted.__slots__}  # earlier versions kept a weight
+                self.gone |= (
+                    {before.node, before.key} - {facts["node"], facts["key"]}
+                    if before
+                    else set()
+                )
+                # earlier versions kept a weight
+                known = {each: facts[each] for each in Admitted.__slots__}
                 self.roster[facts["name"]] = Admitted(**known)
                 self.names[facts["key"]] = facts["name"]
                 self.retired.discard(facts["name"])
@@ -173,7 +198,11 @@ class Standing:
                 self.retired.discard(facts["name"])
                 self._forget_totals_with(facts["name"])
             case "retired":
-                for name in [name for name, holder in self.roster.items() if holder.domain == facts["domain"]]:
+                for name in [
+                    name
+                    for name, holder in self.roster.items()
+                    if holder.domain == facts["domain"]
+                ]:
                     self.retired.add(name)
                     self.contributions.pop(name, None)
                     self._forget_totals_with(name)
@@ -182,19 +211,43 @@ class Standing:
             case "closed":
                 self.open_round = None
             case "contributed":
-                self.contributions[facts["name"]] = Contribution(*(facts[name] for name in Contribution.__slots__))
+                self.contributions[facts["name"]] = Contribution(
+                    *(facts[name] for name in Contribution.__slots__)
+                )
             case "signing":
                 self.signing = facts["terms"], dict(facts["members"])
             case "totalled":
                 made = Totalled.of(facts)
-                self.totalled_epochs |= {member.source: self.rounds for member in made.members}
-                self.counts.pop(made.digest, None)  # it is opened again only where files were lost
-                self._keep_totals([*(each for each in self.totals if each.digest in facts.get("beside", ())), made])
-            case "counted" if "holders" in facts:  # those of earlier versions answer other questions
-                kept = KeptCounts(facts["total"], facts["question"], facts["digest"], tuple(facts["holders"]))
+                self.totalled_epochs |= {
+                    member.source: self.rounds for member in made.members
+                }
+                self.counts.pop(
+                    made.digest, None
+                )  # it is opened again only where files were lost
+                self._keep_totals(
+                    [
+                        *(
+                            each
+                            for each in self.totals
+                            if each.digest in facts.get("beside", ())
+                        ),
+                        made,
+                    ]
+                )
+            # those of earlier versions answer other questions
+            case "counted" if "holders" in facts:
+                kept = KeptCounts(
+                    facts["total"],
+                    facts["question"],
+                    facts["digest"],
+                    tuple(facts["holders"]),
+                )
                 self.counts[kept.total] = kept
             case "bundle":
-                for names, to, off in (("approved", "approvals", "refusals"), ("refused", "refusals", "approvals")):
+                for names, to, off in (
+                    ("approved", "approvals", "refusals"),
+                    ("refused", "refusals", "approvals"),
+                ):
                     for name in facts[names]:
                         getattr(self, to).setdefault(name, set()).add(facts["sha256"])
                         getattr(self, off).get(name, set()).discard(facts["sha256"])
@@ -203,29 +256,48 @@ class Standing:
             case "pruned":
                 self.pruned |= set(facts["releases"])
             case "delivered":
-                self.delivered[facts["name"]] = HeldRelease(number=facts["number"], release=facts["release"])
+                self.delivered[facts["name"]] = HeldRelease(
+                    number=facts["number"], release=facts["release"]
+                )
 
     def _forget_totals_with(self, name: str) -> None:
-        self._keep_totals([each for each in self.totals if all(member.name != name for member in each.members)])
+        self._keep_totals(
+            [
+                each
+                for each in self.totals
+                if all(member.name != name for member in each.members)
+            ]
+        )
 
     def _keep_totals(self, totals: list[Totalled]) -> None:
         self.totals = totals
         kept = {each.digest for each in totals}
-        self.counts = {digest: each for digest, each in self.counts.items() if digest in kept}
+        self.counts = {
+            digest: each for digest, each in self.counts.items() if digest in kept
+        }
 
     @property
     def holder_handovers(self) -> tuple[HandOver, ...]:
         """Those by which the holders on the roster have the keys that they have."""
-        return tuple(link for holder in self.roster.values() for link in self.handovers.leading_to(holder.key))
+        return tuple(
+            link
+            for holder in self.roster.values()
+            for link in self.handovers.leading_to(holder.key)
+        )
 
     @property
     def active(self) -> dict[str, Admitted]:
         """The holders that rounds count on, by name."""
-        return {name: holder for name, holder in self.roster.items() if name not in self.retired}
+        return {
+            name: holder
+            for name, holder in self.roster.items()
+            if name not in self.retired
+        }
 
     @property
     def ahead(self) -> dict[str, HeldRelease]:
-        """What active holders hold that the newest release cannot replace: others, of its number or a later one.
+        """What active holders hold that the newest release cannot replace: others, of its number or
+        a later one.
 
         So it is after an older copy of the coordinator's folder was restored.
         """
@@ -233,7 +305,10 @@ class Standing:
         return {
             name: held
             for name, held in self.delivered.items()
-            if name in active and newest and held.number >= newest.number and held.release != newest.release
+            if name in active
+            and newest
+            and held.number >= newest.number
+            and held.release != newest.release
         }
 
     @property
@@ -248,7 +323,10 @@ class Standing:
     def needed(self) -> list[Contribution]:
         """The sums that later rounds, or a removal from the newest release, may need."""
         newest = self.releases[-1].members if self.releases else ()
-        kept = [*self.contributions.values(), *(member for member in newest if member.name in self.roster)]
+        kept = [
+            *self.contributions.values(),
+            *(member for member in newest if member.name in self.roster),
+        ]
         return [each for each in kept if each.digest]
 
 
@@ -273,10 +351,12 @@ class Ledger:
         self.journal.append((kind, facts))
 
     def admit(self, name: str, card: Card) -> Admitted:
-        """Put a holder on the roster, or back on it if its domain was retired; no name or key stands there twice.
+        """Put a holder on the roster, or back on it if its domain was retired; no name or key
+        stands there twice.
 
-        Its SuperNode may come with another key, since the card is signed with the holder's own; the one before is gone.
-        The holder's own may be another one too, if the hand-overs on its card lead there from the key on the roster.
+        Its SuperNode may come with another key, since the card is signed with the holder's own; the
+        one before is gone. The holder's own may be another one too, if the hand-overs on its card
+        lead there from the key on the roster.
         """
         holder = Admitted(name, card.domain, card.key, card.node)
         standing = self.standing()
@@ -284,57 +364,91 @@ class Ledger:
         owner = known.owner(card.key)
         if {card.key, card.node} & standing.gone:
             raise InputError(
-                "this holder was removed, or its key or its SuperNode's replaced, and a removed key cannot come back; "
-                "ask for its newest card, or for one of a new folder"
+                "this holder was removed, or its key or its SuperNode's replaced, and a"
+                " removed key cannot come back; ask for its newest card, or for one of"
+                " a new folder"
             )
         for other in standing.roster.values():
             if other.name == name and known.newest(other.key) == card.key:
                 continue
             if other.name == name and known.owner(other.key) == owner:
                 raise InputError(
-                    f"the key of {name!r} was handed over twice, and this is not the one that it was handed over to "
-                    "first; somebody else may have its old key, so ask its owner by another way"
+                    f"the key of {name!r} was handed over twice, and this is not the"
+                    " one that it was handed over to first; somebody else may have its"
+                    " old key, so ask its owner by another way"
                 )
             if other.name == name:
-                raise InputError(f"{name!r} is on the roster already, with another key; choose another --name")
+                raise InputError(
+                    f"{name!r} is on the roster already, with another key; choose"
+                    " another --name"
+                )
             if known.owner(other.key) == owner or other.node == card.node:
-                raise InputError(f"this key is on the roster already, as {other.name!r}; a holder is admitted once")
+                raise InputError(
+                    f"this key is on the roster already, as {other.name!r}; a holder is"
+                    " admitted once"
+                )
         if standing.active.get(name) == holder:
             return holder
         new = known.links[len(standing.handovers.links) :]
-        self.journal.append(*(("handed_over", link.to_json()) for link in new), ("admitted", asdict(holder)))
+        self.journal.append(
+            *(("handed_over", link.to_json()) for link in new),
+            ("admitted", asdict(holder)),
+        )
         return holder
 
     # Sums
 
-    def contribute(self, round_: str, given: Contribution, statistics: Statistics, mass: int) -> Contribution:
+    def contribute(
+        self, round_: str, given: Contribution, statistics: Statistics, mass: int
+    ) -> Contribution:
         """Store accepted sums: the file first, then the entry that speaks of it."""
         stored = replace(given, digest=self._write_sums(gram=statistics.packed()[0]))
         self.note("contributed", round=round_, mass=mass, **asdict(stored))
         return stored
 
-    def keep_total(self, round_: str, given: Totalled, statistics: Statistics) -> Totalled:
+    def keep_total(
+        self, round_: str, given: Totalled, statistics: Statistics
+    ) -> Totalled:
         """Store an opened total, likewise."""
         gram, cross = statistics.packed()
         stored = replace(given, digest=self._write_sums(gram=gram, cross=cross))
-        others = [each.digest for each in self.standing().totals if each.digest != stored.digest]
-        self.note("totalled", round=round_, beside=others[-(MAX_TOTALS - 1) :], **asdict(stored))
+        others = [
+            each.digest
+            for each in self.standing().totals
+            if each.digest != stored.digest
+        ]
+        self.note(
+            "totalled",
+            round=round_,
+            beside=others[-(MAX_TOTALS - 1) :],
+            **asdict(stored),
+        )
         return stored
 
     def total(self, stored: Totalled) -> Statistics:
         """The sums of a masked total, held against their digest."""
-        content = self._read_sums(stored.digest, "the sums of the masked total", ("gram", "cross"))
+        content = self._read_sums(
+            stored.digest, "the sums of the masked total", ("gram", "cross")
+        )
         return unpacked(content["gram"], content["cross"])
 
     def keep_counts(self, round_: str, given: KeptCounts, counts: Integers) -> None:
         """Store opened counts, likewise."""
-        self.note("counted", round=round_, **asdict(replace(given, digest=self._write_sums(counts=counts))))
+        self.note(
+            "counted",
+            round=round_,
+            **asdict(replace(given, digest=self._write_sums(counts=counts))),
+        )
 
     def counts(self, stored: KeptCounts) -> Integers:
-        return self._read_sums(stored.digest, "the counts of the masked total", ("counts",))["counts"]
+        return self._read_sums(
+            stored.digest, "the counts of the masked total", ("counts",)
+        )["counts"]
 
     def has_sums(self, contribution: Contribution) -> bool:
-        """Whether the stored sums are there and whole; if not, the holder is asked for them again."""
+        """Whether the stored sums are there and whole; if not, the holder is asked for them
+        again.
+        """
         if contribution.digest in self._whole:
             return True
         try:
@@ -346,32 +460,54 @@ class Ledger:
 
     def sums(self, contribution: Contribution) -> Statistics:
         """The stored sums of one domain's holder, held against their digest."""
-        triangle = self._read_sums(contribution.digest, f"the sums of {contribution.name!r}", ("gram",))["gram"]
+        triangle = self._read_sums(
+            contribution.digest, f"the sums of {contribution.name!r}", ("gram",)
+        )["gram"]
         features = (int(np.sqrt(8 * triangle.size + 1)) - 1) // 2
-        return single_domain(unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram)
+        return single_domain(
+            unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram
+        )
 
     def _write_sums(self, **arrays: Integers) -> str:
         """Write a file of sums, and return the digest that names it."""
-        content = {name: np.ascontiguousarray(array, dtype="<i8") for name, array in arrays.items()}
+        content = {
+            name: np.ascontiguousarray(array, dtype="<i8")
+            for name, array in arrays.items()
+        }
         digest = sha256(*(part.data for part in content.values()))
         write_whole(self._path(digest), save(content), private=True)
         return digest
 
-    def _read_sums(self, digest: str, whose: str, names: Sequence[str]) -> dict[str, Integers]:
+    def _read_sums(
+        self, digest: str, whose: str, names: Sequence[str]
+    ) -> dict[str, Integers]:
         path = self._path(digest)
         try:
             content = load_file(path)
             arrays = {name: content[name] for name in names}
         except (FileNotFoundError, SafetensorError, KeyError) as error:
-            words = "restore them from a copy, or run a round while the holders are there"
-            raise JournalError(f"{whose} are missing or damaged ({path.name}); {words}") from error
-        plain = [np.ascontiguousarray(array, dtype="<i8").data for array in arrays.values()]
-        if any(array.dtype != np.int64 for array in arrays.values()) or sha256(*plain) != digest:
-            raise JournalError(f"{whose} were altered after they were accepted ({path.name})")
+            words = (
+                "restore them from a copy, or run a round while the holders are there"
+            )
+            raise JournalError(
+                f"{whose} are missing or damaged ({path.name}); {words}"
+            ) from error
+        plain = [
+            np.ascontiguousarray(array, dtype="<i8").data for array in arrays.values()
+        ]
+        if (
+            any(array.dtype != np.int64 for array in arrays.values())
+            or sha256(*plain) != digest
+        ):
+            raise JournalError(
+                f"{whose} were altered after they were accepted ({path.name})"
+            )
         return arrays
 
     def erase_outdated(self) -> None:
-        """Delete sums that nothing needs any more, and what a killed process may have left of some."""
+        """Delete sums that nothing needs any more, and what a killed process may have left of
+        some.
+        """
         named = self.file_names()
         for path in self._sums.iterdir():
             if path.name not in named:
@@ -380,7 +516,11 @@ class Ledger:
     def file_names(self) -> set[str]:
         """The names of the files of sums that are still needed."""
         standing = self.standing()
-        stored: list[Contribution | Totalled | KeptCounts] = [*standing.needed, *standing.totals, *standing.kept_counts]
+        stored: list[Contribution | Totalled | KeptCounts] = [
+            *standing.needed,
+            *standing.totals,
+            *standing.kept_counts,
+        ]
         return {self._path(each.digest).name for each in stored}
 
     def _path(self, digest: str) -> Path:
@@ -396,4 +536,8 @@ class Ledger:
             self.total(stored)
         for kept in standing.kept_counts:
             self.counts(kept)
-        return {"entries": entries, "contributions": len(standing.contributions), "totals": len(standing.totals)}
+        return {
+            "entries": entries,
+            "contributions": len(standing.contributions),
+            "totals": len(standing.totals),
+        }

@@ -1,7 +1,9 @@
-"""Gathering under masks: the coordinator learns the total of a cohort, and the sums of no single member.
+"""Gathering under masks: the coordinator learns the total of a cohort, and the sums of no single
+member.
 
-Exact sums, and sums whose noise is drawn in shares. A holder's data of one epoch is in one opened total,
-ever. So opened totals are kept, solved again without asking anybody, and a new one needs new epochs.
+Exact sums, and sums whose noise is drawn in shares. A holder's data of one epoch is in one opened
+total, ever. So opened totals are kept, solved again without asking anybody, and a new one needs new
+epochs.
 """
 
 from __future__ import annotations
@@ -12,12 +14,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.errors import JournalError, Refused, RoundFailed, StatisticsError
+from ridgeway.common.base.errors import (
+    JournalError,
+    Refused,
+    RoundFailed,
+    StatisticsError,
+)
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.schema import record_json
-from ridgeway.common.masking.agreement import SMALLEST_COHORT, check_advert, threshold_for
+from ridgeway.common.masking.agreement import (
+    SMALLEST_COHORT,
+    check_advert,
+    threshold_for,
+)
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.protocol.messages import LOTS, MAX_COUNTS, Evaluate, Offer, OpenEpoch
+from ridgeway.common.protocol.messages import (
+    LOTS,
+    MAX_COUNTS,
+    Evaluate,
+    Offer,
+    OpenEpoch,
+)
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.ask import Channel
@@ -37,7 +54,12 @@ from ridgeway.coordinator.round.gathering import (
 )
 from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Ledger, Totalled
 from ridgeway.coordinator.round.masked_session import Session
-from ridgeway.coordinator.round.progress import CountsMissing, HoldersWaiting, TotalReused, Watch
+from ridgeway.coordinator.round.progress import (
+    CountsMissing,
+    HoldersWaiting,
+    TotalReused,
+    Watch,
+)
 from ridgeway.coordinator.round.remedies import EPOCH_USED
 from ridgeway.coordinator.solving.total import Total, total_of
 
@@ -47,19 +69,30 @@ class TotalPlan:
     """What a round can be made of.
 
     stored:  a kept total in which every holder that is there has the epoch that it has now.
-    waiting: the holders whose epoch is in an opened total already; they take part with their next one.
+    waiting: the holders whose epoch is in an opened total already; they take part with their next
+             one.
     """
 
     stored: tuple[Totalled, ...]
     waiting: frozenset[str]
 
 
-def plan_total(ledger: Ledger, terms: Terms, epochs: Mapping[str, OpenEpoch]) -> TotalPlan:
-    """What the epochs of the holders that are there, by name, allow. Pre-flight and rounds judge by this."""
+def plan_total(
+    ledger: Ledger, terms: Terms, epochs: Mapping[str, OpenEpoch]
+) -> TotalPlan:
+    """What the epochs of the holders that are there, by name, allow. Pre-flight and rounds judge by
+    this.
+    """
     standing = ledger.standing()
-    fitting = tuple(each for each in reversed(standing.totals) if _fits(ledger, each, terms, epochs))
-    if standing.signing == (terms.id, {name: each.name for name, each in epochs.items()}):
-        return TotalPlan(fitting, frozenset())  # the very total that they were asked to sign: they may again
+    fitting = tuple(
+        each for each in reversed(standing.totals) if _fits(ledger, each, terms, epochs)
+    )
+    if standing.signing == (
+        terms.id,
+        {name: each.name for name, each in epochs.items()},
+    ):
+        # the very total that they were asked to sign: they may again
+        return TotalPlan(fitting, frozenset())
     all_used = all(epoch.used for epoch in epochs.values())
     waiting = {
         name
@@ -74,13 +107,20 @@ def too_few_on_roster(federation: Federation) -> str | None:
     active = federation.ledger.standing().active
     if not federation.settings.uses_masks or len(active) >= SMALLEST_COHORT:
         return None
-    return f"{len(active)} holders are on the roster, and a round under masks needs {SMALLEST_COHORT}"
+    return (
+        f"{len(active)} holders are on the roster, and a round under masks needs"
+        f" {SMALLEST_COHORT}"
+    )
 
 
-def _fits(ledger: Ledger, stored: Totalled, terms: Terms, epochs: Mapping[str, OpenEpoch]) -> bool:
+def _fits(
+    ledger: Ledger, stored: Totalled, terms: Terms, epochs: Mapping[str, OpenEpoch]
+) -> bool:
     """Whether a kept total is what these holders would give now, and lies whole in its file."""
     sources = {member.name: member.source for member in stored.members}
-    if stored.terms != terms.id or any(sources.get(name) != each.name for name, each in epochs.items()):
+    if stored.terms != terms.id or any(
+        sources.get(name) != each.name for name, each in epochs.items()
+    ):
         return False
     try:
         ledger.total(stored)
@@ -93,7 +133,12 @@ class MaskedGathering:
     """One round's gathering under masks: one session, in which up to two sums are opened."""
 
     def __init__(
-        self, federation: Federation, channel: Channel, terms: Terms, watch: Watch, lose_nothing: Check
+        self,
+        federation: Federation,
+        channel: Channel,
+        terms: Terms,
+        watch: Watch,
+        lose_nothing: Check,
     ) -> None:
         self._federation = federation
         self._ledger = federation.ledger
@@ -112,11 +157,21 @@ class MaskedGathering:
             raise Refused("not_masked", "an offer without keys for masking")
         check_advert(advert, self._terms.id, self._channel.nonce, len(LOTS))
         if (advert.key, advert.source) != (key, offer.epoch.name):
-            raise Refused("bad_advert", "the keys for masking are of another holder, or do not go with the offer")
+            raise Refused(
+                "bad_advert",
+                "the keys for masking are of another holder, or do not go with the"
+                " offer",
+            )
 
     def gather(self, offers: dict[str, Offer]) -> Gathered:
-        """The total of every holder that can be counted; one that offers and then does not deliver is left out."""
-        plan = plan_total(self._ledger, self._terms, {name: each.epoch for name, each in offers.items()})
+        """The total of every holder that can be counted; one that offers and then does not deliver
+        is left out.
+        """
+        plan = plan_total(
+            self._ledger,
+            self._terms,
+            {name: each.epoch for name, each in offers.items()},
+        )
         stored = self._usable(plan)
         if stored is not None:
             self._must_suffice(offers)
@@ -130,13 +185,16 @@ class MaskedGathering:
         session = self._session = Session(self._channel, cohort, offers, self._watch)
         self._check_members(offers)
         session.share()
-        vector, sent = session.sum_statistics(self._terms.vector_size(len(cohort.domains)), self._let_sign)
+        vector, sent = session.sum_statistics(
+            self._terms.vector_size(len(cohort.domains)), self._let_sign
+        )
         return self._totalled(cohort, {name: offers[name] for name in sent}, vector)
 
     def _usable(self, plan: TotalPlan) -> Totalled | None:
         """The newest kept total by which no domain is lost.
 
-        Raises RoundFailed if all of them would lose one: a new total, of those who are there, would lose it too.
+        Raises RoundFailed if all of them would lose one: a new total, of those who are there, would
+        lose it too.
         """
         lost: RoundFailed | None = None
         for stored in plan.stored:
@@ -164,34 +222,51 @@ class MaskedGathering:
             return
         needs = f"a round under masks needs {least}: with fewer, a sum hides too little"
         if least > SMALLEST_COHORT:
-            needs = f"`min_holders` in this coordinator's coordinator.toml asks for {least}"
+            needs = (
+                f"`min_holders` in this coordinator's coordinator.toml asks for {least}"
+            )
         missing = set(self._ledger.standing().active) - set(offers)
-        each = why_missing(missing, self._channel.refusals) if missing else "all that are on the roster are there"
+        each = (
+            why_missing(missing, self._channel.refusals)
+            if missing
+            else "all that are on the roster are there"
+        )
         raise RoundFailed(
-            f"{len(offers)} holders can take part, and {needs} ({each}). Run the round again when more are there; the "
-            "newest release stays as it is"
+            f"{len(offers)} holders can take part, and {needs} ({each}). Run the round"
+            " again when more are there; the newest release stays as it is"
         )
 
     def _check_members(self, names: Collection[str]) -> None:
-        """Raise RoundFailed, before anything is opened, unless a total of these holders makes a router."""
+        """Raise RoundFailed, before anything is opened, unless a total of these holders makes a
+        router.
+        """
         self._lose_nothing(names)
         active = self._ledger.standing().active
         domains = {active[name].domain for name in names}
-        least = max(self._federation.settings.round.min_holders, threshold_for(len(active)))
+        least = max(
+            self._federation.settings.round.min_holders, threshold_for(len(active))
+        )
         if len(names) < least or len(domains) < 2:
             missing = set(active) - set(names)
-            each = f" ({why_missing(missing, self._channel.refusals)})" if missing else ""
+            each = (
+                f" ({why_missing(missing, self._channel.refusals)})" if missing else ""
+            )
             raise RoundFailed(
-                f"sums of {len(names)} holders and {len(domains)} domains are there; at least {least} holders, which "
-                "is more than two thirds of the roster, and two domains are needed, so nothing was opened"
-                f"{each}. Run the round again when more are there"
+                f"sums of {len(names)} holders and {len(domains)} domains are there; at"
+                f" least {least} holders, which is more than two thirds of the roster,"
+                f" and two domains are needed, so nothing was opened{each}. Run the"
+                " round again when more are there"
             )
 
     def _let_sign(self, names: Collection[str]) -> None:
-        """Note who is about to be asked to sign a total: if nothing is opened, these may sign the very same again."""
+        """Note who is about to be asked to sign a total: if nothing is opened, these may sign the
+        very same again.
+        """
         self._check_members(names)
         members = {name: self._offers[name].epoch.name for name in sorted(names)}
-        self._ledger.note("signing", round=self._channel.nonce, terms=self._terms.id, members=members)
+        self._ledger.note(
+            "signing", round=self._channel.nonce, terms=self._terms.id, members=members
+        )
 
     # A total that is there already
 
@@ -203,7 +278,9 @@ class MaskedGathering:
 
     # A new total
 
-    def _totalled(self, cohort: Cohort, offers: Mapping[str, Offer], vector: NDArray[np.int64]) -> Gathered:
+    def _totalled(
+        self, cohort: Cohort, offers: Mapping[str, Offer], vector: NDArray[np.int64]
+    ) -> Gathered:
         """Check what was opened, keep it, and let the ledger speak of it."""
         active = self._ledger.standing().active
         members = tuple(
@@ -219,93 +296,147 @@ class MaskedGathering:
         )
         domains = tuple(sorted({member.domain for member in members}))
         try:
-            statistics = _of_those_left(self._terms.statistics_of(vector, len(cohort.domains)), cohort, members)
+            statistics = _of_those_left(
+                self._terms.statistics_of(vector, len(cohort.domains)), cohort, members
+            )
             total = self._total(members, domains, statistics)
         except StatisticsError as error:
             raise RoundFailed(
-                f"what was opened is no sum of statistics ({error}): a member sealed something else than its sums, or "
-                "runs other code, and the masks hide who. The ledger is kept; agree on a clear round to find out"
+                f"what was opened is no sum of statistics ({error}): a member sealed"
+                " something else than its sums, or runs other code, and the masks hide"
+                " who. The ledger is kept; agree on a clear round to find out"
             ) from None
         given = Totalled(members, domains, self._terms.id, "")
-        kept = self._kept = self._ledger.keep_total(self._channel.nonce, given, statistics)
-        return Gathered(total, members, frozenset(member.name for member in members), kept.digest)
+        kept = self._kept = self._ledger.keep_total(
+            self._channel.nonce, given, statistics
+        )
+        return Gathered(
+            total, members, frozenset(member.name for member in members), kept.digest
+        )
 
-    def _total(self, members: Sequence[Contribution], domains: tuple[str, ...], statistics: Statistics) -> Total:
-        holdout = {name: sorted({each.holdout for each in members if each.domain == name}) for name in domains}
+    def _total(
+        self,
+        members: Sequence[Contribution],
+        domains: tuple[str, ...],
+        statistics: Statistics,
+    ) -> Total:
+        holdout = {
+            name: sorted({each.holdout for each in members if each.domain == name})
+            for name in domains
+        }
         return total_of(domains, statistics, self._terms, len(members), holdout)
 
     # Counts
 
     def count(
-        self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str], may_lack: Collection[str] = ()
+        self,
+        question: Evaluate,
+        blobs: Sequence[Blob],
+        names: Collection[str],
+        may_lack: Collection[str] = (),
     ) -> RoundCounts:
         """What these holders count on their held-out documents; nothing if it cannot be opened.
 
-        may_lack: domains of which nobody need count. If somebody of another one is missing, nothing is opened, so
+        may_lack: domains of which nobody need count. If somebody of another one is missing, nothing
+                  is opened, so
         that all can count in the next round.
         """
         if self._terms.privacy:  # each holder's own noise hides its counts
-            return counts_of(self._channel, self._ledger, self._watch, question, blobs, names)
+            return counts_of(
+                self._channel, self._ledger, self._watch, question, blobs, names
+            )
         sealed: set[str] = set()
         needed = set(question.domains) - set(may_lack)
-        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
+        domain_of = {
+            name: holder.domain
+            for name, holder in self._ledger.standing().active.items()
+        }
 
         def all_are_there(names: Collection[str]) -> None:
             if missing := needed - {domain_of[name] for name in names}:
                 sealed.update(names)
-                raise RoundFailed(f"nobody of {', '.join(sorted(missing))} has counted, so no counts were opened")
+                raise RoundFailed(
+                    f"nobody of {', '.join(sorted(missing))} has counted, so no counts"
+                    " were opened"
+                )
 
         try:
-            return self._kept_counts(question) or self._opened_counts(question, blobs, names, all_are_there)
+            return self._kept_counts(question) or self._opened_counts(
+                question, blobs, names, all_are_there
+            )
         except (RoundFailed, Refused, JournalError) as error:
-            self._ledger.note("not_counted", round=self._channel.nonce, reason=str(error))
+            self._ledger.note(
+                "not_counted", round=self._channel.nonce, reason=str(error)
+            )
             self._watch(CountsMissing(str(error)))
             nothing = {name: no_counts(question) for name in question.domains}
             return RoundCounts(nothing, frozenset(), frozenset(sealed))
 
     def _kept_counts(self, question: Evaluate) -> RoundCounts | None:
-        """What was counted about this total before: holders count once, so it is not asked for again."""
+        """What was counted about this total before: holders count once, so it is not asked for
+        again.
+        """
         assert self._kept is not None
         kept = self._ledger.standing().counts.get(self._kept.digest)
         if kept is None:
             return None
         if kept.question != _question_id(question):
             raise RoundFailed(
-                "holders have counted for another router of this total, and count once an epoch; they count for this "
-                "one with their next epochs"
+                "holders have counted for another router of this total, and count once"
+                " an epoch; they count for this one with their next epochs"
             )
         rows = self._ledger.counts(kept)
-        found = {name: row_of(question, row) for name, row in zip(question.domains, rows, strict=True)}
+        found = {
+            name: row_of(question, row)
+            for name, row in zip(question.domains, rows, strict=True)
+        }
         return RoundCounts(found, frozenset(kept.holders))
 
     def _opened_counts(
-        self, question: Evaluate, blobs: Sequence[Blob], names: Collection[str], check: Check
+        self,
+        question: Evaluate,
+        blobs: Sequence[Blob],
+        names: Collection[str],
+        check: Check,
     ) -> RoundCounts:
         """What holders count now; it is kept with the total."""
         assert self._kept is not None
         session, able = self._session_to_count()
-        domain_of = {name: holder.domain for name, holder in self._ledger.standing().active.items()}
+        domain_of = {
+            name: holder.domain
+            for name, holder in self._ledger.standing().active.items()
+        }
         able &= set(names) - self._channel.silent
         asked = [name for name in sorted(able) if domain_of[name] in question.domains]
         size = sealed_size(question)
         if size > MAX_COUNTS:
-            raise RoundFailed(f"{size:,} counts are too many to seal; name fewer experts")
+            raise RoundFailed(
+                f"{size:,} counts are too many to seal; name fewer experts"
+            )
         sealed = question.model_copy(update={"session": session.id})
         vector, heard = session.sum_counts(size, sealed, blobs, asked, check)
         rows = unsealed_rows(question, vector)
         found = {}
         for place, (domain, row) in enumerate(zip(question.domains, rows, strict=True)):
             own = sum(domain_of[name] == domain for name in heard)
-            found[domain] = checked_row(question, row, own, len(heard) if place == 0 else 0)
-        given = KeptCounts(self._kept.digest, _question_id(question), "", tuple(sorted(heard)))
+            found[domain] = checked_row(
+                question, row, own, len(heard) if place == 0 else 0
+            )
+        given = KeptCounts(
+            self._kept.digest, _question_id(question), "", tuple(sorted(heard))
+        )
         self._ledger.keep_counts(self._channel.nonce, given, np.stack(rows))
         return RoundCounts(found, frozenset(heard))
 
     def _session_to_count(self) -> tuple[Session, set[str]]:
-        """The session, and who can seal counts in it; one without statistics if the total was there already."""
+        """The session, and who can seal counts in it; one without statistics if the total was there
+        already.
+        """
         if self._session is not None:
             return self._session, set(self._offers)
-        cohort = cohort_of(self._terms, self._ledger.standing().active, set(self._offers))
+        cohort = cohort_of(
+            self._terms, self._ledger.standing().active, set(self._offers)
+        )
         self._session = Session(self._channel, cohort, self._offers, self._watch)
         self._session.share()
         return self._session, self._session.hold()
@@ -313,11 +444,17 @@ class MaskedGathering:
 
 def _question_id(question: Evaluate) -> str:
     """Stands for what was asked of the holders of a total."""
-    return sha256(record_json(question.model_dump(mode="json", exclude={"session", "last"})))
+    return sha256(
+        record_json(question.model_dump(mode="json", exclude={"session", "last"}))
+    )
 
 
-def _of_those_left(opened: Statistics, cohort: Cohort, members: Sequence[Contribution]) -> Statistics:
-    """The total without the columns of domains that nobody sent anything for; raises if masses are not as agreed."""
+def _of_those_left(
+    opened: Statistics, cohort: Cohort, members: Sequence[Contribution]
+) -> Statistics:
+    """The total without the columns of domains that nobody sent anything for; raises if masses are
+    not as agreed.
+    """
     masses = dict.fromkeys(cohort.domains, 0)
     for member in members:
         masses[member.domain] += member.share
@@ -325,7 +462,9 @@ def _of_those_left(opened: Statistics, cohort: Cohort, members: Sequence[Contrib
     keep = [place for place, domain in enumerate(cohort.domains) if domain in there]
     gone = [place for place, domain in enumerate(cohort.domains) if domain not in there]
     if opened.cross[:, gone].any():
-        raise StatisticsError("there are sums in the column of a domain that nobody sent anything for")
+        raise StatisticsError(
+            "there are sums in the column of a domain that nobody sent anything for"
+        )
     if cohort.terms.mass and [int(opened.cross[-1, place]) for place in keep] != [
         masses[cohort.domains[place]] for place in keep
     ]:

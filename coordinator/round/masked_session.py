@@ -1,8 +1,8 @@
 """One masked session as the coordinator leads it: share, hold, seal, confirm, open.
 
-It passes on what it cannot read and adds up what it cannot see, and learns the sums over those who sent, once enough
-members have opened them; masking/reference.py shows the whole protocol in one function. Knows messages and the masking
-protocol. Knows nothing of statistics or of the ledger.
+It passes on what it cannot read and adds up what it cannot see, and learns the sums over those who
+sent, once enough members have opened them; masking/reference.py shows the whole protocol in one
+function.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import MaskingError, Refused, RoundFailed
 from ridgeway.common.base.identity import is_signed_by
-from ridgeway.common.masking.agreement import Agreement, Place, lock_words, survivor_words, threshold_for
+from ridgeway.common.masking.agreement import (
+    Agreement,
+    Place,
+    lock_words,
+    survivor_words,
+    threshold_for,
+)
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.neighbourhood import GONE
 from ridgeway.common.masking.opening import Opening, by_owner
@@ -27,17 +33,33 @@ from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, Lot, Message
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.gathering import Check
-from ridgeway.coordinator.round.progress import SealedReceived, SecretsShared, SumOpened, Watch
+from ridgeway.coordinator.round.progress import (
+    SealedReceived,
+    SecretsShared,
+    SumOpened,
+    Watch,
+)
 
 
 class Session:
     """A session with holders that have advertised their keys.
 
-    shared: the members that have dealt their secrets out, by place. name_of: who stands at each place.
+    shared: the members that have dealt their secrets out, by place. name_of: who stands at each
+            place.
     """
 
-    def __init__(self, channel: Channel, cohort: Cohort, offers: Mapping[str, Offer], watch: Watch) -> None:
-        adverts = {offer.advert.key: (name, offer.advert) for name, offer in offers.items() if offer.advert}
+    def __init__(
+        self,
+        channel: Channel,
+        cohort: Cohort,
+        offers: Mapping[str, Offer],
+        watch: Watch,
+    ) -> None:
+        adverts = {
+            offer.advert.key: (name, offer.advert)
+            for name, offer in offers.items()
+            if offer.advert
+        }
         keys = sorted(member.key for member in cohort.members)
         self._channel, self._cohort, self._watch = channel, cohort, watch
         self.agreement = Agreement(
@@ -49,7 +71,9 @@ class Session:
             adverts=tuple(adverts[key][1] for key in keys),
         )
         self.id = self.agreement.id.hex()
-        self.name_of = {place: adverts[key][0] for place, key in enumerate(keys, start=1)}
+        self.name_of = {
+            place: adverts[key][0] for place, key in enumerate(keys, start=1)
+        }
         self.place_of = {name: place for place, name in self.name_of.items()}
         self.shared: tuple[Place, ...] = ()
         self._envelopes: dict[Place, dict[Place, bytes]] = {}
@@ -58,75 +82,120 @@ class Session:
     def share(self) -> None:
         """Let every member deal its secrets out. Raises RoundFailed unless enough do."""
         request = messages.Share(cohort=self._cohort, agreement=self.agreement)
-        for answer in self._channel.ask(request, messages.Envelopes, names=list(self.place_of)):
+        for answer in self._channel.ask(
+            request, messages.Envelopes, names=list(self.place_of)
+        ):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 own = self.place_of[answer.name]
                 self._envelopes[own] = dealt = self._dealt(own, answer.blobs[0])
-                self._holders[own] = set(dealt) if self.agreement.neighbourhood else {*dealt, own}
+                self._holders[own] = (
+                    set(dealt) if self.agreement.neighbourhood else {*dealt, own}
+                )
                 self._watch(SecretsShared(answer.name))
         self.shared = tuple(sorted(self._envelopes))
         self._must_suffice(len(self.shared), "shared their secrets")
 
     def _dealt(self, own: Place, content: Blob) -> dict[Place, bytes]:
-        """The envelopes that a member has made: for every other, or for as many as a large cohort needs."""
+        """The envelopes that a member has made: for every other, or for as many as a large cohort
+        needs.
+        """
         sizes, others = self.agreement.neighbourhood, set(self.agreement.places) - {own}
         dealt = _by_place(content, ENVELOPE_BYTES, "bad_envelope")
-        if not set(dealt) <= others or len(dealt) != (sizes.holders if sizes else len(others)):
-            raise Refused("bad_envelope", "there is not an envelope for every member that needs one")
+        if not set(dealt) <= others or len(dealt) != (
+            sizes.holders if sizes else len(others)
+        ):
+            raise Refused(
+                "bad_envelope",
+                "there is not an envelope for every member that needs one",
+            )
         return dealt
 
     def hold(self) -> set[str]:
         """Pass every member's envelopes on, and ask for nothing; returns who holds them."""
         holding = set()
         request = messages.Hold(session=self.id, shared=self.shared)
-        for answer in self._channel.ask(request, messages.Held, own_blobs=self._forwarded()):
+        for answer in self._channel.ask(
+            request, messages.Held, own_blobs=self._forwarded()
+        ):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 holding.add(answer.name)
         return holding
 
-    def sum_statistics(self, size: int, check: Check) -> tuple[NDArray[np.int64], set[str]]:
-        """Pass every member's envelopes on; the sum of the statistics that they seal, and who has sent any."""
+    def sum_statistics(
+        self, size: int, check: Check
+    ) -> tuple[NDArray[np.int64], set[str]]:
+        """Pass every member's envelopes on; the sum of the statistics that they seal, and who has
+        sent any.
+        """
         request = messages.Seal(session=self.id, shared=self.shared)
-        answers = self._channel.ask(request, messages.SealedSums, own_blobs=self._forwarded())
+        answers = self._channel.ask(
+            request, messages.SealedSums, own_blobs=self._forwarded()
+        )
         with SealedFile() as kept:
             opening = self._add_up("statistics", size, answers, kept)
             return self._open("statistics", opening, "", check, kept)
 
     def sum_counts(
-        self, size: int, question: Message, blobs: Sequence[Blob], names: Collection[str], check: Check
+        self,
+        size: int,
+        question: Message,
+        blobs: Sequence[Blob],
+        names: Collection[str],
+        check: Check,
     ) -> tuple[NDArray[np.int64], set[str]]:
         """The sum of the counts that members seal in answer to a question, and who has sent any."""
-        answers = self._channel.ask(question, messages.SealedSums, names=names, blobs=blobs)
+        answers = self._channel.ask(
+            question, messages.SealedSums, names=names, blobs=blobs
+        )
         with SealedFile() as kept:
             opening = self._add_up("counts", size, answers, kept)
-            return self._open("counts", opening, self._channel.last_request, check, kept)
+            return self._open(
+                "counts", opening, self._channel.last_request, check, kept
+            )
 
     def _forwarded(self) -> dict[str, Sequence[Blob]]:
-        """What is passed on to each member that has shared: the envelopes that others have made for it."""
+        """What is passed on to each member that has shared: the envelopes that others have made for
+        it.
+        """
         inbox = by_owner(self._envelopes)
-        return {self.name_of[own]: [pack_by_place(inbox.get(own, {}))] for own in self.shared}
+        return {
+            self.name_of[own]: [pack_by_place(inbox.get(own, {}))]
+            for own in self.shared
+        }
 
     def _add_up(
-        self, lot: Lot, size: int, answers: Iterator[HolderAnswer[messages.SealedSums]], kept: SealedFile
+        self,
+        lot: Lot,
+        size: int,
+        answers: Iterator[HolderAnswer[messages.SealedSums]],
+        kept: SealedFile,
     ) -> Opening:
         opening = Opening(self.agreement, lot, self._holders, size)
         for answer in answers:
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 if answer.message.lot != lot:
-                    raise Refused("malformed", f"{lot} were asked for, not {answer.message.lot}")
-                place, sealed = self.place_of[answer.name], Sealed.of_bytes(answer.blobs[0])
+                    raise Refused(
+                        "malformed", f"{lot} were asked for, not {answer.message.lot}"
+                    )
+                place, sealed = (
+                    self.place_of[answer.name],
+                    Sealed.of_bytes(answer.blobs[0]),
+                )
                 opening.add(place, sealed)
                 kept.keep(place, sealed)
-                self._watch(SealedReceived(answer.name, lot, memoryview(answer.blobs[0]).nbytes))
+                self._watch(
+                    SealedReceived(answer.name, lot, memoryview(answer.blobs[0]).nbytes)
+                )
         return opening
 
     def _open(
         self, lot: Lot, opening: Opening, question: str, check: Check, kept: SealedFile
     ) -> tuple[NDArray[np.int64], set[str]]:
-        """The sum over those who sent and signed. Raises RoundFailed, and nothing is revealed, unless enough did.
+        """The sum over those who sent and signed. Raises RoundFailed, and nothing is revealed,
+        unless enough did.
 
         Whoever sent and does not sign is taken out, and the others are asked to sign what is left.
         """
@@ -143,37 +212,57 @@ class Session:
             for place in unsigned:
                 opening.remove(place, kept.of(place))
             done = f"signed the sum of {lot}"
-        locks = self._locked(lot, sent, opening, question) if self.agreement.neighbourhood else {}
+        locks = (
+            self._locked(lot, sent, opening, question)
+            if self.agreement.neighbourhood
+            else {}
+        )
         reveals = self._revealed(lot, sent, confirmations, locks)
         self._must_suffice(len(reveals), f"opened the sum of {lot}")
         try:
             total = opening.total(reveals)
         except Refused as error:
             cause = "A member gave shares that are not its own, or runs other code"
-            if error.code == "too_few_shares":  # a threshold opened, but of some member too few hold shares
+            # a threshold opened, but of some member too few hold shares
+            if error.code == "too_few_shares":
                 cause = "Members fell away after they had locked it"
             raise RoundFailed(
-                f"the sum of {lot} could not be opened: {error}. {cause}; run the round again, and leave out whoever "
-                "it is if it happens again"
+                f"the sum of {lot} could not be opened: {error}. {cause}; run the round"
+                " again, and leave out whoever it is if it happens again"
             ) from None
         self._watch(SumOpened(lot, len(sent), len(self.agreement.adverts)))
         return total, names
 
-    def _confirmed(self, lot: Lot, sent: tuple[Place, ...], question: str) -> dict[Place, str]:
+    def _confirmed(
+        self, lot: Lot, sent: tuple[Place, ...], question: str
+    ) -> dict[Place, str]:
         """The signatures of those who sent over who has shared, who has sent and what was asked."""
         words = survivor_words(self.agreement, lot, self.shared, sent, question)
-        return self._signed(messages.ConfirmSum(session=self.id, lot=lot, sent=sent), messages.Confirmed, words)
+        return self._signed(
+            messages.ConfirmSum(session=self.id, lot=lot, sent=sent),
+            messages.Confirmed,
+            words,
+        )
 
-    def _locked(self, lot: Lot, sent: tuple[Place, ...], opening: Opening, question: str) -> dict[Place, str]:
+    def _locked(
+        self, lot: Lot, sent: tuple[Place, ...], opening: Opening, question: str
+    ) -> dict[Place, str]:
         """The signatures of members of a large cohort that they will open this set and no other."""
         if lost := opening.out_of_reach():
             raise RoundFailed(
-                f"so many members fell away that too few hold shares of {self.name_of[lost[0]]} "
-                f"({len(lost)} in all); nothing was opened, so run the round again. A cohort of {len(self.name_of)} "
-                f"opens if one in {GONE} of its members falls away"
+                "so many members fell away that too few hold shares of"
+                f" {self.name_of[lost[0]]} ({len(lost)} in all); nothing was opened, so"
+                f" run the round again. A cohort of {len(self.name_of)} opens if one in"
+                f" {GONE} of its members falls away"
             )
-        words = lock_words(survivor_words(self.agreement, lot, self.shared, sent, question))
-        locks = self._signed(messages.LockSum(session=self.id, lot=lot, sent=sent), messages.Locked, words)
+        words = lock_words(
+            survivor_words(self.agreement, lot, self.shared, sent, question)
+        )
+        locks = self._signed(
+            messages.LockSum(session=self.id, lot=lot, sent=sent),
+            messages.Locked,
+            words,
+        )
         self._must_suffice(len(locks), f"locked the sum of {lot}")
         return locks
 
@@ -183,14 +272,23 @@ class Session:
         expected: type[messages.Confirmed | messages.Locked],
         words: bytes,
     ) -> dict[Place, str]:
-        """The signatures over these words of those who sent; another's, or over other words, are refused."""
+        """The signatures over these words of those who sent; another's, or over other words, are
+        refused.
+        """
         signatures: dict[Place, str] = {}
-        for answer in self._channel.ask(request, expected, names=[self.name_of[place] for place in request.sent]):
+        for answer in self._channel.ask(
+            request, expected, names=[self.name_of[place] for place in request.sent]
+        ):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 place = self.place_of[answer.name]
-                if not is_signed_by(self.agreement.keys[place - 1], answer.message.signature, words):
-                    raise Refused("bad_confirmation", "another set of members was signed than the one that was sent")
+                if not is_signed_by(
+                    self.agreement.keys[place - 1], answer.message.signature, words
+                ):
+                    raise Refused(
+                        "bad_confirmation",
+                        "another set of members was signed than the one that was sent",
+                    )
                 signatures[place] = answer.message.signature
         return signatures
 
@@ -201,7 +299,9 @@ class Session:
         confirmations: Mapping[Place, str],
         locks: Mapping[Place, str],
     ) -> dict[Place, dict[Place, bytes]]:
-        """The shares that those who confirmed give out, by giver and by the member whose secret it is."""
+        """The shares that those who confirmed give out, by giver and by the member whose secret it
+        is.
+        """
         reveals: dict[Place, dict[Place, bytes]] = {}
         request = messages.OpenSum(
             session=self.id,
@@ -210,15 +310,21 @@ class Session:
             confirmations=tuple(sorted(confirmations.items())),
             locks=tuple(sorted(locks.items())[: self.agreement.threshold]),
         )
-        asked = [self.name_of[place] for place in (locks or confirmations)]
-        held = by_owner({place: dict.fromkeys(holders) for place, holders in self._holders.items()})
+        asked = [self.name_of[place] for place in locks or confirmations]
+        held = by_owner(
+            {place: dict.fromkeys(holders) for place, holders in self._holders.items()}
+        )
         for answer in self._channel.ask(request, messages.Revealed, names=asked):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 giver = self.place_of[answer.name]
                 shares = _by_place(answer.blobs[0], SHARE_BYTES, "shape_mismatch")
                 if set(shares) != set(held.get(giver, ())):
-                    raise Refused("shape_mismatch", "there is not one share for every member that it holds shares of")
+                    raise Refused(
+                        "shape_mismatch",
+                        "there is not one share for every member that it holds"
+                        " shares of",
+                    )
                 reveals[giver] = shares
         return reveals
 
@@ -229,15 +335,22 @@ class Session:
     def _must_suffice(self, members: int, what: str) -> None:
         needed = self.agreement.threshold
         if members < needed:
-            refusal = f" The last refusal was {self._channel.last_refusal}." if self._channel.last_refusal else ""
+            refusal = (
+                f" The last refusal was {self._channel.last_refusal}."
+                if self._channel.last_refusal
+                else ""
+            )
             raise RoundFailed(
-                f"{members} of {len(self.agreement.adverts)} members {what}, and {needed} are needed, so nothing was "
-                f"opened.{refusal} Run the round again when more are there"
+                f"{members} of {len(self.agreement.adverts)} members {what}, and"
+                f" {needed} are needed, so nothing was opened.{refusal} Run the round"
+                " again when more are there"
             )
 
 
 class SealedFile:
-    """The sealed vectors of one sum, in a file without a name, in case one must be taken out of the sum again."""
+    """The sealed vectors of one sum, in a file without a name, in case one must be taken out of the
+    sum again.
+    """
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
@@ -250,7 +363,10 @@ class SealedFile:
         self._file.close()
 
     def keep(self, place: Place, sealed: Sealed) -> None:
-        self._span[place] = (self._file.seek(0, os.SEEK_END), self._file.write(sealed.data))
+        self._span[place] = (
+            self._file.seek(0, os.SEEK_END),
+            self._file.write(sealed.data),
+        )
 
     def of(self, place: Place) -> Sealed:
         start, size = self._span[place]
@@ -259,7 +375,9 @@ class SealedFile:
 
 
 def _by_place(content: Blob, size: int, code: str) -> dict[Place, bytes]:
-    """A blob's parts of one size, by the places that stand before them; else refused with this code."""
+    """A blob's parts of one size, by the places that stand before them; else refused with this
+    code.
+    """
     try:
         return unpack_by_place(content, size)
     except MaskingError as error:

@@ -1,8 +1,8 @@
 """Releases that need no round: retire a domain, remove a holder, roll back to an earlier release.
 
-Retiring drops a domain's column from the newest router at once. Removing subtracts a holder's sums exactly, as if it
-had never sent them, and solves again. Rolling back publishes an earlier router under a new number. Knows the ledger and
-releases. Knows nothing of the network.
+Retiring drops a domain's column from the newest router at once. Removing subtracts a holder's sums
+exactly, as if it had never sent them, and solves again. Rolling back publishes an earlier router
+under a new number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.routing.release import PRIVACY, QUALITY, TOKENIZER, Release, save_release
+from ridgeway.common.routing.release import (
+    PRIVACY,
+    QUALITY,
+    TOKENIZER,
+    Release,
+    save_release,
+)
 from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
@@ -34,7 +40,8 @@ class Change:
 
     unbalanced: holders of the same domain, which keep their share until the next round.
     names_it:   whether no release could be made, so that the newest one is as it was.
-    hidden:     whether that is because the sums are hidden in a masked total, out of which nobody can take them.
+    hidden:     whether that is because the sums are hidden in a masked total, out of which nobody
+                can take them.
     note:       what solving again has to say to the operator, if anything.
     """
 
@@ -46,13 +53,16 @@ class Change:
 
 
 def retire(federation: Federation, domain: str) -> Change:
-    """Drop a domain's column at once. Later rounds leave its holders out until they are admitted again."""
+    """Drop a domain's column at once. Later rounds leave its holders out until they are admitted
+    again.
+    """
     with federation.alone():
         standing = federation.ledger.standing()
         active = {holder.domain for holder in standing.active.values()}
         if domain not in active:
             raise InputError(
-                f"there is no domain {domain!r} to retire; there are {', '.join(sorted(active)) or 'none'}"
+                f"there is no domain {domain!r} to retire; there are"
+                f" {', '.join(sorted(active)) or 'none'}"
             )
         retirement = ("retired", {"domain": domain})
         newest = federation.newest
@@ -63,7 +73,13 @@ def retire(federation: Federation, domain: str) -> Change:
         number = federation.next_number
         release = _without(federation, loaded, domain, number)
         kept = tuple(name for name in newest.domains if name != domain)
-        published = replace(newest, number=number, release=release, cause=f"retired {domain}", domains=kept)
+        published = replace(
+            newest,
+            number=number,
+            release=release,
+            cause=f"retired {domain}",
+            domains=kept,
+        )
         federation.ledger.journal.append(retirement, ("released", published.to_json()))
         federation.point_to_latest()
         return Change(federation.newest)
@@ -72,11 +88,17 @@ def retire(federation: Federation, domain: str) -> Change:
 def _without(federation: Federation, loaded: Release, domain: str, number: int) -> str:
     router = router_of(loaded).without(domain)
     place = loaded.domains.index(domain)
-    facts = {name: value for name, value in loaded.manifest.items() if name not in MADE_ANEW}
+    facts = {
+        name: value for name, value in loaded.manifest.items() if name not in MADE_ANEW
+    }
     facts |= {
         "domains": list(router.domains),
-        "masses": {name: mass for name, mass in facts["masses"].items() if name != domain},
-        "holdout": {name: share for name, share in facts["holdout"].items() if name != domain},
+        "masses": {
+            name: mass for name, mass in facts["masses"].items() if name != domain
+        },
+        "holdout": {
+            name: share for name, share in facts["holdout"].items() if name != domain
+        },
         "confidence": router.confidence.to_json(),
         "evaluation": None,
         "number": number,
@@ -84,29 +106,51 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
     }
     if router.quality is not None:
         facts[QUALITY] = router.quality.to_json()
-    before, folder = federation.release_folder(loaded.manifest["number"]), federation.release_folder(number)
+    before, folder = (
+        federation.release_folder(loaded.manifest["number"]),
+        federation.release_folder(number),
+    )
     weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
     definition = (before / TOKENIZER).read_bytes()
-    return save_release(folder, facts, weights, router.compiled, definition, federation.identity, router.familiar)
+    return save_release(
+        folder,
+        facts,
+        weights,
+        router.compiled,
+        definition,
+        federation.identity,
+        router.familiar,
+    )
 
 
 def remove(federation: Federation, name: str) -> Change:
-    """Take a holder off the roster, subtract its sums and erase them; the choices of the newest release stay.
+    """Take a holder off the roster, subtract its sums and erase them; the choices of the newest
+    release stay.
 
-    No release is made where the newest one does not hold its sums, where fewer than two domains would be left, or
-    where its sums are hidden in a masked total.
+    No release is made where the newest one does not hold its sums, where fewer than two domains
+    would be left, or where its sums are hidden in a masked total.
     """
     with federation.alone():
         ledger, standing = federation.ledger, federation.ledger.standing()
         if name not in standing.roster:
-            raise InputError(f"there is no holder {name!r} to remove; there are {', '.join(sorted(standing.roster))}")
+            raise InputError(
+                f"there is no holder {name!r} to remove; there are"
+                f" {', '.join(sorted(standing.roster))}"
+            )
         removal, domain = ("removed", {"name": name}), standing.roster[name].domain
         newest = federation.newest
         members, domains = (newest.members, newest.domains) if newest else ((), ())
-        left = tuple(each for each in members if each.name != name and each.domain in domains)
+        left = tuple(
+            each for each in members if each.name != name and each.domain in domains
+        )
         counts = any(each.name == name for each in members)
         hidden = counts and newest is not None and newest.terms.uses_masks
-        if newest is None or not counts or hidden or len({each.domain for each in left}) < 2:
+        if (
+            newest is None
+            or not counts
+            or hidden
+            or len({each.domain for each in left}) < 2
+        ):
             ledger.journal.append(removal)
             published, note = None, ""
         else:
@@ -115,37 +159,72 @@ def remove(federation: Federation, name: str) -> Change:
             federation.point_to_latest()
         ledger.erase_outdated()
         others = tuple(member.name for member in left if member.domain == domain)
-        return Change(published, others if published else (), counts and published is None, hidden, note)
+        return Change(
+            published,
+            others if published else (),
+            counts and published is None,
+            hidden,
+            note,
+        )
 
 
 def rollback(federation: Federation, number: int) -> Change:
-    """Publish the router of an earlier release anew: under the next number, since holders take no earlier one.
+    """Publish the router of an earlier release anew: under the next number, since holders take no
+    earlier one.
 
-    The newest itself is published anew where holders have another one of its number. Not one with a domain that was
-    retired since, or with sums of a holder that was removed.
+    The newest itself is published anew where holders have another one of its number. Not one with a
+    domain that was retired since, or with sums of a holder that was removed.
     """
     with federation.alone():
         standing, newest = federation.ledger.standing(), federation.newest
         old = next((each for each in standing.releases if each.number == number), None)
         if old is None or newest is None or (old is newest and not standing.ahead):
-            raise InputError(f"release {number} is not one of the earlier ones; `coordinator releases` lists them")
-        gone = {each.name for each in old.members} & _removed_since(federation, number)
-        if gone or not set(old.domains) <= {holder.domain for holder in standing.active.values()}:
             raise InputError(
-                f"release {number:04} holds sums or domains of holders that were removed or retired since "
-                f"({', '.join(sorted(gone)) or 'a retired domain'}), so it cannot come back; run a round instead"
+                f"release {number} is not one of the earlier ones; `coordinator"
+                " releases` lists them"
             )
-        before, folder = federation.release_folder(number), federation.release_folder(federation.next_number)
+        gone = {each.name for each in old.members} & _removed_since(federation, number)
+        if gone or not set(old.domains) <= {
+            holder.domain for holder in standing.active.values()
+        }:
+            raise InputError(
+                f"release {number:04} holds sums or domains of holders that were"
+                " removed or retired since"
+                f" ({', '.join(sorted(gone)) or 'a retired domain'}), so it cannot come"
+                " back; run a round instead"
+            )
+        before, folder = (
+            federation.release_folder(number),
+            federation.release_folder(federation.next_number),
+        )
         loaded = federation.release(number)
-        facts = {name: value for name, value in loaded.manifest.items() if name not in MADE_ANEW}
+        facts = {
+            name: value
+            for name, value in loaded.manifest.items()
+            if name not in MADE_ANEW
+        }
         facts |= {"number": federation.next_number, "parent": newest.release}
         definition = (before / TOKENIZER).read_bytes()
         compiled, identity = router_of(loaded).compiled, federation.identity
-        release = save_release(folder, facts, loaded.weights, compiled, definition, identity, loaded.familiar)
-        members = tuple(replace(each, digest="") for each in old.members)  # their sums are erased, or are of later use
+        release = save_release(
+            folder,
+            facts,
+            loaded.weights,
+            compiled,
+            definition,
+            identity,
+            loaded.familiar,
+        )
+        # their sums are erased, or are of later use
+        members = tuple(replace(each, digest="") for each in old.members)
         cause = f"rolled back to {number:04}"
         published = replace(
-            old, number=federation.next_number, release=release, cause=cause, members=members, choices=""
+            old,
+            number=federation.next_number,
+            release=release,
+            cause=cause,
+            members=members,
+            choices="",
         )
         federation.ledger.journal.append(("released", published.to_json()))
         federation.point_to_latest()
@@ -153,33 +232,64 @@ def rollback(federation: Federation, number: int) -> Change:
 
 
 def _removed_since(federation: Federation, number: int) -> set[str]:
-    """Whoever was removed after a release; another holder may have the name by now, but not its sums."""
+    """Whoever was removed after a release; another holder may have the name by now, but not its
+    sums.
+    """
     entries = federation.ledger.journal.entries("released", "removed")
-    [made] = [each.number for each in entries if each.kind == "released" and each.facts["number"] == number]
-    return {each.facts["name"] for each in entries if each.kind == "removed" and each.number > made}
+    [made] = [
+        each.number
+        for each in entries
+        if each.kind == "released" and each.facts["number"] == number
+    ]
+    return {
+        each.facts["name"]
+        for each in entries
+        if each.kind == "removed" and each.number > made
+    }
 
 
 def _solved_again(
-    federation: Federation, newest: LedgerRelease, left: tuple[Contribution, ...], cause: str
+    federation: Federation,
+    newest: LedgerRelease,
+    left: tuple[Contribution, ...],
+    cause: str,
 ) -> tuple[LedgerRelease, str]:
-    """The newest release as it would be had it been solved from these sums alone, under its own terms; and a note."""
+    """The newest release as it would be had it been solved from these sums alone, under its own
+    terms; and a note.
+    """
     manifest = federation.release(newest.number).manifest
     encoder = _encoder(federation, newest.terms)
-    total = add_weighted(((each.domain, federation.ledger.sums(each), each.holdout) for each in left), newest.terms)
+    total = add_weighted(
+        ((each.domain, federation.ledger.sums(each), each.holdout) for each in left),
+        newest.terms,
+    )
     choices = RouterChoices.of_manifest(manifest)
     choices = replace(choices, confidence=replace(choices.confidence, calibrated=False))
     number = federation.next_number
     more: dict[str, Any] = {}
     if newest.terms.privacy:
         members = [member.domain for member in left]
-        weights = solve_private(total.statistics, newest.terms.privacy, members, federation.prior, encoder.scale)
+        weights = solve_private(
+            total.statistics,
+            newest.terms.privacy,
+            members,
+            federation.prior,
+            encoder.scale,
+        )
         solution = Solution(weights, 0.0, 1.0, 0.0)
         more = {PRIVACY: manifest[PRIVACY]}
     else:
         solution = solve(total.statistics, encoder.scale, choices.ridge)
-    draft = compose(total, encoder, choices, solution, number=number, parent=newest.release, **more)
-    release = sign(draft, federation.identity, federation.release_folder(number)).release
-    return LedgerRelease(number, release, cause, total.domains, left, newest.terms), solution.note
+    draft = compose(
+        total, encoder, choices, solution, number=number, parent=newest.release, **more
+    )
+    release = sign(
+        draft, federation.identity, federation.release_folder(number)
+    ).release
+    return (
+        LedgerRelease(number, release, cause, total.domains, left, newest.terms),
+        solution.note,
+    )
 
 
 def _encoder(federation: Federation, terms: Terms) -> AnyEncoder:

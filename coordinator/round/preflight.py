@@ -1,7 +1,9 @@
-"""Asking every holder, before a round, what would stand in its way: who is there, and what each has to do.
+"""Asking every holder, before a round, what would stand in its way: who is there, and what each has
+to do.
 
-The question is `hello` with the cohort that a round of all holders would have; holders answer in codes, and
-nothing is opened or kept of it. Who waits for its next epoch is judged by what the round judges it by.
+The question is `hello` with the cohort that a round of all holders would have; holders answer in
+codes, and nothing is opened or kept of it. Who waits for its next epoch is judged by what the round
+judges it by.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from ridgeway.coordinator.round.progress import HolderChecked, HolderPresent, Wa
 from ridgeway.coordinator.round.remedies import EPOCH_USED, OTHER_RELEASE
 
 
-def check_holders(federation: Federation, transport: Transport, watch: Watch) -> list[HolderChecked]:
+def check_holders(
+    federation: Federation, transport: Transport, watch: Watch
+) -> list[HolderChecked]:
     """Ask every holder on the roster, and tell the watch of each what stands in its way."""
     with federation.alone():
         ledger = federation.ledger
@@ -30,7 +34,9 @@ def check_holders(federation: Federation, transport: Transport, watch: Watch) ->
         for answer in channel.ask(question, Here):
             here[answer.name] = answer.message
             watch(HolderPresent(answer.name))
-            if (held := answer.message.release) and held != ledger.standing().delivered.get(answer.name):
+            if (
+                held := answer.message.release
+            ) and held != ledger.standing().delivered.get(answer.name):
                 ledger.note("delivered", name=answer.name, **held.model_dump())
         waiting = _waiting(federation, here)
         ahead = ledger.standing().ahead
@@ -39,14 +45,18 @@ def check_holders(federation: Federation, transport: Transport, watch: Watch) ->
             if name not in here:
                 yield channel.refusals[name][0], []
                 return
-            yield from ((each.code, channel.named(each.keys)) for each in here[name].obstacles)
+            yield from (
+                (each.code, channel.named(each.keys)) for each in here[name].obstacles
+            )
             if name in waiting:
                 yield EPOCH_USED, []
             if name in ahead:
                 yield OTHER_RELEASE, []
 
         checked = [
-            HolderChecked(name, active[name].domain, list(obstacles(name)), waiting.get(name))
+            HolderChecked(
+                name, active[name].domain, list(obstacles(name)), waiting.get(name)
+            )
             for name in sorted(active)
         ]
         for each in checked:
@@ -55,7 +65,8 @@ def check_holders(federation: Federation, transport: Transport, watch: Watch) ->
 
 
 def _waiting(federation: Federation, here: dict[str, Here]) -> dict[str, int | None]:
-    """Whose epoch is in an opened total already, unless that total is the one that a round would use again.
+    """Whose epoch is in an opened total already, unless that total is the one that a round would
+    use again.
 
     Each with the number of the round that opened it, where the ledger has it.
     """
@@ -65,4 +76,8 @@ def _waiting(federation: Federation, here: dict[str, Here]) -> dict[str, int | N
         return {}
     plan = plan_total(federation.ledger, terms, epochs)
     totalled = federation.ledger.standing().totalled_epochs
-    return {} if plan.stored else {name: totalled.get(epochs[name].name) for name in plan.waiting}
+    return (
+        {}
+        if plan.stored
+        else {name: totalled.get(epochs[name].name) for name in plan.waiting}
+    )

@@ -1,6 +1,5 @@
-"""What happens in a round: events as small values, and a file of JSON lines that another process can follow.
-
-Knows files. Knows nothing of how a round comes about, nor of the words in which events are shown.
+"""What happens in a round: events as small values, and a file of JSON lines that another process
+can follow.
 """
 
 from __future__ import annotations
@@ -40,7 +39,9 @@ def no_watch(event: Event) -> None:
 
 
 class RoundOpened(Event, kind="opened"):
-    """A round begins; beside its number and the size of the roster, the terms under which it runs."""
+    """A round begins; beside its number and the size of the roster, the terms under which it
+    runs.
+    """
 
     number: int
     holders: int
@@ -97,7 +98,9 @@ class CountsReceived(Event, kind="counted"):
 
 
 class HoldersWaiting(Event, kind="epoch_used"):
-    """These holders' epochs are in an opened total already; they take part again with their next ones."""
+    """These holders' epochs are in an opened total already; they take part again with their next
+    ones.
+    """
 
     names: Sequence[str]
 
@@ -121,7 +124,9 @@ class CountsMissing(Event, kind="not_counted"):
 
 
 class AnswerRefused(Event, kind="refused"):
-    """An answer was refused; its sender is unknown where it was not signed by a holder on the roster."""
+    """An answer was refused; its sender is unknown where it was not signed by a holder on the
+    roster.
+    """
 
     step: str
     name: str | None
@@ -135,7 +140,9 @@ class HoldersAbsent(Event, kind="absent"):
 
 
 class ExchangeDone(Event, kind="exchanged"):
-    """Holders were asked, and no more answers are waited for. seconds: from the question to the last answer's use."""
+    """Holders were asked, and no more answers are waited for. seconds: from the question to the
+    last answer's use.
+    """
 
     step: str
     answers: int
@@ -156,7 +163,8 @@ class RouterEvaluated(Event, kind="evaluated"):
     """How the router does on held-out documents.
 
     ridge: λ, relative to the mean diagonal of A; None in private rounds.
-    accuracy: in percent; None where there were no documents. interval: that of 95 %, where noise is in it.
+    accuracy: in percent; None where there were no documents. interval: that of 95 %, where noise is
+              in it.
     """
 
     documents: int
@@ -174,7 +182,9 @@ class ExpertsMeasured(Event, kind="measured"):
 
 
 class ConfidenceCalibrated(Event, kind="calibrated"):
-    """separation: how often text stands out more than it does without its own domain; None if that is not known."""
+    """separation: how often text stands out more than it does without its own domain; None if that
+    is not known.
+    """
 
     temperature: float
     half: float
@@ -184,9 +194,11 @@ class ConfidenceCalibrated(Event, kind="calibrated"):
 
 
 class RouterWorse(Event, kind="worse"):
-    """On a domain's held-out documents the new router does worse than the last release, by more than chance explains.
+    """On a domain's held-out documents the new router does worse than the last release, by more
+    than chance explains.
 
-    lost, won: documents that only the last release, and only the new router, has right. newcomers, changed: the holders
+    lost, won: documents that only the last release, and only the new router, has right. newcomers,
+               changed: the holders
     that are in the new total and were not, or not with these sums, in that of the last release.
     """
 
@@ -216,9 +228,11 @@ class ReleaseDelivered(Event, kind="delivered"):
 
 
 class HolderChecked(Event, kind="checked"):
-    """What would keep a holder from a round: codes, each with the names of the holders that it is about.
+    """What would keep a holder from a round: codes, each with the names of the holders that it is
+    about.
 
-    total_of: the number of the round in whose total its data is, if that is known and it waits for its next epoch.
+    total_of: the number of the round in whose total its data is, if that is known and it waits for
+              its next epoch.
     """
 
     name: str
@@ -236,7 +250,9 @@ class DeliveryBlocked(Event, kind="delivery_blocked"):
 
 
 class PeerFailed(Event, kind="failed_peer"):
-    """A SuperNode reported an error of Flower's instead of an answer; whose it is, the SuperLink may know."""
+    """A SuperNode reported an error of Flower's instead of an answer; whose it is, the SuperLink
+    may know.
+    """
 
     name: str | None
     code: int
@@ -278,7 +294,13 @@ def progress_file(path: Path) -> Iterator[Watch]:
             yield write
         except BaseException as error:
             known = isinstance(error, RidgewayError)
-            write(RunFailed(str(error) if known else f"the coordinator's program failed: {error!r}"))
+            write(
+                RunFailed(
+                    str(error)
+                    if known
+                    else f"the coordinator's program failed: {error!r}"
+                )
+            )
             raise
         write(RunDone())
 
@@ -304,7 +326,9 @@ class Follower:
                     yield kind(**facts)
 
 
-def follow(path: Path, watch: Watch, has_ended: Callable[[], bool], silence_s: float) -> None:
+def follow(
+    path: Path, watch: Watch, has_ended: Callable[[], bool], silence_s: float
+) -> None:
     """Tell what a run writes until it has ended well. Raises RoundFailed if it does not.
 
     has_ended: asked after a silence, since a run whose process has ended writes no more.
@@ -320,7 +344,8 @@ def follow(path: Path, watch: Watch, has_ended: Callable[[], bool], silence_s: f
             watch(event)
         if ended:
             raise RoundFailed(
-                "the round was cut off: the process that ran it has ended. What was accepted is kept, so run it again"
+                "the round was cut off: the process that ran it has ended. What was"
+                " accepted is kept, so run it again"
             )
         if time.monotonic() - heard > silence_s:
             ended, heard = has_ended(), time.monotonic()

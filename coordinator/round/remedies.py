@@ -1,49 +1,107 @@
-"""What stands in a holder's way, by a code, and what its owner has to do: one table for every word to the operator.
+"""What stands in a holder's way, by a code, and what its owner has to do: one table for every word
+to the operator.
 
-Codes are those of refusals, and a few for holders that did not get so far as to refuse. Knows nothing of how they come
-about.
+Codes are those of refusals, and a few for holders that did not get so far as to refuse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-AWAY, SILENT, BUNDLE, OTHER_RELEASE, EPOCH_USED = "away", "no_answer", "bundle_refused", "other_release", "epoch_used"
-TERMS = "its owner must agree to these terms in `[policy]` of its client.toml, or the operator change coordinator.toml"
+AWAY, SILENT, BUNDLE, OTHER_RELEASE, EPOCH_USED = (
+    "away",
+    "no_answer",
+    "bundle_refused",
+    "other_release",
+    "epoch_used",
+)
+TERMS = (
+    "its owner must agree to these terms in `[policy]` of its client.toml, or the"
+    " operator change coordinator.toml"
+)
 REMEDIES: Mapping[str, str] = {
     AWAY: "see that `ridgeway client join DIR` runs there",
     SILENT: "`logs/` in its folder says more",
-    BUNDLE: "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway client approve DIR`",
-    OTHER_RELEASE: "publish again, by a round or `coordinator rollback`: the next number is one that it takes",
-    EPOCH_USED: "data of one epoch is in one total: its owner opens the next with `ridgeway client ready DIR`",
-    "already_counted": "its owner opens the next epoch with `ridgeway client ready DIR`",
+    BUNDLE: (
+        "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway"
+        " client approve DIR`"
+    ),
+    OTHER_RELEASE: (
+        "publish again, by a round or `coordinator rollback`: the next number is one"
+        " that it takes"
+    ),
+    EPOCH_USED: (
+        "data of one epoch is in one total: its owner opens the next with `ridgeway"
+        " client ready DIR`"
+    ),
+    "already_counted": (
+        "its owner opens the next epoch with `ridgeway client ready DIR`"
+    ),
     "no_epoch": "its owner opens an epoch with `ridgeway client ready DIR`",
-    "epoch_does_not_fit": "its owner opens an epoch under these terms with `ridgeway client ready DIR`",
-    "forged_roster": "it must pin the members that are new to it: `ridgeway client pin DIR`",
+    "epoch_does_not_fit": (
+        "its owner opens an epoch under these terms with `ridgeway client ready DIR`"
+    ),
+    "forged_roster": (
+        "it must pin the members that are new to it: `ridgeway client pin DIR`"
+    ),
     "roster_not_pinned": "it must pin the other members: `ridgeway client pin DIR`",
-    "too_few_of_roster": "more of its pinned members must be there, or its owner unpins those who have left",
+    "too_few_of_roster": (
+        "more of its pinned members must be there, or its owner unpins those who have"
+        " left"
+    ),
     "disk_full": "its owner must make room on the disk of its folder",
-    "device_missing": "its owner must set `device` in client.toml to one that is there, or to cpu",
-    "encoder_missing": "its owner must install the encoder, or name its place in client.toml (`encoder`)",
-    "encoder_mismatch": "its owner must name the place of the round's encoder in client.toml (`encoder`)",
+    "device_missing": (
+        "its owner must set `device` in client.toml to one that is there, or to cpu"
+    ),
+    "encoder_missing": (
+        "its owner must install the encoder, or name its place in client.toml"
+        " (`encoder`)"
+    ),
+    "encoder_mismatch": (
+        "its owner must name the place of the round's encoder in client.toml"
+        " (`encoder`)"
+    ),
     "encoder_not_allowed": TERMS,
     "mode_not_allowed": TERMS,
     "weighting_not_allowed": TERMS,
     "window_not_allowed": TERMS,
     "mass_not_allowed": TERMS,
     "privacy_not_allowed": TERMS,
-    "budget_spent": "what its documents may cost is spent: its owner may raise `max_epsilon`, or leave the federation",
-    "prior_missing": "its owner takes the newest invitation: `ridgeway client accept DIR --invite invite/`",
-    "cohort_too_small": "more holders must take part, or its owner lower `min_cohort` in its client.toml",
-    "wrong_domain": "admit it for the domain that it holds, or its owner sets `domain` in its client.toml",
-    "unknown_coordinator": "its owner pinned another coordinator's key; it must `init` anew from this invitation",
-    "key_handed_over": "compare keys with its owner by another way, and see `client status`",
+    "budget_spent": (
+        "what its documents may cost is spent: its owner may raise `max_epsilon`, or"
+        " leave the federation"
+    ),
+    "prior_missing": (
+        "its owner takes the newest invitation: `ridgeway client accept DIR --invite"
+        " invite/`"
+    ),
+    "cohort_too_small": (
+        "more holders must take part, or its owner lower `min_cohort` in its"
+        " client.toml"
+    ),
+    "wrong_domain": (
+        "admit it for the domain that it holds, or its owner sets `domain` in its"
+        " client.toml"
+    ),
+    "unknown_coordinator": (
+        "its owner pinned another coordinator's key; it must `init` anew from this"
+        " invitation"
+    ),
+    "key_handed_over": (
+        "compare keys with its owner by another way, and see `client status`"
+    ),
     "forked_key": "compare keys with its owner by another way, and see `client status`",
-    "repeated_holder": "one holder stands on the roster under two keys; remove the older one",
-    "source_changed": "its owner opened a new epoch during the round; run the round again",
+    "repeated_holder": (
+        "one holder stands on the roster under two keys; remove the older one"
+    ),
+    "source_changed": (
+        "its owner opened a new epoch during the round; run the round again"
+    ),
     "failed": "`logs/holder.log` in its folder says why",
 }
-"""What is to be done, by the code. Where a code is not here, the reason that came with it says all there is."""
+"""What is to be done, by the code. Where a code is not here, the reason that came with it says all
+there is.
+"""
 
 CHECKED = ("online", "code", "members", "epoch", "disk", "policy")
 """What is asked of a holder before a round, in the order in which it shows."""
@@ -71,7 +129,9 @@ _CHECK_OF: Mapping[str, str] = {
 
 
 def check_of(code: str) -> str:
-    """Which of the checks an obstacle belongs to: whatever is none of the others is the holder's own will."""
+    """Which of the checks an obstacle belongs to: whatever is none of the others is the holder's
+    own will.
+    """
     return _CHECK_OF.get(code, "policy")
 
 

@@ -1,8 +1,9 @@
 """Which runs count: those that a command of this coordinator asked for, each of them once.
 
-Flower's control API has no password: whoever is on the coordinator's machine can submit a run, also of the approved
-bundle. So a run carries no instructions. Its order is a private file in the coordinator's own folder, named by the
-number that the SuperLink gave the run, and the run takes it away as it begins. Knows files, and nothing of Flower.
+Flower's control API has no password: whoever is on the coordinator's machine can submit a run, also
+of the approved bundle. So a run carries no instructions. Its order is a private file in the
+coordinator's own folder, named by the number that the SuperLink gave the run, and the run takes it
+away as it begins.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ POLL_S = 0.1
 
 
 class RunOrder(Record):
-    """What a run is to do; under its name it writes what happens. The wishes are those of `RoundWishes`."""
+    """What a run is to do; under its name it writes what happens. The wishes are those of
+    `RoundWishes`.
+    """
 
     work: Work
     name: str = ""
@@ -36,7 +39,8 @@ class RunOrder(Record):
 
 
 def give_order(link: Path, run: int, order: RunOrder) -> None:
-    content = order.model_dump_json(exclude_defaults=True)  # a bundle of an earlier version may know less
+    # a bundle of an earlier version may know less
+    content = order.model_dump_json(exclude_defaults=True)
     write_whole(_path(link, run), content.encode(), private=True)
 
 
@@ -51,8 +55,8 @@ def take_order(link: Path, run: int, timeout_s: float = ORDER_TIMEOUT_S) -> RunO
         except FileNotFoundError:
             if time.monotonic() >= until:
                 raise RoundFailed(
-                    f"no command of this coordinator asked for the run {run}, so it does nothing; somebody else on "
-                    "this machine has submitted it"
+                    f"no command of this coordinator asked for the run {run}, so it"
+                    " does nothing; somebody else on this machine has submitted it"
                 ) from None
         time.sleep(POLL_S)
 

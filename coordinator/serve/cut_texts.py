@@ -1,6 +1,6 @@
 """What of a text is routed: all of it up to a size, of a longer one its beginning and its end.
 
-So no request takes longer than another by more than this, whatever was sent. Knows texts and turns; holds none.
+So no request takes longer than another by more than this, whatever was sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class CutTurns(NamedTuple):
 def cut(text: str, most: int = MAX_ROUTED_CHARACTERS) -> str:
     """The text, or its first and last characters, a line's end between them: `most` in all.
 
-    Law: a cut text is cut no further, begins and ends as the text does, and is as long as a text may be.
+    Law: a cut text is cut no further, begins and ends as the text does, and is as long as a text
+    may be.
     """
     if len(text) <= most:
         return text
@@ -35,9 +36,17 @@ def cut(text: str, most: int = MAX_ROUTED_CHARACTERS) -> str:
 
 
 def cut_turns(turns: Sequence[Turn]) -> CutTurns:
-    """The turns of a chat, the weightiest first; of equal weight, they share what a prompt may have."""
+    """The turns of a chat, the weightiest first; of equal weight, they share what a prompt may
+    have.
+    """
     first = max(1, sum(turn.weight == turns[0].weight for turn in turns))
     most = max(MAX_ROUTED_CHARACTERS // first, 2)
     rest = most if first > 1 else MAX_EARLIER_CHARACTERS
-    kept = [Turn(cut(turn.text, rest if place else most), turn.weight) for place, turn in enumerate(turns)]
-    return CutTurns(kept, sum(len(turn.text) for turn in turns) - sum(len(turn.text) for turn in kept))
+    kept = [
+        Turn(cut(turn.text, rest if place else most), turn.weight)
+        for place, turn in enumerate(turns)
+    ]
+    return CutTurns(
+        kept,
+        sum(len(turn.text) for turn in turns) - sum(len(turn.text) for turn in kept),
+    )

@@ -1,6 +1,7 @@
-"""The application: every endpoint, behind the guard; and the page at `/` and the description of the API at `/docs`.
+"""The application: every endpoint, behind the guard; and the page at `/` and the description of the
+API at `/docs`.
 
-Knows how the parts are put together; each is another module's job. What the page shows it asks of the API.
+ What the page shows it asks of the API.
 """
 
 from __future__ import annotations
@@ -23,13 +24,20 @@ from ridgeway.coordinator.serve.tracing import TracedRequests
 
 ABOUT = """Routes prompts to domain experts by a signed release, and passes requests on to them.
 
-Errors have the shape of OpenAI's API, at `/v1/messages` of Anthropic's. If the service has keys, send one as
-`Authorization: Bearer KEY`."""
+Errors have the shape of OpenAI's API, at `/v1/messages` of Anthropic's. If the
+service has keys, send one as `Authorization: Bearer KEY`."""
 DOCUMENTS = {"/": "index.html", "/docs": "docs.html"}
 
 
-def create_app(service: RoutingService, *, gateway: Gateway | None = None, rules: AccessRules | None = None) -> ASGIApp:
-    """Every endpoint in its place. Requests come in through the guard, then the shortcut, then the framework."""
+def create_app(
+    service: RoutingService,
+    *,
+    gateway: Gateway | None = None,
+    rules: AccessRules | None = None,
+) -> ASGIApp:
+    """Every endpoint in its place. Requests come in through the guard, then the shortcut, then the
+    framework.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -47,7 +55,11 @@ def create_app(service: RoutingService, *, gateway: Gateway | None = None, rules
     )
     add_error_handlers(app)
     rules = rules or AccessRules()
-    experts = (gateway.choice, gateway.states, gateway.worths) if gateway else (None, dict, lambda: None)
+    experts = (
+        (gateway.choice, gateway.states, gateway.worths)
+        if gateway
+        else (None, dict, lambda: None)
+    )
     routing = routing_api(service, *experts)
     gateways = (gateway_api(service, gateway), unsupported_api())
     apis = (routing, *gateways, site_api(read_site(__package__), DOCUMENTS))
@@ -58,5 +70,7 @@ def create_app(service: RoutingService, *, gateway: Gateway | None = None, rules
     if rules.keys is not None:
         service.watchers.append(rules.keys.watch)
     shortcut: ASGIApp = Shortcut(app, *apis)
-    traced = TracedRequests(shortcut, service.tracing) if service.tracing.is_on else shortcut
+    traced = (
+        TracedRequests(shortcut, service.tracing) if service.tracing.is_on else shortcut
+    )
     return RequestGuard(traced, rules, service.metrics)

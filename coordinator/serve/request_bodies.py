@@ -1,10 +1,9 @@
-"""Bodies of requests: their shapes, bytes in and checked records out, and the description of them that OpenAPI needs.
+"""Bodies of requests: their shapes, bytes in and checked records out, and the description of them
+that OpenAPI needs.
 
-Reading them here rather than through FastAPI's parameters saves a tenth of a routed request. Of the endpoints of OpenAI
-and Anthropic only those fields are checked that routing must know; every other is the expert's business and is passed
-on.
-
-Knows shapes and turns. Knows nothing of routers and experts.
+Reading them here rather than through FastAPI's parameters saves a tenth of a routed request. Of the
+endpoints of OpenAI and Anthropic only those fields are checked that routing must know; every other
+is the expert's business and is passed on.
 """
 
 from __future__ import annotations
@@ -17,7 +16,14 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 import pydantic
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
@@ -34,7 +40,8 @@ MAX_PROMPTS = 1024
 MAX_MESSAGES = 4096
 MAX_NAME = 256
 MAX_VALUES = 50_000
-"""Lists, objects and their keys in one body: to read that many takes a few hundredths of a second."""
+"""Lists, objects and their keys in one body: to read that many takes a few hundredths of a second.
+"""
 MAX_ROUTED_TEXTS = 64
 """A list of prompts for an expert is routed by its first ones."""
 
@@ -50,7 +57,9 @@ class ContentPart(BaseModel):
 
 
 ContentParts = Annotated[list[ContentPart], Field(fail_fast=True)]
-"""The first thing that is wrong is enough: to find them all takes long, and no client is told of more."""
+"""The first thing that is wrong is enough: to find them all takes long, and no client is told of
+more.
+"""
 
 
 class ChatMessage(BaseModel):
@@ -71,10 +80,14 @@ class ChatMessage(BaseModel):
     def said(self) -> Message:
         """Who says what; the result of a tool is a tool's, whose message it may stand in."""
         parts = self.content if isinstance(self.content, list) else []
-        return "tool" if any(part.type == "tool_result" for part in parts) else self.role, self.text
+        return (
+            "tool" if any(part.type == "tool_result" for part in parts) else self.role
+        ), self.text
 
 
-ChatMessages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+ChatMessages = Annotated[
+    list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+]
 
 
 def _chat_turns(messages: list[ChatMessage]) -> list[Turn]:
@@ -96,20 +109,34 @@ class RouteRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     prompt: str | None = Field(None, description="One prompt.")
-    prompts: Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)] | None = Field(
-        None, description="Many prompts, each routed on its own."
-    )
+    prompts: (
+        Annotated[
+            list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
+        ]
+        | None
+    ) = Field(None, description="Many prompts, each routed on its own.")
     messages: ChatMessages | None = Field(
-        None, description="A conversation; the last user turn weighs more than all the others."
+        None,
+        description=(
+            "A conversation; the last user turn weighs more than all the others."
+        ),
     )
-    explain: bool = Field(False, description="Add each word and what it added to the decision.")
+    explain: bool = Field(
+        False, description="Add each word and what it added to the decision."
+    )
     after: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
-        None, description="The domain that the chat is with: its last user message alone is routed, and may leave it."
+        None,
+        description=(
+            "The domain that the chat is with: its last user message alone is routed,"
+            " and may leave it."
+        ),
     )
 
     @model_validator(mode="after")
     def _one_of_three(self) -> RouteRequest:
-        if (self.prompt is None) + (self.prompts is None) + (self.messages is None) != 2:
+        if (self.prompt is None) + (self.prompts is None) + (
+            self.messages is None
+        ) != 2:
             raise ValueError("give exactly one of prompt, prompts and messages")
         if self.after is not None and self.messages is None:
             raise ValueError("after goes with messages alone")
@@ -120,28 +147,44 @@ class RouteRequest(BaseModel):
         if self.prompts is not None:
             texts = [cut_turns([Turn(prompt, 1.0)]) for prompt in self.prompts]
         else:
-            turns = [Turn(self.prompt or "", 1.0)] if self.messages is None else _chat_turns(self.messages)
+            turns = (
+                [Turn(self.prompt or "", 1.0)]
+                if self.messages is None
+                else _chat_turns(self.messages)
+            )
             texts = [cut_turns(turns if self.after is None else turns[:1])]
         hold(sum(getsizeof(turn.text) for turns, _ in texts for turn in turns))
-        prompts = None if self.prompts is None else [turns[0].text for turns, _ in texts]
+        prompts = (
+            None if self.prompts is None else [turns[0].text for turns, _ in texts]
+        )
         return WantedDecisions(texts, prompts, self.explain, self.after)
 
 
 def _plainly(value: Any, check: object) -> Any:
-    """One sentence instead of one for each shape that it might have had, and a glance instead of a check of each id."""
+    """One sentence instead of one for each shape that it might have had, and a glance instead of a
+    check of each id.
+    """
     parts = value if isinstance(value, list) else []
     kinds = set(map(type, parts))
-    if kinds == {list} and all(parts) and set(map(type, chain.from_iterable(parts))) == {int}:
+    if (
+        kinds == {list}
+        and all(parts)
+        and set(map(type, chain.from_iterable(parts))) == {int}
+    ):
         return value
     if isinstance(value, str) or kinds in ({str}, {int}):
         return value
-    raise ValueError("give a text, a list of texts, or token ids, and at least one of them")
+    raise ValueError(
+        "give a text, a list of texts, or token ids, and at least one of them"
+    )
 
 
 Texts = Annotated[list[str], Field(min_length=1)]
 TokenIds = Annotated[list[pydantic.StrictInt], Field(min_length=1)]
 TokenIdLists = Annotated[list[TokenIds], Field(min_length=1)]
-Prompt = Annotated[str | Texts | TokenIds | TokenIdLists, pydantic.WrapValidator(_plainly)]
+Prompt = Annotated[
+    str | Texts | TokenIds | TokenIdLists, pydantic.WrapValidator(_plainly)
+]
 
 
 class GatewayRequest(BaseModel):
@@ -172,7 +215,9 @@ class CompletionRequest(GatewayRequest):
 
 
 class EmbeddingRequest(GatewayRequest):
-    """Texts to be turned into vectors. Vectors of different experts cannot be compared: name one."""
+    """Texts to be turned into vectors. Vectors of different experts cannot be compared: name
+    one.
+    """
 
     input: Prompt
 
@@ -184,7 +229,9 @@ def _equal_turns(value: str | list[Any], param: str) -> list[Turn]:
     """Texts as turns of equal weight."""
     texts = [value] if isinstance(value, str) else value[:MAX_ROUTED_TEXTS]
     if not isinstance(texts[0], str):
-        words = "token ids cannot be routed; give texts, or the name of an expert as model"
+        words = (
+            "token ids cannot be routed; give texts, or the name of an expert as model"
+        )
         raise Problem(400, words, param=param, code="tokens")
     return [Turn(text, 1.0) for text in texts]
 
@@ -198,13 +245,17 @@ class MessagesTurn(ChatMessage):
 class MessagesRequest(GatewayRequest):
     """A chat, as Anthropic's clients write it."""
 
-    messages: Annotated[list[MessagesTurn], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    messages: Annotated[
+        list[MessagesTurn], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    ]
     max_tokens: Annotated[pydantic.StrictInt, Field(ge=1)]
     system: str | ContentParts | None = None
     stream: StrictBool | None = None
 
     def said(self) -> list[Message]:
-        system = [ChatMessage(role="system", content=self.system)] if self.system else []
+        system = (
+            [ChatMessage(role="system", content=self.system)] if self.system else []
+        )
         return [message.said for message in [*system, *self.messages]]
 
 
@@ -218,7 +269,11 @@ class ResponseItem(BaseModel):
 
     @property
     def is_tool_result(self) -> bool:
-        return self.role is None and self.type is not None and self.type.endswith("_output")
+        return (
+            self.role is None
+            and self.type is not None
+            and self.type.endswith("_output")
+        )
 
     @property
     def text(self) -> str:
@@ -229,7 +284,9 @@ class ResponseItem(BaseModel):
         return "\n".join(text for text in texts if isinstance(text, str))
 
 
-ResponseItems = Annotated[list[ResponseItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+ResponseItems = Annotated[
+    list[ResponseItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+]
 
 
 class ConversationName(BaseModel):
@@ -238,7 +295,9 @@ class ConversationName(BaseModel):
 
 
 class ResponsesRequest(GatewayRequest):
-    """What a response is asked for. One that goes on from another goes to the expert that has that other."""
+    """What a response is asked for. One that goes on from another goes to the expert that has that
+    other.
+    """
 
     input: str | ResponseItems | None = None
     instructions: str | None = None
@@ -249,17 +308,30 @@ class ResponsesRequest(GatewayRequest):
     def said(self) -> list[Message]:
         items = [("user", self.input)] if isinstance(self.input, str) else []
         if isinstance(self.input, list):
-            items = [("tool" if item.is_tool_result else item.role or "", item.text) for item in self.input]
+            items = [
+                ("tool" if item.is_tool_result else item.role or "", item.text)
+                for item in self.input
+            ]
         return [("system", self.instructions or ""), *items]
 
     @property
     def goes_on_from(self) -> str | None:
         """The response or conversation that an expert keeps."""
-        named = self.conversation.id if isinstance(self.conversation, ConversationName) else self.conversation
+        named = (
+            self.conversation.id
+            if isinstance(self.conversation, ConversationName)
+            else self.conversation
+        )
         return self.previous_response_id or named
 
 
-AnyGatewayRequest = ChatRequest | CompletionRequest | EmbeddingRequest | MessagesRequest | ResponsesRequest
+AnyGatewayRequest = (
+    ChatRequest
+    | CompletionRequest
+    | EmbeddingRequest
+    | MessagesRequest
+    | ResponsesRequest
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +352,8 @@ class GatewayBody:
     talk: Talk | None = field(default=None, repr=False)
 
     def fields(self) -> dict[str, Any]:
-        """Every field, read anew: parsed values may take ten times the memory of their text, for as long as an expert
-        takes to answer.
+        """Every field, read anew: parsed values may take ten times the memory of their text, for as
+        long as an expert takes to answer.
         """
         return cast(dict[str, Any], from_json(self.content, allow_inf_nan=False))
 
@@ -297,7 +369,9 @@ async def read_body(request: Request, model: type[Model]) -> Model:
         raise validation_problem(error) from None
 
 
-async def read_gateway_body(request: Request, model: type[AnyGatewayRequest]) -> GatewayBody:
+async def read_gateway_body(
+    request: Request, model: type[AnyGatewayRequest]
+) -> GatewayBody:
     """As `read_body`, for an expert. Raises ClientGone if the client goes before it is there."""
     _check_content_type(request)
     try:
@@ -315,7 +389,9 @@ async def read_gateway_body(request: Request, model: type[AnyGatewayRequest]) ->
     except ValidationError as error:
         raise validation_problem(error) from None
     streamed = not isinstance(checked, EmbeddingRequest) and bool(checked.stream)
-    goes_on_from = checked.goes_on_from if isinstance(checked, ResponsesRequest) else None
+    goes_on_from = (
+        checked.goes_on_from if isinstance(checked, ResponsesRequest) else None
+    )
     routed, talk = None, None
     if checked.model != AUTO:
         pass
@@ -324,18 +400,24 @@ async def read_gateway_body(request: Request, model: type[AnyGatewayRequest]) ->
     else:
         user, session = fields.get("user"), request.headers.get(SESSION_HEADER, "")
         client = current_request().key
-        talk = talk_of(checked.said(), user if isinstance(user, str) else "", session, client)
+        talk = talk_of(
+            checked.said(), user if isinstance(user, str) else "", session, client
+        )
         routed = talk.turns
     return GatewayBody(content, checked.model, streamed, routed, goes_on_from, talk)
 
 
 def _check_values(content: bytes) -> None:
     """Refuse a body that would take long to read: while it is read, every other request waits."""
-    if _values(content) <= MAX_VALUES:  # whatever stands in texts counted too, which is mostly enough to know
+    # whatever stands in texts counted too, which is mostly enough to know
+    if _values(content) <= MAX_VALUES:
         return
     outside = content.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
     if _values(b"".join(outside)) > MAX_VALUES:
-        words = f"the body has more than {MAX_VALUES:,} lists, objects and keys; send fewer at a time"
+        words = (
+            f"the body has more than {MAX_VALUES:,} lists, objects and keys; send fewer"
+            " at a time"
+        )
         raise Problem(400, words, code="too_many_values")
 
 
@@ -347,7 +429,9 @@ def _check_content_type(request: Request) -> None:
     """A page of another site can send a form or plain text unasked, but JSON only if it is let."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Problem(415, "send the body as JSON, with the header Content-Type: application/json")
+        raise Problem(
+            415, "send the body as JSON, with the header Content-Type: application/json"
+        )
 
 
 @cache
@@ -355,11 +439,18 @@ def described(model: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI words for a body that is read by `read_body`."""
     schema = model.model_json_schema()
     whole = _spelt_out(schema, schema.pop("$defs", {}))
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": whole}}}}
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": whole}},
+        }
+    }
 
 
 def _spelt_out(schema: Any, definitions: dict[str, Any]) -> Any:
-    """A schema with what it refers to put in its place; the description has no other room for it."""
+    """A schema with what it refers to put in its place; the description has no other room for
+    it.
+    """
     if isinstance(schema, list):
         return [_spelt_out(part, definitions) for part in schema]
     if not isinstance(schema, dict):

@@ -1,6 +1,6 @@
 """What is answered over HTTP, as typed records; the OpenAPI description is made of them.
 
-Knows shapes. Knows nothing of routers. The shapes of what is asked are in `request_bodies`.
+The shapes of what is asked are in `request_bodies`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from pydantic import BaseModel, Field
 
 
 class Word(BaseModel):
-    """A word, the domain it speaks for, what it adds to the margin, and to each domain over their mean."""
+    """A word, the domain it speaks for, what it adds to the margin, and to each domain over their
+    mean.
+    """
 
     text: str
     domain: str
@@ -22,31 +24,65 @@ class Word(BaseModel):
 class RoutedPrompt(BaseModel):
     """Where one prompt should go. The last four are there if an explanation was asked for."""
 
-    domain: str = Field(description="Where it should go; the fallback's name if the router abstained.")
-    confidence: float = Field(description="The probability that `best` is right, if the router is calibrated.")
+    domain: str = Field(
+        description="Where it should go; the fallback's name if the router abstained."
+    )
+    confidence: float = Field(
+        description="The probability that `best` is right, if the router is calibrated."
+    )
     scores: dict[str, float] = Field(description="Every domain's probability.")
-    abstained: bool = Field(description="Whether it belongs to no domain, or the confidence is below the threshold.")
-    scope: float | None = Field(None, description="The chance that it belongs to any domain, if that was learnt.")
+    abstained: bool = Field(
+        description=(
+            "Whether it belongs to no domain, or the confidence is below the threshold."
+        )
+    )
+    scope: float | None = Field(
+        None,
+        description="The chance that it belongs to any domain, if that was learnt.",
+    )
     belongs: bool = Field(True, description="Whether that chance is large enough.")
     best: str = Field(description="The domain ahead of the others, abstention or not.")
     tokens: int = Field(description="How many tokens the prompt has.")
-    expert: str | None = Field(None, description="Where the gateway would send it, cost and quality considered.")
-    expert_reason: str | None = Field(None, description="Why this expert: see docs/serving.md.")
-    expert_quality: float | None = Field(None, description="What is expected of its answer, where that was measured.")
-    left_out: int | None = Field(None, description="Characters that were not routed: see docs/serving.md.")
-    stays: bool | None = Field(None, description="Whether the chat stays with the domain it was `after`.")
-    evidence: float | None = Field(None, description="log p(best)/p(after), if both are domains of the release.")
-    evidence_needed: float | None = Field(None, description="What it takes to leave: more where the text is short.")
+    expert: str | None = Field(
+        None,
+        description="Where the gateway would send it, cost and quality considered.",
+    )
+    expert_reason: str | None = Field(
+        None, description="Why this expert: see docs/serving.md."
+    )
+    expert_quality: float | None = Field(
+        None, description="What is expected of its answer, where that was measured."
+    )
+    left_out: int | None = Field(
+        None, description="Characters that were not routed: see docs/serving.md."
+    )
+    stays: bool | None = Field(
+        None, description="Whether the chat stays with the domain it was `after`."
+    )
+    evidence: float | None = Field(
+        None, description="log p(best)/p(after), if both are domains of the release."
+    )
+    evidence_needed: float | None = Field(
+        None, description="What it takes to leave: more where the text is short."
+    )
     runner_up: str | None = Field(None, description="The domain in the second place.")
-    margin: float | None = Field(None, description="What separates `best` from the runner-up.")
-    order: list[str] | None = Field(None, description="The domains in the order of the words' parts.")
-    explanation: list[Word] | None = Field(None, description="The words; their weights add up to the margin.")
+    margin: float | None = Field(
+        None, description="What separates `best` from the runner-up."
+    )
+    order: list[str] | None = Field(
+        None, description="The domains in the order of the words' parts."
+    )
+    explanation: list[Word] | None = Field(
+        None, description="The words; their weights add up to the margin."
+    )
 
 
 class Origin(BaseModel):
     """Where decisions come from."""
 
-    calibrated: bool = Field(description="Whether confidence was fitted on held-out text.")
+    calibrated: bool = Field(
+        description="Whether confidence was fitted on held-out text."
+    )
     release: str = Field(description="The release that decided.")
 
 
@@ -61,9 +97,11 @@ class RoutedMany(Origin):
 
 
 class ExpertWorths(BaseModel):
-    """What the choice of an expert weighs: it takes the largest of Σ p(domain)·quality[domain] − mu·cost.
+    """What the choice of an expert weighs: it takes the largest of Σ p(domain)·quality[domain] −
+    mu·cost.
 
-    mu is the operator's; quality is by domain, in the order of `domains`, and then by expert, in that of `experts`.
+    mu is the operator's; quality is by domain, in the order of `domains`, and then by expert, in
+    that of `experts`.
     """
 
     mu: float
@@ -81,8 +119,10 @@ class Readiness(BaseModel):
     ready: bool
     release: str
     experts: dict[str, str] = Field(
-        description="Each expert: up, degraded (up at some of its addresses), down, trying (again), or refusing (its "
-        "address, model or key is wrong)."
+        description=(
+            "Each expert: up, degraded (up at some of its addresses), down, trying"
+            " (again), or refusing (its address, model or key is wrong)."
+        )
     )
 
 
@@ -95,7 +135,9 @@ class ReleaseCard(BaseModel):
     domains: list[str]
     masses: dict[str, int]
     manifest: dict[str, Any]
-    refused: str | None = Field(description="Why a newer release was not taken, if one was not.")
+    refused: str | None = Field(
+        description="Why a newer release was not taken, if one was not."
+    )
 
 
 class ModelCard(BaseModel):
@@ -142,7 +184,10 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def _errors(descriptions: dict[int, str]) -> Responses:
-    return {status: {"model": ErrorReply, "description": words} for status, words in descriptions.items()}
+    return {
+        status: {"model": ErrorReply, "description": words}
+        for status, words in descriptions.items()
+    }
 
 
 ERRORS = _errors(
@@ -169,12 +214,20 @@ EXPERT_ERRORS = _errors(
 
 def as_anthropics(errors: Responses) -> Responses:
     """The errors of an endpoint of Anthropic's API."""
-    return {status: {**each, "model": MessagesErrorReply} for status, each in errors.items()}
+    return {
+        status: {**each, "model": MessagesErrorReply} for status, each in errors.items()
+    }
 
 
 EXPERT_ANSWER: Responses = {
     200: {
-        "description": "The expert's own answer. The headers x-ridgeway-… say which expert it was, and why.",
-        "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}},
+        "description": (
+            "The expert's own answer. The headers x-ridgeway-… say which expert it was,"
+            " and why."
+        ),
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/event-stream": {},
+        },
     }
 }

@@ -1,6 +1,6 @@
 """What is counted: metrics for Prometheus, and the last minutes of decisions for the page.
 
-Knows prometheus_client, counts and times. Holds no prompt.
+Holds no prompt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,20 @@ from prometheus_client import Counter, Gauge, Histogram, Info
 
 from ridgeway.common.http.request_metrics import REQUEST_BUCKETS_S, RequestMetrics
 
-ROUTING_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+ROUTING_BUCKETS_S = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    1.0,
+)
 STEP_S = 5
 MAX_STEPS = 60
 MAX_TIMES_PER_STEP = 256
@@ -32,18 +45,45 @@ class Metrics(RequestMetrics):
         gauge = partial(Gauge, namespace="ridgeway", registry=self.registry)
         histogram = partial(Histogram, namespace="ridgeway", registry=self.registry)
         words = "From the prompts of a request to their decisions."
-        self.routing_seconds = histogram("routing_seconds", words, buckets=ROUTING_BUCKETS_S)
-        self.decisions = counter("decisions", "Decisions, by the domain ahead.", ("domain",))
-        self.abstentions = counter("abstentions", "Decisions that the confidence was too low for.")
-        self.release = Info("ridgeway_release", "The release in use.", registry=self.registry)
-        self.release_since = gauge("release_timestamp_seconds", "When the release in use was taken.")
-        self.refused_releases = counter("refused_releases", "New releases that were not good.")
-        self.low_confidence = gauge("drift_low_confidence_ratio", "Share of recent prompts of low confidence.")
-        self.alarm = gauge("drift_alarm", "1 while recent prompts are too far from the text of the release.")
-        self.expert_requests = counter("expert_requests", "What became of requests to experts.", ("expert", "outcome"))
+        self.routing_seconds = histogram(
+            "routing_seconds", words, buckets=ROUTING_BUCKETS_S
+        )
+        self.decisions = counter(
+            "decisions", "Decisions, by the domain ahead.", ("domain",)
+        )
+        self.abstentions = counter(
+            "abstentions", "Decisions that the confidence was too low for."
+        )
+        self.release = Info(
+            "ridgeway_release", "The release in use.", registry=self.registry
+        )
+        self.release_since = gauge(
+            "release_timestamp_seconds", "When the release in use was taken."
+        )
+        self.refused_releases = counter(
+            "refused_releases", "New releases that were not good."
+        )
+        self.low_confidence = gauge(
+            "drift_low_confidence_ratio", "Share of recent prompts of low confidence."
+        )
+        self.alarm = gauge(
+            "drift_alarm",
+            "1 while recent prompts are too far from the text of the release.",
+        )
+        self.expert_requests = counter(
+            "expert_requests",
+            "What became of requests to experts.",
+            ("expert", "outcome"),
+        )
         words = "From a request to an expert to the head of its answer."
-        self.expert_seconds = histogram("expert_seconds", words, ("expert",), buckets=REQUEST_BUCKETS_S)
-        self.expert_up = gauge("expert_up", "0 while an expert is not asked because it failed.", ("expert",))
+        self.expert_seconds = histogram(
+            "expert_seconds", words, ("expert",), buckets=REQUEST_BUCKETS_S
+        )
+        self.expert_up = gauge(
+            "expert_up",
+            "0 while an expert is not asked because it failed.",
+            ("expert",),
+        )
         words = "Addresses of an expert that are asked now, spares included."
         self.expert_addresses_up = gauge("expert_addresses_up", words, ("expert",))
         words = "From a request to an expert to the first event of its stream."
@@ -52,7 +92,10 @@ class Metrics(RequestMetrics):
         )
         words = "Requests that experts are working on now."
         self.expert_in_flight = gauge("expert_requests_in_flight", words, ("expert",))
-        words = "Tokens that experts say they used, of prompts and of answers, by the key that asked."
+        words = (
+            "Tokens that experts say they used, of prompts and of answers, by the key"
+            " that asked."
+        )
         self.tokens = counter("tokens", words, ("key", "expert", "kind"))
         words = "What answers cost by experts.toml, in its unit, by the key that asked."
         self.cost = counter("cost", words, ("key", "expert"))
@@ -66,7 +109,9 @@ class ActivityStep:
     number: int
     decisions: dict[str, int] = field(default_factory=dict)
     abstained: int = 0
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_TIMES_PER_STEP))
+    times: deque[float] = field(
+        default_factory=lambda: deque(maxlen=MAX_TIMES_PER_STEP)
+    )
 
     def to_json(self) -> dict[str, Any]:
         times = sorted(self.times)
@@ -100,4 +145,9 @@ class Activity:
     def to_json(self) -> dict[str, Any]:
         oldest = int(self._clock()) // STEP_S - MAX_STEPS
         steps = [step.to_json() for step in self._steps if step.number > oldest]
-        return {"now": self._clock(), "step_s": STEP_S, "steps": steps, "kept": MAX_STEPS}
+        return {
+            "now": self._clock(),
+            "step_s": STEP_S,
+            "steps": steps,
+            "kept": MAX_STEPS,
+        }

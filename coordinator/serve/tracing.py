@@ -1,9 +1,9 @@
-"""Spans for OpenTelemetry: a request, its routing, and each attempt at an expert. Off, they cost next to nothing.
+"""Spans for OpenTelemetry: a request, its routing, and each attempt at an expert. Off, they cost
+next to nothing.
 
-They are on where the environment says where to send them (OTEL_EXPORTER_OTLP_ENDPOINT, or that for traces), by the
-standard packages (`pip install 'ridgeway[telemetry]'`). Attributes hold names, numbers and outcomes, never a prompt.
-
-Knows OpenTelemetry's API, and imports it only if it is asked for.
+They are on where the environment says where to send them (OTEL_EXPORTER_OTLP_ENDPOINT, or that for
+traces), by the standard packages (`pip install 'ridgeway[telemetry]'`). Attributes hold names,
+numbers and outcomes, never a prompt.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class OpenTelemetryTracing(Tracing):
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry import trace
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+        from opentelemetry.trace.propagation.tracecontext import (
+            TraceContextTextMapPropagator,
+        )
 
         self._provider = provider
         self._tracer = provider.get_tracer("ridgeway")
@@ -79,11 +81,22 @@ class OpenTelemetryTracing(Tracing):
         self._propagator = TraceContextTextMapPropagator()
 
     @contextlib.contextmanager
-    def span(self, name: str, kind: SpanKind = "internal", **attributes: Attribute) -> Iterator[Span]:
-        context = self._propagator.extract(dict(current_request().trace)) if kind == "server" else None
+    def span(
+        self, name: str, kind: SpanKind = "internal", **attributes: Attribute
+    ) -> Iterator[Span]:
+        context = (
+            self._propagator.extract(dict(current_request().trace))
+            if kind == "server"
+            else None
+        )
         spelt = {key.replace("__", "."): value for key, value in attributes.items()}
         with self._tracer.start_as_current_span(
-            name, context, self._kinds[kind], spelt, record_exception=False, set_status_on_exception=False
+            name,
+            context,
+            self._kinds[kind],
+            spelt,
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
             yield span
 
@@ -100,16 +113,24 @@ class OpenTelemetryTracing(Tracing):
 
 def find_tracing(environment: Mapping[str, str] = os.environ) -> Tracing:
     """As the environment says; raises if it asks for spans and the packages are not there."""
-    if not any(environment.get(name) for name in ENDPOINTS) or environment.get("OTEL_SDK_DISABLED") == "true":
+    if (
+        not any(environment.get(name) for name in ENDPOINTS)
+        or environment.get("OTEL_SDK_DISABLED") == "true"
+    ):
         return NO_TRACING
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter,
+        )
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         asked = " or ".join(ENDPOINTS)
-        words = "and the packages for that are not there; pip install 'ridgeway[telemetry]', or unset it"
+        words = (
+            "and the packages for that are not there; pip install"
+            " 'ridgeway[telemetry]', or unset it"
+        )
         raise InputError(f"{asked} asks for traces, {words}") from None
     name = environment.get("OTEL_SERVICE_NAME") or "ridgeway"
     provider = TracerProvider(resource=Resource.create({"service.name": name}))
@@ -129,7 +150,9 @@ class TracedRequests:
             await self.app(scope, receive, send)
             return
         method, request = scope["method"], current_request()
-        with self._tracing.span(f"{method}", "server", http__request__method=method) as span:
+        with self._tracing.span(
+            f"{method}", "server", http__request__method=method
+        ) as span:
             span.set_attribute("ridgeway.request_id", request.id)
 
             async def seen(event: Message) -> None:
@@ -140,6 +163,9 @@ class TracedRequests:
             try:
                 await self.app(scope, receive, seen)
             finally:
-                route = scope.get(PATH_SERVED) or getattr(scope.get("route"), "path", None)
-                if route is not None:  # the address as the application has it: nothing that was asked stands in it
+                route = scope.get(PATH_SERVED) or getattr(
+                    scope.get("route"), "path", None
+                )
+                # the address as the application has it: nothing that was asked stands in it
+                if route is not None:
                     span.set_attribute("http.route", str(route))

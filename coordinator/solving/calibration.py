@@ -30,8 +30,12 @@ TEMPERATURE_STEPS = range(-27, 7)
 
 
 @one_blas_thread()
-def temperatures(total: Statistics, weights: NDArray[np.float64], scale: float, rule: Selector) -> tuple[float, ...]:
-    """Temperatures to try: around the spread of the router's scores over the text it was built from, or of votes."""
+def temperatures(
+    total: Statistics, weights: NDArray[np.float64], scale: float, rule: Selector
+) -> tuple[float, ...]:
+    """Temperatures to try: around the spread of the router's scores over the text it was built
+    from, or of votes.
+    """
     unit = 1.0
     if rule.name == "average":
         scaled = weights.copy()
@@ -43,10 +47,12 @@ def temperatures(total: Statistics, weights: NDArray[np.float64], scale: float, 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The temperature and curve under which confidence was truest, and the gap to accuracy left, in percent.
+    """The temperature and curve under which confidence was truest, and the gap to accuracy left, in
+    percent.
 
     scope:      what text belongs to any domain, if that could be learnt.
-    separation: how well text of a domain that was left out is told from text of the others: 0.5 is chance.
+    separation: how well text of a domain that was left out is told from text of the others: 0.5 is
+                chance.
     reliability: of held-out documents and their beginnings, every row of counts weighing the same.
     """
 
@@ -59,23 +65,37 @@ class Fitted:
     reliability: Reliability = ()
 
     def confidence(self, threshold: float, fallback: str | None) -> Confidence:
-        sure = Confidence(self.temperature, calibrated=True, threshold=threshold, fallback=fallback, scope=self.scope)
+        sure = Confidence(
+            self.temperature,
+            calibrated=True,
+            threshold=threshold,
+            fallback=fallback,
+            scope=self.scope,
+        )
         return replace(sure, half=self.half, tail=self.tail)
 
 
-def fit(tried: Sequence[float], counts: Mapping[str, Counts], domains: int) -> Fitted | None:
-    """Choose temperature and curve by how surprising the counts are, every row that has any weighing the same.
+def fit(
+    tried: Sequence[float], counts: Mapping[str, Counts], domains: int
+) -> Fitted | None:
+    """Choose temperature and curve by how surprising the counts are, every row that has any
+    weighing the same.
 
-    counts: by domain, what holders counted to calibrate, in one row; of many domains some stand in one together.
+    counts: by domain, what holders counted to calibrate, in one row; of many domains some stand in
+            one together.
     """
     pairs = [split_calibration(row, len(tried)) for row in counts.values()]
-    shares = [rows / rows[0, 0, :, 0].sum() for rows, _ in pairs if rows[0, 0, :, 0].sum() > 0]
+    shares = [
+        rows / rows[0, 0, :, 0].sum() for rows, _ in pairs if rows[0, 0, :, 0].sum() > 0
+    ]
     if not shares:
         return None
     met = np.mean(shares, axis=0)
     fallen, right = met[..., 0], met[..., 1]
     middles = bin_middles(domains)
-    surprise = -(right * np.log(middles) + (fallen - right) * np.log1p(-middles)).sum(axis=-1)
+    surprise = -(right * np.log(middles) + (fallen - right) * np.log1p(-middles)).sum(
+        axis=-1
+    )
     lowest = [lowest_between(tried, row) for row in surprise]
     row = min(range(len(CURVES)), key=lambda place: round(lowest[place].surprise, 12))
     curve, best = CURVES[row], lowest[row]
@@ -84,7 +104,15 @@ def fit(tried: Sequence[float], counts: Mapping[str, Counts], domains: int) -> F
     told = [scope for _, scope in pairs]
     scope = fit_scope(told)
     apart = separation(told) if scope else None
-    return Fitted(best.temperature, curve.half, curve.tail, gap, scope, apart, reliability_of(met[row, best.nearest]))
+    return Fitted(
+        best.temperature,
+        curve.half,
+        curve.tail,
+        gap,
+        scope,
+        apart,
+        reliability_of(met[row, best.nearest]),
+    )
 
 
 def bin_middles(domains: int) -> NDArray[np.float64]:
@@ -103,7 +131,9 @@ class Lowest(NamedTuple):
 
 
 def lowest_between(tried: Sequence[float], surprise: NDArray[np.float64]) -> Lowest:
-    """The bottom of the parabola through the best temperature tried and its neighbours; at an edge, the edge."""
+    """The bottom of the parabola through the best temperature tried and its neighbours; at an edge,
+    the edge.
+    """
     best = int(np.argmin(surprise.round(12)))
     least = float(surprise[best])
     if not 0 < best < len(tried) - 1:

@@ -1,8 +1,9 @@
-"""What belongs to no domain whatever the domains are: letters at random, and languages that no holder has text in.
+"""What belongs to no domain whatever the domains are: letters at random, and languages that no
+holder has text in.
 
-A public sample of such text stands against all of the total, in one more column that is solved like the others: it is
-about 1 for text like that of the holders, and below 0 for text like the sample. A language in which holders do have
-text outweighs the few sentences here. Knows encoders and solving. Knows nothing of files or rounds.
+A public sample of such text stands against all of the total, in one more column that is solved like
+the others: it is about 1 for text like that of the holders, and below 0 for text like the sample. A
+language in which holders do have text outweighs the few sentences here.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Jó napot, hogy van ma? Szép idő van, és sétálni megyünk a városban a bar
 Selamat pagi, apa kabar hari ini? Cuacanya bagus dan kami berjalan-jalan di kota bersama teman.
 สวัสดีครับ วันนี้คุณสบายดีไหม อากาศดีและเราจะไปเดินเล่นในเมืองกับเพื่อน
 Bună ziua, ce mai faceți astăzi? Vremea este frumoasă și mergem la plimbare prin oraș.
-""".strip().splitlines()
+""".strip().splitlines()  # noqa: E501
 
 
 @cache
@@ -62,15 +63,21 @@ def random_texts() -> tuple[str, ...]:
     for number in range(RANDOM_TEXTS):
         drawn = hashlib.shake_256(b"nowhere %d" % number).digest(48)
         size = 6 + drawn[0] % 40
-        letters = "".join(chr(97 + byte % 26) if byte % 6 else " " for byte in drawn[1:size])
+        letters = "".join(
+            chr(97 + byte % 26) if byte % 6 else " " for byte in drawn[1:size]
+        )
         printable = "".join(chr(33 + byte % 94) for byte in drawn[1:size])
-        texts.append((letters, printable, letters, drawn[1:size].decode("latin-1"))[number % 4])
+        texts.append(
+            (letters, printable, letters, drawn[1:size].decode("latin-1"))[number % 4]
+        )
     return tuple(texts)
 
 
 @one_blas_thread()
 def familiar_weights(total: Statistics, encoder: TableEncoder) -> Matrix:
-    """F×1, in the embedding's own units: about 1 for text like that of the total, below 0 for text of nowhere."""
+    """F×1, in the embedding's own units: about 1 for text like that of the total, below 0 for text
+    of nowhere.
+    """
     posed = equation(total, encoder.scale, RIDGE)
     gram, cross = posed.gram / posed.mass, posed.cross.sum(axis=1) / posed.mass
     for texts in (LANGUAGES, random_texts()):
@@ -83,19 +90,28 @@ def familiar_weights(total: Statistics, encoder: TableEncoder) -> Matrix:
 
 
 def _features(encoder: TableEncoder, texts: tuple[str, ...]) -> Matrix:
-    """The features of windows of texts and of whole texts, in the embedding's own units, the constant one last."""
+    """The features of windows of texts and of whole texts, in the embedding's own units, the
+    constant one last.
+    """
     found: list[Matrix] = [np.zeros((0, encoder.width + 1))]
     for layer in _windows(encoder.tokenizer, texts):
         if not len(layer.ids):
             continue
         counts = np.diff(layer.bounds)[:, None]
-        means = np.add.reduceat(encoder.table[layer.ids].astype(np.float64), layer.bounds[:-1], axis=0) / counts
+        means = (
+            np.add.reduceat(
+                encoder.table[layer.ids].astype(np.float64), layer.bounds[:-1], axis=0
+            )
+            / counts
+        )
         parts: list[Matrix] = [means * encoder.scale, np.ones((len(means), 1))]
         if encoder.words is not None:
             own = encoder.words.window_features(layer.ids, layer.bounds)
             parts.insert(1, own.astype(np.float64) * encoder.scale)
         if encoder.cosines is not None:
-            cosines = text_cosines(encoder.table, encoder.words, encoder.cosines)(layer.ids, np.diff(layer.bounds))
+            cosines = text_cosines(encoder.table, encoder.words, encoder.cosines)(
+                layer.ids, np.diff(layer.bounds)
+            )
             parts.insert(-1, cosines.astype(np.float64) * encoder.scale)
         found.append(np.concatenate(parts, axis=1))
     return np.concatenate(found)
@@ -103,5 +119,7 @@ def _features(encoder: TableEncoder, texts: tuple[str, ...]) -> Matrix:
 
 @lru_cache(maxsize=4)
 def _windows(tokenizer: Tokenizer, texts: tuple[str, ...]) -> tuple[Layer, ...]:
-    """The windows of texts: a coordinator makes releases with one tokenizer, and the texts are always the same."""
+    """The windows of texts: a coordinator makes releases with one tokenizer, and the texts are
+    always the same.
+    """
     return tuple(layers(*tokenizer.encode_many(texts), SAMPLING))

@@ -1,4 +1,6 @@
-"""What a release of a private round says of itself: its accuracy under noise, how sure it may be, its promise."""
+"""What a release of a private round says of itself: its accuracy under noise, how sure it may be,
+its promise.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,31 @@ from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import noise_variance
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.statistics.sums import Integers, Statistics
-from ridgeway.coordinator.solving.noisy_confidence import HALF, TAIL, private_temperature
+from ridgeway.coordinator.solving.noisy_confidence import (
+    HALF,
+    TAIL,
+    private_temperature,
+)
 
 DEVIATIONS = 2.0
 """So many standard deviations to either side have 95 % of the normal distribution."""
 COVERED = {
-    "columns": "every number that left a holder but the names of its data: one column of its documents, and one row of "
-    "counts of its held-out ones, each under noise of the holder's own",
-    "full": "every number that was opened: a column of each holder's documents under noise of its own, the products of "
-    "all documents under noise that holders drew in shares, of which enough are left if as many fall away as may, and "
-    "fewer than a third of the holders collude, and one row of counts for each domain",
+    "columns": (
+        "every number that left a holder but the names of its data: one column of its"
+        " documents, and one row of counts of its held-out ones, each under noise of"
+        " the holder's own"
+    ),
+    "full": (
+        "every number that was opened: a column of each holder's documents under noise"
+        " of its own, the products of all documents under noise that holders drew in"
+        " shares, of which enough are left if as many fall away as may, and fewer than"
+        " a third of the holders collude, and one row of counts for each domain"
+    ),
 }
 NOT_COVERED = (
-    "that a holder took part, whether its corpus has changed since, copies of one document in several corpora, and "
-    "what several rounds tell together, which each holder adds up and caps by itself"
+    "that a holder took part, whether its corpus has changed since, copies of one"
+    " document in several corpora, and what several rounds tell together, which each"
+    " holder adds up and caps by itself"
 )
 
 
@@ -47,7 +60,8 @@ def confidence_under_noise(
     """How sure the router of `solve_private` may be, by public numbers alone.
 
     plain: has the threshold and the fallback.
-    A histogram under noise would tell less: with 300 held-out documents a bin of 24 has 13 of them, and noise of ±17.
+    A histogram under noise would tell less: with 300 held-out documents a bin of 24 has 13 of them,
+    and noise of ±17.
     """
     temperature = private_temperature(
         privacy.mode,
@@ -63,10 +77,11 @@ def confidence_under_noise(
 
 
 def likeliest_counts(row: Integers) -> Integers:
-    """How many documents fell where, told from counts under noise: none below nought, and as many in all as they say.
+    """How many documents fell where, told from counts under noise: none below nought, and as many
+    in all as they say.
 
-    To cut off what is below nought alone would add documents where none are: the row is moved down until its sum, which
-    noise leaves as it is in the mean, stays what it was.
+    To cut off what is below nought alone would add documents where none are: the row is moved down
+    until its sum, which noise leaves as it is in the mean, stays what it was.
     """
     values = row / UNIT
     total = max(0.0, float(values.sum()))
@@ -94,25 +109,39 @@ class NoisyAccuracy:
         return (high - low) / (2 * DEVIATIONS)
 
     def to_json(self) -> dict[str, Any]:
-        return {"accuracy": round(self.accuracy, 2), "interval": [round(end, 2) for end in self.interval]}
+        return {
+            "accuracy": round(self.accuracy, 2),
+            "interval": [round(end, 2) for end in self.interval],
+        }
 
 
 def noisy_accuracy(
-    rows: Mapping[str, Integers], sizes: Mapping[str, int], members: Sequence[str], privacy: Privacy
+    rows: Mapping[str, Integers],
+    sizes: Mapping[str, int],
+    members: Sequence[str],
+    privacy: Privacy,
 ) -> NoisyAccuracy:
-    """The accuracy that rows of counts tell, with what noise and the number of documents leave uncertain.
+    """The accuracy that rows of counts tell, with what noise and the number of documents leave
+    uncertain.
 
-    rows:    of each domain that counted, its documents by the domain they were routed to; all in one order of domains,
-             which is that of `sizes`.
-    sizes:   about how many documents each domain has summed, to which those it held out are in proportion.
-    members: the domain of each holder that counted; each has put noise of its own on its domain's row.
+    rows:    of each domain that counted, its documents by the domain they were routed to; all in
+             one order of domains, which is that of `sizes`.
+    sizes:   about how many documents each domain has summed, to which those it held out are in
+             proportion.
+    members: the domain of each holder that counted; each has put noise of its own on its domain's
+             row.
 
-    An accuracy p is in the interval if right − p · all, which is 0 in the mean, lies within two of its standard
-    deviations (Fieller). So nothing is divided by a number that noise may have made small.
+    An accuracy p is in the interval if right − p · all, which is 0 in the mean, lies within two of
+    its standard deviations (Fieller). So nothing is divided by a number that noise may have made
+    small.
     """
     places = {domain: place for place, domain in enumerate(sizes)}
-    weights = {domain: 1 / max(sizes[domain], MIN_DOCUMENTS) for domain in rows}  # so that domains weigh alike
-    right = sum(weights[domain] * int(row[places[domain]]) / UNIT for domain, row in rows.items())
+    # so that domains weigh alike
+    weights = {domain: 1 / max(sizes[domain], MIN_DOCUMENTS) for domain in rows}
+    right = sum(
+        weights[domain] * int(row[places[domain]]) / UNIT
+        for domain, row in rows.items()
+    )
     total = sum(weights[domain] * int(row.sum()) / UNIT for domain, row in rows.items())
     each = (privacy.count_sigma / UNIT) ** 2
     noise = sum(weights[domain] ** 2 * each * members.count(domain) for domain in rows)
@@ -122,8 +151,11 @@ def noisy_accuracy(
     return NoisyAccuracy(100 * min(max(middle, low), high), (100 * low, 100 * high))
 
 
-def _fieller(right: float, total: float, noise: float, sample: float, numbers: int) -> tuple[float, float] | None:
-    """The p in [0, 1] with (right − p · total)² ≤ DEVIATIONS² · variance(p); None if they have no bounds.
+def _fieller(
+    right: float, total: float, noise: float, sample: float, numbers: int
+) -> tuple[float, float] | None:
+    """The p in [0, 1] with (right − p · total)² ≤ DEVIATIONS² · variance(p); None if they have no
+    bounds.
 
     variance(p) = noise · ((1 − p)² + (numbers − 1) · p²) + sample · p · (1 − p)
     """
@@ -131,7 +163,8 @@ def _fieller(right: float, total: float, noise: float, sample: float, numbers: i
     leading = total**2 - square * (noise * numbers - sample)
     middle = square * (noise - sample / 2) - right * total
     root = middle**2 - leading * (right**2 - square * noise)
-    if root < 0:  # noise says more right than there are in all: without the sample's part there is an interval
+    # noise says more right than there are in all: without the sample's part there is an interval
+    if root < 0:
         return _fieller(right, total, noise, 0.0, numbers) if sample else None
     if total <= 0 or leading <= 0:
         return None
@@ -143,13 +176,21 @@ def privacy_facts(privacy: Privacy) -> dict[str, Any]:
     """What a release's manifest says, with one plain sentence of it."""
     epsilon, delta = f"{privacy.epsilon:g}", f"{privacy.delta:g}"
     return privacy.facts() | {
-        "sentence": f"Whoever sees all that left the holders in this round, this release included, learns of any one "
-        f"document at most what (ε = {epsilon}, δ = {delta})-differential privacy allows: with it or without it, "
-        "anything would have come out nearly as likely.",
+        "sentence": (
+            "Whoever sees all that left the holders in this round, this release"
+            f" included, learns of any one document at most what (ε = {epsilon}, δ ="
+            f" {delta})-differential privacy allows: with it or without it, anything"
+            " would have come out nearly as likely."
+        ),
         "covered": COVERED[privacy.mode],
         "not_covered": NOT_COVERED,
-        "counts": "one row of held-out documents for each domain; each number has noise of "
-        f"±{privacy.count_sigma / UNIT:.2g} documents for each holder of the domain",
-        "calibration": "a temperature that follows from the published numbers, by a formula that was fitted on other "
-        "public text; `ridgeway calibrate` fits it to public text of the domains",
+        "counts": (
+            "one row of held-out documents for each domain; each number has noise of "
+            f"±{privacy.count_sigma / UNIT:.2g} documents for each holder of the domain"
+        ),
+        "calibration": (
+            "a temperature that follows from the published numbers, by a formula that"
+            " was fitted on other public text; `ridgeway calibrate` fits it to public"
+            " text of the domains"
+        ),
     }

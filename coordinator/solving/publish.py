@@ -1,4 +1,4 @@
-"""Statistics → total → weights → compiled table → signed release: the whole path. Knows the steps and their order."""
+"""Statistics → total → weights → compiled table → signed release: the whole path."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.jsonl import labelled_texts
 from ridgeway.common.base.settings import Confidence, Ridge, Selector, Weighting
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, ContextualEncoder
-from ridgeway.common.routing.evaluation import Calibration, Evaluation, calibrate, evaluate
+from ridgeway.common.encoding.transformer_encoder import (
+    KIND,
+    AnyEncoder,
+    ContextualEncoder,
+)
+from ridgeway.common.routing.evaluation import (
+    Calibration,
+    Evaluation,
+    calibrate,
+    evaluate,
+)
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
@@ -37,7 +46,8 @@ from ridgeway.coordinator.solving.total import Total, add_up
 class RouterChoices:
     """What the operator decides about a release.
 
-    abstain: whether the router learns to abstain on text that is like none of the text it is built from.
+    abstain: whether the router learns to abstain on text that is like none of the text it is built
+             from.
     """
 
     weighting: Weighting
@@ -82,24 +92,39 @@ class Draft:
 
 
 def publish(
-    parts: Sequence[Prepared], encoder: AnyEncoder, choices: RouterChoices, identity: Identity, folder: Path
+    parts: Sequence[Prepared],
+    encoder: AnyEncoder,
+    choices: RouterChoices,
+    identity: Identity,
+    folder: Path,
 ) -> PublishedRelease:
     """Make and sign a release; the order of the parts does not change a byte of it."""
     return sign(draft(parts, encoder, choices), identity, folder)
 
 
-def draft(parts: Sequence[Prepared], encoder: AnyEncoder, choices: RouterChoices) -> Draft:
+def draft(
+    parts: Sequence[Prepared], encoder: AnyEncoder, choices: RouterChoices
+) -> Draft:
     """Add up, solve and compile; nothing is written."""
     total = add_up(parts, choices.weighting)
     if encoder.fingerprint != total.fingerprint:
         raise EncoderMismatch(
-            f"the statistics were made with encoder {total.encoder_name} ({total.fingerprint}) but the one here is "
-            f"{encoder.name} ({encoder.fingerprint}); name the right one with --encoder"
+            f"the statistics were made with encoder {total.encoder_name}"
+            f" ({total.fingerprint}) but the one here is {encoder.name}"
+            f" ({encoder.fingerprint}); name the right one with --encoder"
         )
-    return compose(total, encoder, choices, solve(total.statistics, encoder.scale, choices.ridge))
+    return compose(
+        total, encoder, choices, solve(total.statistics, encoder.scale, choices.ridge)
+    )
 
 
-def compose(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: Solution, **more: Any) -> Draft:
+def compose(
+    total: Total,
+    encoder: AnyEncoder,
+    choices: RouterChoices,
+    solution: Solution,
+    **more: Any,
+) -> Draft:
     """Compile a solved total; `more` are facts of the manifest beyond the usual ones."""
     if choices.normalise_columns:
         solution = replace(solution, weights=normalised_columns(solution.weights))
@@ -107,14 +132,18 @@ def compose(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution:
     facts = _facts(total, encoder, choices, solution) | more
     familiar = None
     if choices.abstain and isinstance(encoder, TableEncoder) and PRIVACY not in facts:
-        familiar = compile_router(encoder, total.sampling, familiar_weights(total.statistics, encoder))
+        familiar = compile_router(
+            encoder, total.sampling, familiar_weights(total.statistics, encoder)
+        )
     return Draft(total, solution, compiled, encoder, facts, familiar)
 
 
 def sign(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
     """Write a draft as a signed release."""
     parts = made.facts, made.solution.weights, made.compiled, made.encoder.definition
-    return PublishedRelease(save_release(folder, *parts, identity, made.familiar), made.total, made.solution)
+    return PublishedRelease(
+        save_release(folder, *parts, identity, made.familiar), made.total, made.solution
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +156,9 @@ class Calibrated:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What the manifest records: counts and rates over the held-out text, none of the text itself."""
+        """What the manifest records: counts and rates over the held-out text, none of the text
+        itself.
+        """
         return {**asdict(self.calibration), **self.evaluation.to_json()}
 
 
@@ -142,43 +173,63 @@ def calibrate_release(
     *,
     public_text: bool = False,
 ) -> Calibrated:
-    """Fit a release's confidence on held-out text. Only the coordinator who signed it may change it.
+    """Fit a release's confidence on held-out text. Only the coordinator who signed it may change
+    it.
 
-    public_text: the text may be known to everybody; a private release would give away what it learns of other text.
+    public_text: the text may be known to everybody; a private release would give away what it
+                 learns of other text.
     """
     loaded = _own_release(folder, identity, model, device)
     if PRIVACY in loaded.manifest and not public_text:
         raise InputError(
-            "the release is of a private round, and calibrating publishes exact counts of the text; if the text is "
-            "public, say so with --public-text"
+            "the release is of a private round, and calibrating publishes exact counts"
+            " of the text; if the text is public, say so with --public-text"
         )
     router = router_of(loaded)
     texts = labelled_texts(data, router.domains, fields)
     fitted = calibrate(router, texts)
-    sure = replace(router.confidence, temperature=fitted.temperature, growth=0.0, half=fitted.half, tail=fitted.tail)
+    sure = replace(
+        router.confidence,
+        temperature=fitted.temperature,
+        growth=0.0,
+        half=fitted.half,
+        tail=fitted.tail,
+    )
     confidence = replace(sure, calibrated=True, scope=fitted.scope, **changes)
     result = Calibrated("", fitted, replace(evaluate(router, texts), gap=None))
-    amended = amend_release(folder, {"confidence": confidence.to_json(), "evaluation": result.figures}, identity)
+    amended = amend_release(
+        folder,
+        {"confidence": confidence.to_json(), "evaluation": result.figures},
+        identity,
+    )
     return replace(result, release=amended)
 
 
 def sign_quality(folder: Path, table: QualityTable, identity: Identity) -> str:
-    """Put what was measured of experts into a release; returns its new id. Only its signer may change it."""
+    """Put what was measured of experts into a release; returns its new id. Only its signer may
+    change it.
+    """
     loaded = _own_release(folder, identity)
-    return amend_release(folder, {QUALITY: table.of_domains(loaded.domains).to_json()}, identity)
+    return amend_release(
+        folder, {QUALITY: table.of_domains(loaded.domains).to_json()}, identity
+    )
 
 
-def _own_release(folder: Path, identity: Identity, model: Path | None = None, device: str = "auto") -> Release:
+def _own_release(
+    folder: Path, identity: Identity, model: Path | None = None, device: str = "auto"
+) -> Release:
     loaded = load_release(folder, model=model, device=device)
     if loaded.signer != identity.public:
         raise InputError(
-            f"the release was signed by {loaded.signer[:12]}… and your key is {identity.public[:12]}…; "
-            "name the coordinator's key with --key-file"
+            f"the release was signed by {loaded.signer[:12]}… and your key is"
+            f" {identity.public[:12]}…; name the coordinator's key with --key-file"
         )
     return loaded
 
 
-def _facts(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: Solution) -> dict[str, Any]:
+def _facts(
+    total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: Solution
+) -> dict[str, Any]:
     return {
         "domains": list(total.domains),
         "masses": total.masses,
@@ -200,7 +251,9 @@ def _facts(total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: 
         "confidence": choices.confidence.to_json(),
         "solved": {
             "ridge": solution.ridge,
-            "condition": float(f"{solution.condition:.6g}"),  # an estimate, whose last digits vary
+            "condition": float(
+                f"{solution.condition:.6g}"
+            ),  # an estimate, whose last digits vary
             "residual": solution.residual,
             "device": solution.device,
         },

@@ -1,8 +1,8 @@
 """Whether a new router does worse than the last release, by more than chance explains.
 
-Both have routed the same held-out documents, so only those matter on which they differ: if neither is
-better, each of these is as likely lost as won (McNemar's exact test, one-sided). Masks hide a false sum,
-but not what it does to a router.
+Both have routed the same held-out documents, so only those matter on which they differ: if neither
+is better, each of these is as likely lost as won (McNemar's exact test, one-sided). Masks hide a
+false sum, but not what it does to a router.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SIGNIFICANCE = 1e-3
-"""How often, at most, a round in which no domain got worse is called worse in any: it is shared among the domains."""
+"""How often, at most, a round in which no domain got worse is called worse in any: it is shared
+among the domains.
+"""
 LEAST_LOSS = 0.02
 """A smaller share of a domain's documents is not called worse, however sure it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class DomainChange:
-    """lost, won: how many of a domain's documents only the last release, and only the new router, routed rightly."""
+    """lost, won: how many of a domain's documents only the last release, and only the new router,
+    routed rightly.
+    """
 
     domain: str
     lost: int
@@ -32,7 +36,8 @@ def worse(changes: Sequence[DomainChange]) -> list[DomainChange]:
 
 
 def _is_worse(change: DomainChange, level: float) -> bool:
-    from scipy.special import bdtrc  # the binomial distribution, without the second that scipy.stats takes to import
+    # the binomial distribution, without the second that scipy.stats takes to import
+    from scipy.special import bdtrc
 
     if change.lost - change.won < max(1, LEAST_LOSS * change.documents):
         return False

@@ -1,6 +1,5 @@
-"""Statistics → weights: W = (A + λI)⁻¹B by Cholesky in float64, on the CPU, or on a graphics card where A is large.
-
-Knows linear algebra, and scipy or torch once something is solved. Knows nothing of files, encoders or releases.
+"""Statistics → weights: W = (A + λI)⁻¹B by Cholesky in float64, on the CPU, or on a graphics card
+where A is large.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ Tensor = Any
 """torch.Tensor, which this module may not name before it is needed."""
 
 MIN_CARD_FEATURES = 4096
-"""From this many features on a card is used where there is one; below it, the CPU is done before a card is set up."""
+"""From this many features on a card is used where there is one; below it, the CPU is done before a
+card is set up.
+"""
 
 MAX_CLIMBS = 5
 """How often the estimate of ‖A⁻¹‖ may climb; LAPACK's own limit."""
@@ -36,7 +37,8 @@ class Solution:
     condition: an estimate of the condition number of A + λI (1-norm).
     residual:  ‖(A + λI)W − B‖ / ‖B‖.
     device:    `cpu` or `cuda`; the last bits of the weights may differ between them.
-    note:      why the CPU has solved what a card was meant for, in words for the operator; mostly empty.
+    note:      why the CPU has solved what a card was meant for, in words for the operator; mostly
+               empty.
     """
 
     weights: Matrix
@@ -58,7 +60,9 @@ class Equation:
 
 
 def solve(total: Statistics, scale: float, ridge: Ridge) -> Solution:
-    """Solve for the router's weights. Columns are independent: those of other domains do not change a domain's own."""
+    """Solve for the router's weights. Columns are independent: those of other domains do not change
+    a domain's own.
+    """
     posed = equation(total, scale, ridge)
     if len(posed.gram) < MIN_CARD_FEATURES:
         return on_cpu(posed)
@@ -78,13 +82,17 @@ def equation(total: Statistics, scale: float, ridge: Ridge) -> Equation:
     units[-1] = 1.0
     gram = total.gram.astype(np.float64) * units[:, None] * units[None, :]
     cross = total.cross.astype(np.float64) * units[:, None]
-    added = ridge.value * float(gram.diagonal().mean()) if ridge.relative else ridge.value
+    added = (
+        ridge.value * float(gram.diagonal().mean()) if ridge.relative else ridge.value
+    )
     gram[np.diag_indices_from(gram)] += added
     return Equation(gram, cross, added, total.mass)
 
 
 def on_cpu(posed: Equation) -> Solution:
-    """The same bits whatever the number of threads: LAPACK is held to one. Raises UnsolvableTotal."""
+    """The same bits whatever the number of threads: LAPACK is held to one. Raises
+    UnsolvableTotal.
+    """
     from scipy.linalg import cho_factor, cho_solve
     from scipy.linalg.lapack import dpocon
 
@@ -93,9 +101,14 @@ def on_cpu(posed: Equation) -> Solution:
             factor = cho_factor(posed.gram, lower=True)
         except np.linalg.LinAlgError as error:
             raise _unsolvable(posed) from error
-        reciprocal, _ = dpocon(factor[0], np.abs(posed.gram).sum(axis=0).max(), uplo="L")
+        reciprocal, _ = dpocon(
+            factor[0], np.abs(posed.gram).sum(axis=0).max(), uplo="L"
+        )
         weights = cho_solve(factor, posed.cross)
-        residual = float(np.linalg.norm(posed.gram @ weights - posed.cross) / np.linalg.norm(posed.cross))
+        residual = float(
+            np.linalg.norm(posed.gram @ weights - posed.cross)
+            / np.linalg.norm(posed.cross)
+        )
     condition = float(1 / reciprocal) if reciprocal else float("inf")
     return Solution(weights, posed.added, condition, residual)
 
@@ -108,43 +121,56 @@ def on_card(posed: Equation, device: str) -> Solution:
         raise _unsolvable(posed) from error
     except RuntimeError as error:
         if devices.is_out_of_memory(error):
-            raise MemoryError(f"{device} cannot hold a solve of {len(posed.gram):,} features") from error
+            raise MemoryError(
+                f"{device} cannot hold a solve of {len(posed.gram):,} features"
+            ) from error
         raise
     return Solution(weights, posed.added, condition, residual, device.partition(":")[0])
 
 
 def _unsolvable(posed: Equation) -> UnsolvableTotal:
     return UnsolvableTotal(
-        f"the total over {posed.mass:_} samples is not positive definite at λ={posed.added:g}; the text may be too "
-        "little for so small a λ, or a mask did not cancel: raise the ridge or run the round again, and keep the ledger"
+        f"the total over {posed.mass:_} samples is not positive definite at"
+        f" λ={posed.added:g}; the text may be too little for so small a λ, or a mask"
+        " did not cancel: raise the ridge or run the round again, and keep the ledger"
     )
 
 
-# On a graphics card: the same figures as LAPACK gives, by the same code on every device of torch, `cpu` among them
+# On a graphics card: the same figures as LAPACK gives, by the same code on every device of torch,
+# `cpu` among them
 
 
 def solved(gram: Matrix, cross: Matrix, device: str) -> tuple[Matrix, float, float]:
-    """Weights, condition number (an estimate in the 1-norm) and residual of `gram @ weights = cross`.
+    """Weights, condition number (an estimate in the 1-norm) and residual of `gram @ weights =
+    cross`.
 
     Raises LinAlgError if the matrix is not positive definite.
     """
     import torch
 
-    matrix, right = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in (gram, cross))
+    matrix, right = (
+        torch.from_numpy(np.ascontiguousarray(part)).to(device)
+        for part in (gram, cross)
+    )
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info):
-        raise np.linalg.LinAlgError(f"the leading minor of order {int(info)} is not positive")
+        raise np.linalg.LinAlgError(
+            f"the leading minor of order {int(info)} is not positive"
+        )
     weights = torch.cholesky_solve(right, factor)
-    residual = float(torch.linalg.norm(matrix @ weights - right) / torch.linalg.norm(right))
+    residual = float(
+        torch.linalg.norm(matrix @ weights - right) / torch.linalg.norm(right)
+    )
     condition = float(matrix.abs().sum(dim=0).max()) * inverse_norm(factor)
     return np.ascontiguousarray(weights.cpu().numpy()), condition, residual
 
 
 def inverse_norm(factor: Tensor) -> float:
-    """An estimate of ‖A⁻¹‖ in the 1-norm from A's Cholesky factor, by a few solves: Hager's climb as in LAPACK.
+    """An estimate of ‖A⁻¹‖ in the 1-norm from A's Cholesky factor, by a few solves: Hager's climb
+    as in LAPACK.
 
-    Each step solves for the unit vector that promises most, until none promises more. The last guess, a vector of
-    alternating signs, catches matrices on which the climb stands still.
+    Each step solves for the unit vector that promises most, until none promises more. The last
+    guess, a vector of alternating signs, catches matrices on which the climb stands still.
     """
     import torch
 

@@ -1,6 +1,5 @@
-"""Statistics of several holders → one total over the domains, in an order that does not depend on who came first.
-
-Knows statistics and their terms. Knows nothing of solving or of files.
+"""Statistics of several holders → one total over the domains, in an order that does not depend on
+who came first.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ class Total:
     """The sum over a cohort, ready to solve.
 
     holdout: the shares of documents that each domain's holders kept out of the sums.
-    masses: each domain's sample mass in the total, which under `equal` weighting says nothing of its corpus; under
-            noise, about how many documents it has.
+    masses: each domain's sample mass in the total, which under `equal` weighting says nothing of
+            its corpus; under noise, about how many documents it has.
     """
 
     domains: tuple[str, ...]
@@ -43,29 +42,44 @@ class Total:
 
 
 def add_up(parts: Sequence[Prepared], weighting: Weighting) -> Total:
-    """Add the files of each domain, weight the domains, and add those. Raises unless all were made alike."""
+    """Add the files of each domain, weight the domains, and add those. Raises unless all were made
+    alike.
+    """
     first = must_agree(parts)
     domains = tuple(sorted({part.domain for part in parts}))
     if len(domains) < 2:
-        raise InputError(f"all statistics are of {domains[0]!r}; a router needs at least two domains to choose from")
+        raise InputError(
+            f"all statistics are of {domains[0]!r}; a router needs at least two domains"
+            " to choose from"
+        )
     by_domain = {name: _domain(name, parts, weighting) for name in domains}
-    placed = [by_domain[name].placed(place, len(domains)) for place, name in enumerate(domains)]
+    placed = [
+        by_domain[name].placed(place, len(domains))
+        for place, name in enumerate(domains)
+    ]
     statistics = reduce(add, placed)
     statistics.check(rounded=len(domains) if weighting == "equal" else 0)
     return Total(
         domains=domains,
         statistics=statistics,
         masses={name: part.mass for name, part in by_domain.items()},
-        encoder_name=min((part.encoder_name for part in parts), key=lambda name: (name == "local", name)),
+        encoder_name=min(
+            (part.encoder_name for part in parts),
+            key=lambda name: (name == "local", name),
+        ),
         fingerprint=first.fingerprint,
         sampling=first.sampling,
         holders=len(parts),
-        holdout={name: sorted({part.holdout for part in parts if part.domain == name}) for name in domains},
+        holdout={
+            name: sorted({part.holdout for part in parts if part.domain == name})
+            for name in domains
+        },
     )
 
 
 def add_weighted(parts: Iterable[tuple[str, Statistics, float]], terms: Terms) -> Total:
-    """Add what holders have weighted themselves, one after the other: a domain, its sums, its held-out share.
+    """Add what holders have weighted themselves, one after the other: a domain, its sums, its
+    held-out share.
 
     Law: the order of the parts does not change a bit.
     """
@@ -74,24 +88,44 @@ def add_weighted(parts: Iterable[tuple[str, Statistics, float]], terms: Terms) -
     holdout: dict[str, set[float]] = {}
     holders = 0
     for domain, statistics, share in parts:
-        if grams is not None and terms.privacy:  # its counts are in units of their own, and have room
-            grams = Statistics(grams.gram + statistics.gram, grams.cross + statistics.cross)
+        # its counts are in units of their own, and have room
+        if grams is not None and terms.privacy:
+            grams = Statistics(
+                grams.gram + statistics.gram, grams.cross + statistics.cross
+            )
         else:
             grams = statistics if grams is None else grams + statistics
         columns[domain] = columns.get(domain, 0) + statistics.cross[:, 0]
         holdout.setdefault(domain, set()).add(share)
         holders += 1
     if grams is None or len(columns) < 2:
-        raise InputError(f"there are sums of {len(columns)} domains; a router needs two to choose from")
+        raise InputError(
+            f"there are sums of {len(columns)} domains; a router needs two to choose"
+            " from"
+        )
     domains = tuple(sorted(columns))
-    total = Statistics(grams.gram, np.stack([columns[name] for name in domains], axis=1))
-    return total_of(domains, total, terms, holders, {name: sorted(holdout[name]) for name in domains})
+    total = Statistics(
+        grams.gram, np.stack([columns[name] for name in domains], axis=1)
+    )
+    return total_of(
+        domains,
+        total,
+        terms,
+        holders,
+        {name: sorted(holdout[name]) for name in domains},
+    )
 
 
 def total_of(
-    domains: tuple[str, ...], statistics: Statistics, terms: Terms, holders: int, holdout: dict[str, list[float]]
+    domains: tuple[str, ...],
+    statistics: Statistics,
+    terms: Terms,
+    holders: int,
+    holdout: dict[str, list[float]],
 ) -> Total:
-    """The total over these domains, however it was added up; raises unless some text could have given it."""
+    """The total over these domains, however it was added up; raises unless some text could have
+    given it.
+    """
     if terms.privacy:
         statistics.check_noisy()
     else:
@@ -101,7 +135,8 @@ def total_of(
         domains=domains,
         statistics=statistics,
         masses={
-            name: max(0, round(int(mass) / unit)) for name, mass in zip(domains, statistics.cross[-1], strict=True)
+            name: max(0, round(int(mass) / unit))
+            for name, mass in zip(domains, statistics.cross[-1], strict=True)
         },
         encoder_name=terms.encoder_name,
         fingerprint=terms.encoder,
@@ -124,18 +159,20 @@ def must_agree(parts: Sequence[Prepared]) -> Prepared:
     for part in parts:
         if part.fingerprint != first.fingerprint:
             raise EncoderMismatch(
-                f"{first.domain!r} was made with encoder {first.encoder_name} ({first.fingerprint}) and "
-                f"{part.domain!r} with {part.encoder_name} ({part.fingerprint}); prepare one of them again with the "
-                "other's encoder"
+                f"{first.domain!r} was made with encoder {first.encoder_name}"
+                f" ({first.fingerprint}) and {part.domain!r} with {part.encoder_name}"
+                f" ({part.fingerprint}); prepare one of them again with the other's"
+                " encoder"
             )
         if part.sampling != first.sampling:
             raise StatisticsError(
-                f"{first.domain!r} was made with {first.sampling} and {part.domain!r} with "
-                f"{part.sampling}; prepare one of them again"
+                f"{first.domain!r} was made with {first.sampling} and {part.domain!r}"
+                f" with {part.sampling}; prepare one of them again"
             )
         if part.content in seen:
             raise InputError(
-                f"the statistics of {part.domain!r} with digest {part.digest[:12]} were given twice; give each once"
+                f"the statistics of {part.domain!r} with digest {part.digest[:12]} were"
+                " given twice; give each once"
             )
         seen.add(part.content)
     return first

@@ -1,6 +1,5 @@
-"""The text that benchmarks run on: the corpora beside the project where they are, else the built-in ones.
-
-Knows folders of DOMAIN.train.jsonl. Knows nothing of timing.
+"""The text that benchmarks run on: the corpora beside the project where they are, else the built-in
+ones.
 """
 
 from __future__ import annotations
@@ -40,7 +39,11 @@ class BenchText:
 
     @property
     def prompts(self) -> list[str]:
-        return [text for domain in self.domains for text in _texts(self.folder / f"{domain}.test.jsonl")]
+        return [
+            text
+            for domain in self.domains
+            for text in _texts(self.folder / f"{domain}.test.jsonl")
+        ]
 
 
 def bench_text(work: Path) -> BenchText:
@@ -48,19 +51,27 @@ def bench_text(work: Path) -> BenchText:
     if not folder.is_dir():
         folder, name = work / "data" / "built-in", "the built-in corpora"
         corpora.write(corpora.builtin(), folder)
-    return replace(folder_text(folder), name=name, files=tuple(sorted(folder.parent.glob("*/*.train.jsonl"))))
+    return replace(
+        folder_text(folder),
+        name=name,
+        files=tuple(sorted(folder.parent.glob("*/*.train.jsonl"))),
+    )
 
 
 def folder_text(folder: Path) -> BenchText:
     files = tuple(sorted(folder.glob("*.train.jsonl")))
     if not files:
-        raise InputError(f"{folder} holds no DOMAIN.train.jsonl, so there is no text to measure on")
+        raise InputError(
+            f"{folder} holds no DOMAIN.train.jsonl, so there is no text to measure on"
+        )
     domains = tuple(path.name.removesuffix(".train.jsonl") for path in files)
     return BenchText(str(folder), files, folder, domains)
 
 
 def repeated(text: BenchText, megabytes: float, work: Path) -> BenchText:
-    """The same text over and over, in files of its own, until it is of some size; text that is larger stays."""
+    """The same text over and over, in files of its own, until it is of some size; text that is
+    larger stays.
+    """
     size = sum(path.stat().st_size for path in text.files)
     if size >= megabytes * 1e6:
         return text
@@ -74,7 +85,11 @@ def repeated(text: BenchText, megabytes: float, work: Path) -> BenchText:
         shutil.copyfile(path, files[-1])
         size += path.stat().st_size
         if size >= megabytes * 1e6:
-            return replace(text, name=f"{text.name}, repeated to {size / 1e6:.0f} MB", files=tuple(files))
+            return replace(
+                text,
+                name=f"{text.name}, repeated to {size / 1e6:.0f} MB",
+                files=tuple(files),
+            )
     raise InputError("text without a single character cannot be repeated")
 
 

@@ -1,10 +1,12 @@
-"""Whole masked federations of growing size on this machine: seconds, memory, and one holder's own work in the round.
+"""Whole masked federations of growing size on this machine: seconds, memory, and one holder's own
+work in the round.
 
-A simulation reads and verifies once what many holders are sent alike. For the one holder that is measured, all of that
-is forgotten before each of its answers, as if it were alone on its machine; the encoder stays loaded.
+A simulation reads and verifies once what many holders are sent alike. For the one holder that is
+measured, all of that is forgotten before each of its answers, as if it were alone on its machine;
+the encoder stays loaded.
 
-Run as a module with a number of holders and the part of them that falls away, it simulates one federation in a process
-of its own and prints the figures.
+Run as a module with a number of holders and the part of them that falls away, it simulates one
+federation in a process of its own and prints the figures.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from ridgeway.common.cli.terminal import ticking
 from ridgeway.common.protocol import packet
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
-from ridgeway.simulations.bench.measuring import Result, at_most, figure, measured_apart, peak_gb
+from ridgeway.simulations.bench.measuring import (
+    Result,
+    at_most,
+    figure,
+    measured_apart,
+    peak_gb,
+)
 from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled, simulate
 
 SLOPE = (50, 100, 200, 500, 1000)
@@ -36,7 +44,9 @@ ENCODER = "smollm2"
 MAX_SECONDS = {(200, 0.0): 60, (1000, 0.1): 360}
 """The aims for a whole federation, by its holders and the part of them that falls away."""
 MAX_GB, MAX_OWN_SECONDS, MAX_OWN_BYTES = 2, 1, 3
-"""The aims for the memory in all, for a holder's CPU seconds, and for its bytes up to those in a cohort of BESIDE."""
+"""The aims for the memory in all, for a holder's CPU seconds, and for its bytes up to those in a
+cohort of BESIDE.
+"""
 BESIDE = 100
 SHARED_READINGS: tuple[Any, ...] = (
     identity._verifies,
@@ -53,8 +63,10 @@ SHARED_READINGS: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class CohortFigures:
-    """What one federation took. whole: with the start of Python. cpu: of all processes. gb: of all processes, the
-    largest resident size of each. own: CPU seconds of one holder, by step. up: the bytes that it sent."""
+    """What one federation took. whole: with the start of Python. cpu: of all processes. gb: of all
+    processes, the largest resident size of each. own: CPU seconds of one holder, by step. up: the
+    bytes that it sent.
+    """
 
     whole: float
     round: float
@@ -71,12 +83,16 @@ def bench_cohorts(holders: Sequence[int], drop_rate: float) -> list[Result]:
     with ticking("cohorts", len(holders)) as tick:
         for members in holders:
             figures[members] = _measured(members, drop_rate)
-            results += _results(members, drop_rate, figures[members], figures.get(BESIDE))
+            results += _results(
+                members, drop_rate, figures[members], figures.get(BESIDE)
+            )
             tick()
     return results
 
 
-def _results(members: int, rate: float, found: CohortFigures, beside: CohortFigures | None) -> list[Result]:
+def _results(
+    members: int, rate: float, found: CohortFigures, beside: CohortFigures | None
+) -> list[Result]:
     fall = f", {rate:.0%} fall away" if rate else ""
     name, own = f"{members} holders masked{fall}", sum(found.own.values())
     words = (
@@ -87,29 +103,47 @@ def _results(members: int, rate: float, found: CohortFigures, beside: CohortFigu
     parts = ", ".join(f"{step} {each * 1e3:.0f} ms" for step, each in found.own.items())
     sent = f"{found.up / 1e6:.3f} MB up"
     return [
-        at_most(f"{name}: seconds", found.whole, seconds, *words)
-        if seconds
-        else figure(f"{name}: seconds", found.whole, *words),
+        (
+            at_most(f"{name}: seconds", found.whole, seconds, *words)
+            if seconds
+            else figure(f"{name}: seconds", found.whole, *words)
+        ),
         at_most(f"{name}: GB in all", found.gb, MAX_GB, f"{found.gb:.2f} GB", ""),
-        at_most(f"one holder of {members}: CPU seconds", own, MAX_OWN_SECONDS, f"{own:.2f} s", parts),
         at_most(
-            f"one holder of {members}: bytes up, to {BESIDE} holders", found.up / beside.up, MAX_OWN_BYTES, sent, ""
-        )
-        if beside
-        else figure(f"one holder of {members}: MB up", found.up / 1e6, sent, ""),
+            f"one holder of {members}: CPU seconds",
+            own,
+            MAX_OWN_SECONDS,
+            f"{own:.2f} s",
+            parts,
+        ),
+        (
+            at_most(
+                f"one holder of {members}: bytes up, to {BESIDE} holders",
+                found.up / beside.up,
+                MAX_OWN_BYTES,
+                sent,
+                "",
+            )
+            if beside
+            else figure(f"one holder of {members}: MB up", found.up / 1e6, sent, "")
+        ),
     ]
 
 
 def _measured(members: int, drop_rate: float) -> CohortFigures:
     started = time.perf_counter()
-    figures = measured_apart("ridgeway.simulations.bench.cohort_bench", members, drop_rate)
+    figures = measured_apart(
+        "ridgeway.simulations.bench.cohort_bench", members, drop_rate
+    )
     return CohortFigures(whole=time.perf_counter() - started, **figures)
 
 
 class _OwnWork:
-    """The answers of one holder, measured in whichever process gives them, and written to a file line by line.
+    """The answers of one holder, measured in whichever process gives them, and written to a file
+    line by line.
 
-    It is the last of those that do not fall away: what a process loads for its first holder is there by then.
+    It is the last of those that do not fall away: what a process loads for its first holder is
+    there by then.
     """
 
     def __init__(self, path: Path, answer: Callable[[Holder, Packet], Packet]) -> None:
@@ -122,7 +156,9 @@ class _OwnWork:
         if isinstance(event, DropoutsChosen):
             self._holders = [name for name in self._holders if name not in event.names]
         if isinstance(event, ReleaseDelivered):
-            self.gb = peak_gb() + sum(peak_gb(each.pid or 0) for each in multiprocessing.active_children())
+            self.gb = peak_gb() + sum(
+                peak_gb(each.pid or 0) for each in multiprocessing.active_children()
+            )
 
     def answer(self, holder: Holder, request: Packet) -> Packet:
         if holder.folder.name != self._holders[-1]:
@@ -132,8 +168,16 @@ class _OwnWork:
         started = time.process_time()
         reply = self._answer(holder, request)
         seconds = time.process_time() - started
-        sent = len(reply.header) + len(reply.signature) + sum(memoryview(blob).nbytes for blob in reply.blobs)
-        facts = {"step": json.loads(request.header)["kind"], "seconds": seconds, "bytes": sent}
+        sent = (
+            len(reply.header)
+            + len(reply.signature)
+            + sum(memoryview(blob).nbytes for blob in reply.blobs)
+        )
+        facts = {
+            "step": json.loads(request.header)["kind"],
+            "seconds": seconds,
+            "bytes": sent,
+        }
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(facts) + "\n")
         return reply
@@ -147,9 +191,17 @@ def main(holders: int, drop_rate: float) -> None:
         work = _OwnWork(Path(folder) / "own-work.jsonl", answer)
         app = holder_app(work.answer)
         done = simulate(
-            Path(folder) / "work", work.watch, holders=holders, drop_rate=drop_rate, encoder=ENCODER, app=app
+            Path(folder) / "work",
+            work.watch,
+            holders=holders,
+            drop_rate=drop_rate,
+            encoder=ENCODER,
+            app=app,
         )
-        lines = [json.loads(line) for line in (Path(folder) / "own-work.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (Path(folder) / "own-work.jsonl").read_text().splitlines()
+        ]
     own = dict.fromkeys(dict.fromkeys(line["step"] for line in lines), 0.0)
     for line in lines:
         own[line["step"]] += line["seconds"]

@@ -1,7 +1,7 @@
-"""Rounds of a deployment on loopback: a coordinator and three holders, each with every process that it has in earnest.
+"""Rounds of a deployment on loopback: a coordinator and three holders, each with every process that
+it has in earnest.
 
-Starts `ridgeway` commands and reads what their processes have cost from /proc, so it runs on Linux. Knows nothing of
-what goes on in a round but what `coordinator round --json` tells.
+Starts `ridgeway` commands and reads what their processes have cost from /proc, so it runs on Linux.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ from ridgeway.simulations.bench.measuring import Result, at_most, figure, reside
 from ridgeway.simulations.bench.random_corpus import word_encoder
 from ridgeway.simulations.corpora import write_texts
 
-LETTERS = {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False}
+LETTERS = {
+    "type": "Split",
+    "pattern": {"Regex": "[\\s\\S]"},
+    "behavior": "Isolated",
+    "invert": False,
+}
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}
 DOCUMENTS, DOCUMENT_CHARACTERS = 60, 400
 NARROW, WIDE = 576, 4096
@@ -53,9 +58,11 @@ PROCESSES = {
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
-    """wall: from the command to its end, when holders have the release. cpu: seconds of all processes.
+    """wall: from the command to its end, when holders have the release. cpu: seconds of all
+    processes.
 
-    exchanges: the seconds of each. spent: CPU seconds by what a process is. peaks: the most memory of one, in bytes.
+    exchanges: the seconds of each. spent: CPU seconds by what a process is. peaks: the most memory
+               of one, in bytes.
     """
 
     wall: float
@@ -70,20 +77,41 @@ def bench_deployment() -> list[Result]:
     measured: dict[str, RoundFigures] = {}
     with ticking("deployment", len(MOST_SECONDS)) as tick:
         for width, mode in ((NARROW, "masked"), (NARROW, "private"), (WIDE, "masked")):
-            with tempfile.TemporaryDirectory() as work, loopback(Path(work), width, mode) as federation:
-                measured[mode if width == NARROW else f"{mode}, h = {WIDE}"] = federation.round()
+            with (
+                tempfile.TemporaryDirectory() as work,
+                loopback(Path(work), width, mode) as federation,
+            ):
+                measured[mode if width == NARROW else f"{mode}, h = {WIDE}"] = (
+                    federation.round()
+                )
                 tick()
-    return [result for name, figures in measured.items() for result in _results(name, figures)]
+    return [
+        result
+        for name, figures in measured.items()
+        for result in _results(name, figures)
+    ]
 
 
 def _results(name: str, figures: RoundFigures) -> list[Result]:
     middle = statistics.median(figures.exchanges)
-    spent = ", ".join(f"{who} {seconds:.1f}" for who, seconds in figures.spent.items() if seconds >= 0.05)
+    spent = ", ".join(
+        f"{who} {seconds:.1f}"
+        for who, seconds in figures.spent.items()
+        if seconds >= 0.05
+    )
     wall, count = f"{figures.wall:.1f} s", f"{len(figures.exchanges)} exchanges"
     each = ", ".join(f"{seconds:.1f}" for seconds in figures.exchanges)
     results = [
-        at_most(f"a round of three, {name}, seconds", figures.wall, MOST_SECONDS[name], wall, count),
-        figure(f"  its CPU seconds, {name}", figures.cpu, f"{figures.cpu:.1f} s", spent),
+        at_most(
+            f"a round of three, {name}, seconds",
+            figures.wall,
+            MOST_SECONDS[name],
+            wall,
+            count,
+        ),
+        figure(
+            f"  its CPU seconds, {name}", figures.cpu, f"{figures.cpu:.1f} s", spent
+        ),
     ]
     if name.endswith(str(WIDE)):
         most, memory = (
@@ -93,9 +121,24 @@ def _results(name: str, figures: RoundFigures) -> list[Result]:
         return [
             *results,
             figure(f"  its median exchange, {name}", middle, f"{middle:.1f} s", each),
-            at_most(f"  its largest process, {name}, MB", most, MOST_MEGABYTES, f"{most:.0f} MB", ", ".join(memory)),
+            at_most(
+                f"  its largest process, {name}, MB",
+                most,
+                MOST_MEGABYTES,
+                f"{most:.0f} MB",
+                ", ".join(memory),
+            ),
         ]
-    return [*results, at_most(f"  its median exchange, {name}", middle, MOST_EXCHANGE_SECONDS, f"{middle:.1f} s", each)]
+    return [
+        *results,
+        at_most(
+            f"  its median exchange, {name}",
+            middle,
+            MOST_EXCHANGE_SECONDS,
+            f"{middle:.1f} s",
+            each,
+        ),
+    ]
 
 
 class LoopbackFederation:
@@ -107,16 +150,25 @@ class LoopbackFederation:
 
     @property
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, **{f"RIDGEWAY_{name.upper()}": str(self.folder / name) for name in ("cache", "state")}}
+        return {
+            **os.environ,
+            **{
+                f"RIDGEWAY_{name.upper()}": str(self.folder / name)
+                for name in ("cache", "state")
+            },
+        }
 
     def call(self, *words: str | Path) -> bytes:
         """Run a command to its good end; raises ProcessError with its last words otherwise."""
         command = [*COMMAND, *map(str, words)]
-        done = subprocess.run(command, capture_output=True, env=self._environment, check=False)
+        done = subprocess.run(
+            command, capture_output=True, env=self._environment, check=False
+        )
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             raise ProcessError(
-                f"`ridgeway {' '.join(map(str, words[:2]))}` ended with {done.returncode}: {' '.join(said)}"
+                f"`ridgeway {' '.join(map(str, words[:2]))}` ended with"
+                f" {done.returncode}: {' '.join(said)}"
             )
         return done.stdout
 
@@ -125,27 +177,39 @@ class LoopbackFederation:
         log = self.folder / f"{name}.log"
         with log.open("wb") as said:
             self._started[name] = subprocess.Popen(
-                [*COMMAND, *map(str, words)], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=self._environment
+                [*COMMAND, *map(str, words)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=self._environment,
             )
         until = time.monotonic() + START_SECONDS
         while word not in log.read_text(errors="replace"):
             if self._started[name].poll() is not None or time.monotonic() > until:
-                raise ProcessError(f"{name} did not start: {log.read_text(errors='replace')[-500:]}")
+                raise ProcessError(
+                    f"{name} did not start: {log.read_text(errors='replace')[-500:]}"
+                )
             time.sleep(LOOK_SECONDS)
 
     def round(self) -> RoundFigures:
         before, own = self._spent(), _own_children()
         began = time.monotonic()
         with self._peaks() as peaks:
-            told = json.loads(self.call("coordinator", "round", self.coordinator, "--json"))
+            told = json.loads(
+                self.call("coordinator", "round", self.coordinator, "--json")
+            )
         wall = time.monotonic() - began
         after = self._spent()
-        spent = {"the command": _own_children() - own} | {who: after[who] - before.get(who, 0.0) for who in after}
+        spent = {"the command": _own_children() - own} | {
+            who: after[who] - before.get(who, 0.0) for who in after
+        }
         exchanges = tuple(float(each["seconds"]) for each in told["exchanges"])
         return RoundFigures(wall, sum(spent.values()), exchanges, spent, peaks)
 
     def _spent(self) -> dict[str, float]:
-        """CPU seconds so far of all that was started here, by what it is; those that ended count with their parents."""
+        """CPU seconds so far of all that was started here, by what it is; those that ended count
+        with their parents.
+        """
         spent: dict[str, float] = {}
         for who, place in self._processes():
             with contextlib.suppress(OSError):
@@ -155,18 +219,29 @@ class LoopbackFederation:
 
     def _processes(self) -> Iterator[tuple[str, Path]]:
         """What each process below this one is, and where /proc tells of it."""
-        below, waiting = _children(), [process.pid for process in self._started.values()]
+        below, waiting = (
+            _children(),
+            [process.pid for process in self._started.values()],
+        )
         while waiting:
             pid = waiting.pop()
             waiting += below.get(pid, [])
             place = Path(f"/proc/{pid}")
             with contextlib.suppress(OSError):
                 words = (place / "cmdline").read_text()
-                yield next((name for mark, name in PROCESSES.items() if mark in words), "supervisors"), place
+                yield (
+                    next(
+                        (name for mark, name in PROCESSES.items() if mark in words),
+                        "supervisors",
+                    ),
+                    place,
+                )
 
     @contextlib.contextmanager
     def _peaks(self) -> Iterator[dict[str, int]]:
-        """The most memory that a process of each kind has had resident, looked at again and again within this block."""
+        """The most memory that a process of each kind has had resident, looked at again and again
+        within this block.
+        """
         peaks: dict[str, int] = {}
         over = threading.Event()
 
@@ -174,7 +249,9 @@ class LoopbackFederation:
             while not over.wait(LOOK_SECONDS):
                 for who, place in self._processes():
                     with contextlib.suppress(OSError):
-                        peaks[who] = max(peaks.get(who, 0), resident_bytes("VmHWM", place.name))
+                        peaks[who] = max(
+                            peaks.get(who, 0), resident_bytes("VmHWM", place.name)
+                        )
 
         watcher = threading.Thread(target=look)
         watcher.start()
@@ -201,7 +278,16 @@ def loopback(folder: Path, width: int, mode: str) -> Iterator[LoopbackFederation
     save_encoder(word_encoder(alphabet, LETTERS, width), folder / "encoder")
     encoder, coordinator = f"dir:{folder / 'encoder'}", federation.coordinator
     listen = ("--listen", f"127.0.0.1:{free_port()}")
-    federation.call("coordinator", "init", coordinator, *listen, "--encoder", encoder, "--mode", mode)
+    federation.call(
+        "coordinator",
+        "init",
+        coordinator,
+        *listen,
+        "--encoder",
+        encoder,
+        "--mode",
+        mode,
+    )
     federation.call("coordinator", "invite", coordinator)
     invite = ("--invite", coordinator / "invite")
     for name, letters in ALPHABETS.items():
@@ -209,7 +295,9 @@ def loopback(folder: Path, width: int, mode: str) -> Iterator[LoopbackFederation
         write_texts(corpus, _texts(name, letters))
         about = ("--domain", name, "--corpus", corpus, "--encoder", encoder)
         federation.call("client", "init", home, *invite, *about, "--accept-mode", mode)
-        federation.call("coordinator", "admit", coordinator, home / "holder.pub", "--name", name)
+        federation.call(
+            "coordinator", "admit", coordinator, home / "holder.pub", "--name", name
+        )
     federation.call("coordinator", "invite", coordinator)
     for name in ALPHABETS:
         federation.call("client", "pin", folder / name, *invite)
@@ -225,7 +313,9 @@ def loopback(folder: Path, width: int, mode: str) -> Iterator[LoopbackFederation
 
 def _texts(name: str, letters: str) -> list[str]:
     dice = random.Random(name)
-    return ["".join(dice.choices(letters, k=DOCUMENT_CHARACTERS)) for _ in range(DOCUMENTS)]
+    return [
+        "".join(dice.choices(letters, k=DOCUMENT_CHARACTERS)) for _ in range(DOCUMENTS)
+    ]
 
 
 def _children() -> dict[int, list[int]]:

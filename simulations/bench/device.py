@@ -1,7 +1,4 @@
-"""What is measured: this machine's processor, or one of its graphics cards.
-
-Knows torch once a card is asked for. Knows nothing of what runs there.
-"""
+"""What is measured: this machine's processor, or one of its graphics cards."""
 
 from __future__ import annotations
 
@@ -60,18 +57,30 @@ class Device:
 
     def facts(self) -> dict[str, Any]:
         """What there is to know about the machine, and the card if one is measured."""
-        known = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+        known = {
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+        }
         if not self.is_card:
             return {"device": self.name, **known}
         import torch
 
         card = torch.cuda.get_device_properties(self.name)
         versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
-        return {"device": self.name, "card": card.name, "card_bytes": card.total_memory, **versions, **known}
+        return {
+            "device": self.name,
+            "card": card.name,
+            "card_bytes": card.total_memory,
+            **versions,
+            **known,
+        }
 
 
 def find_device(word: str) -> Device:
-    """The device that `auto`, `cpu`, `cuda` or `cuda:N` means. Of several cards, one is measured: the first."""
+    """The device that `auto`, `cpu`, `cuda` or `cuda:N` means. Of several cards, one is measured:
+    the first.
+    """
     cards = chosen(word)
     reason = missed() if word == "auto" and not cards else None
     if reason is not None:

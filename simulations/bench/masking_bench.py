@@ -1,7 +1,8 @@
-"""What masking costs: the size of a sealed upload, the memory of one who seals, and the seconds of cohorts.
+"""What masking costs: the size of a sealed upload, the memory of one who seals, and the seconds of
+cohorts.
 
-Run as a module with a number of elements, it masks one vector in a process of its own and prints the largest resident
-size that this took, beyond what there was before the vector, in bytes.
+Run as a module with a number of elements, it masks one vector in a process of its own and prints
+the largest resident size that this took, beyond what there was before the vector, in bytes.
 """
 
 from __future__ import annotations
@@ -62,14 +63,22 @@ def bench_masking() -> list[Result]:
 def _upload(members: int = 5) -> Result:
     size = _upload_bytes(bench_session(members), _vector(SMALL))
     words = f"{size / 1e6:.4f} MB", f"{SMALL / 1e3:.0f} k numbers of 8 bytes"
-    return at_most("a sealed upload, to its numbers", size / (SMALL * ELEMENT_BYTES), 1.02, *words)
+    return at_most(
+        "a sealed upload, to its numbers", size / (SMALL * ELEMENT_BYTES), 1.02, *words
+    )
 
 
 def _memory() -> Result:
     measured = measured_apart("ridgeway.simulations.bench.masking_bench", LARGE)
     vectors = measured / (LARGE * ELEMENT_BYTES)
     name = "memory while masking, to the vector, which counts in it"
-    return at_most(name, vectors, 3, f"{vectors:.2f} vectors", f"{LARGE / 1e6:.1f} M numbers of 8 bytes")
+    return at_most(
+        name,
+        vectors,
+        3,
+        f"{vectors:.2f} vectors",
+        f"{LARGE / 1e6:.1f} M numbers of 8 bytes",
+    )
 
 
 def _cohort(members: int) -> Result:
@@ -89,12 +98,17 @@ def _cohort(members: int) -> Result:
 
     sharing, sealing, opening = _medians(3, prepare)
     ours = f"client: shares {sharing * 1e3:.1f} ms, sealing {sealing * 1e3:.0f} ms"
-    name = f"masking, {len(sent)} of {members} members, {MIDDLE / 1e6:.0f} M numbers: seconds to open"
+    name = (
+        f"masking, {len(sent)} of {members} members, {MIDDLE / 1e6:.0f} M numbers:"
+        " seconds to open"
+    )
     return figure(name, opening, ours, f"{sizes[0] / 1e6:.3f} MB up")
 
 
 def _medians(rounds: int, prepare: Callable[[], Sequence[Work]]) -> tuple[float, ...]:
-    """The median seconds of each piece of work: in every round a new input, and one after another."""
+    """The median seconds of each piece of work: in every round a new input, and one after
+    another.
+    """
     return medians([tuple(once(work) for work in prepare()) for _ in range(rounds)])
 
 
@@ -116,14 +130,25 @@ def bench_session(members: int, away: int = 0) -> Transcript:
     away: as many of the last members fall away before they send.
     """
     identities = [Identity(Ed25519PrivateKey.generate()) for _ in range(members)]
-    fallen: dict[int, Step] = dict.fromkeys(range(members - away + 1, members + 1), "send")
-    return masked_sum(identities, [_vector(1)] * members, fallen, lambda purpose, place: secrets.token_bytes)
+    fallen: dict[int, Step] = dict.fromkeys(
+        range(members - away + 1, members + 1), "send"
+    )
+    return masked_sum(
+        identities,
+        [_vector(1)] * members,
+        fallen,
+        lambda purpose, place: secrets.token_bytes,
+    )
 
 
 def _shared(run: Transcript) -> None:
-    """What the first member does before it seals: check everything, deal out its shares, take in the others'."""
+    """What the first member does before it seals: check everything, deal out its shares, take in
+    the others'.
+    """
     agreement, own = run.agreement, run.secrets[1]
-    check_agreement(agreement, agreement.advert(1), {advert.key for advert in agreement.adverts})
+    check_agreement(
+        agreement, agreement.advert(1), {advert.key for advert in agreement.adverts}
+    )
     share(agreement, own, 1, secrets.token_bytes)
     for sender, dealt in run.dealt.items():
         if 1 in dealt.envelopes:
@@ -132,7 +157,15 @@ def _shared(run: Transcript) -> None:
 
 def sealed_vector(run: Transcript, place: int, vector: Vector) -> Sealed:
     neighbours = {*run.holders[place], *run.held[place]}
-    return seal(run.agreement, run.secrets[place], place, LOT, run.agreement.places, neighbours, vector)
+    return seal(
+        run.agreement,
+        run.secrets[place],
+        place,
+        LOT,
+        run.agreement.places,
+        neighbours,
+        vector,
+    )
 
 
 def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> Vector:
@@ -143,16 +176,31 @@ def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> Vector:
 
 
 def _upload_bytes(run: Transcript, vector: Vector) -> int:
-    message, blob = SealedSums(session=run.agreement.id.hex(), lot=LOT), sealed_vector(run, 1, vector).data
+    message, blob = (
+        SealedSums(session=run.agreement.id.hex(), lot=LOT),
+        sealed_vector(run, 1, vector).data,
+    )
     request = secrets.token_hex(32)
-    packet = seal_packet(message, run.members[1], round=run.agreement.round, reply_to=request, blobs=[blob])
+    packet = seal_packet(
+        message,
+        run.members[1],
+        round=run.agreement.round,
+        reply_to=request,
+        blobs=[blob],
+    )
     return len(packet.header) + len(packet.signature) + blob.nbytes
 
 
 def _other_bytes(run: Transcript) -> int:
-    """What else a member sends in a session, without headers: its keys, envelopes, a signature, shares."""
+    """What else a member sends in a session, without headers: its keys, envelopes, a signature,
+    shares.
+    """
     envelopes, shares = run.dealt[1].envelopes.values(), run.reveals[1].values()
-    return len(run.agreement.advert(1).model_dump_json()) + sum(map(len, [*envelopes, *shares])) + 64
+    return (
+        len(run.agreement.advert(1).model_dump_json())
+        + sum(map(len, [*envelopes, *shares]))
+        + 64
+    )
 
 
 # In a process of its own

@@ -1,6 +1,7 @@
-"""How things are timed and held against aims, and how results are shown: as a table, as JSON, and in a file.
+"""How things are timed and held against aims, and how results are shown: as a table, as JSON, and
+in a file.
 
-Contenders take turns, so that a busy moment of the machine hits all of them alike. Knows nothing of what is timed.
+Contenders take turns, so that a busy moment of the machine hits all of them alike.
 """
 
 from __future__ import annotations
@@ -40,7 +41,14 @@ class Result:
 
     def cells(self) -> list[str]:
         reached = "–" if self.aim == "–" else "yes" if self.reached else "NO"
-        return [self.name, f"{self.ratio:.3g}", self.aim, reached, self.ours, self.theirs]
+        return [
+            self.name,
+            f"{self.ratio:.3g}",
+            self.aim,
+            reached,
+            self.ours,
+            self.theirs,
+        ]
 
 
 def at_least(name: str, ratio: float, aim: float, ours: str, theirs: str) -> Result:
@@ -82,7 +90,13 @@ class BenchReport:
 
     def to_json(self) -> dict[str, Any]:
         results = [result.to_json() for result in self.results]
-        return {"name": self.name, **self.facts, "left_out": self.left_out, "reached": self.reached, "results": results}
+        return {
+            "name": self.name,
+            **self.facts,
+            "left_out": self.left_out,
+            "reached": self.reached,
+            "results": results,
+        }
 
     def show(self, folder: Path, *, as_json: bool) -> None:
         if as_json:
@@ -95,7 +109,9 @@ class BenchReport:
         step("wrote", str(path))
 
 
-def seconds_in_turns(*contenders: Work, rounds: int = 5, tick: Tick = lambda: None, warm: bool = True) -> list[float]:
+def seconds_in_turns(
+    *contenders: Work, rounds: int = 5, tick: Tick = lambda: None, warm: bool = True
+) -> list[float]:
     """The median seconds of each contender over several rounds, one after another in each round."""
     times: list[list[float]] = [[] for _ in contenders]
     for work in contenders if warm else ():
@@ -116,12 +132,16 @@ def once(work: Work) -> float:
 
 
 def measured_apart(module: str, *words: object) -> Any:
-    """What a module prints as JSON, run in a process of its own, so that memory and caches are its own too."""
+    """What a module prints as JSON, run in a process of its own, so that memory and caches are its
+    own too.
+    """
     command = [sys.executable, "-m", module, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=IMPORT_ROOT)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ProcessError(f"`{' '.join(command[1:])}` failed: {last}; run it by hand to see more")
+        raise ProcessError(
+            f"`{' '.join(command[1:])}` failed: {last}; run it by hand to see more"
+        )
     return json.loads(done.stdout)
 
 
@@ -141,6 +161,8 @@ def peak_gb(pid: int | str = "self") -> float:
 
 
 def resident_bytes(which: str, pid: int | str = "self") -> int:
-    """A process's resident size now (VmRSS), or the largest so far (VmHWM); a process that has ended has none."""
+    """A process's resident size now (VmRSS), or the largest so far (VmHWM); a process that has
+    ended has none.
+    """
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))

@@ -2,7 +2,8 @@
 
 Holders sum their corpora before a round, so that is timed apart.
 
-Run as a module with a number of holders, it simulates one federation in a process of its own and prints the figures.
+Run as a module with a number of holders, it simulates one federation in a process of its own and
+prints the figures.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ import ridgeway.coordinator.round.round
 from ridgeway.client.round.scoring import Scorer
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.simulations import engines
-from ridgeway.simulations.bench.measuring import Result, at_most, measured_apart, peak_gb
+from ridgeway.simulations.bench.measuring import (
+    Result,
+    at_most,
+    measured_apart,
+    peak_gb,
+)
 from ridgeway.simulations.simulate import simulate
 
 ENCODER = "smollm2"
@@ -29,12 +35,17 @@ ENCODER = "smollm2"
 FEW_HOLDERS, MANY_HOLDERS = 6, 200
 WORK: dict[str, list[tuple[Any, str]]] = {
     "scoring": [(Scorer, "routed"), (Scorer, "calibration")],
-    "solving": [(ridgeway.coordinator.round.round, "solve"), (ridgeway.coordinator.round.round, "compose")],
+    "solving": [
+        (ridgeway.coordinator.round.round, "solve"),
+        (ridgeway.coordinator.round.round, "compose"),
+    ],
 }
 
 
 def bench_federation() -> list[Result]:
-    """Seconds and memory of a clear federation, and the part of its round that is neither scoring nor solving."""
+    """Seconds and memory of a clear federation, and the part of its round that is neither scoring
+    nor solving.
+    """
     measured = []
     with ticking("federation", 2) as tick:
         for holders in (FEW_HOLDERS, MANY_HOLDERS):
@@ -43,17 +54,39 @@ def bench_federation() -> list[Result]:
     few, many = measured
     each = (many["overhead"] - few["overhead"]) / (MANY_HOLDERS - FEW_HOLDERS)
     whole = f"{many['round']:.1f} s in the round"
-    parts = ", ".join(f"{name} {many[name]:.1f} s" for name in ("summing", *WORK, "overhead"))
+    parts = ", ".join(
+        f"{name} {many[name]:.1f} s" for name in ("summing", *WORK, "overhead")
+    )
     return [
-        at_most(f"a federation of {MANY_HOLDERS}, seconds", many["whole"], 60, f"{many['whole']:.1f} s", whole),
-        at_most(f"a federation of {MANY_HOLDERS}, memory in GB", many["memory"], 4, f"{many['memory']:.2f} GB", ""),
-        at_most("what each holder adds to the protocol, seconds", each, 0.25, parts, f"{MANY_HOLDERS} holders"),
+        at_most(
+            f"a federation of {MANY_HOLDERS}, seconds",
+            many["whole"],
+            60,
+            f"{many['whole']:.1f} s",
+            whole,
+        ),
+        at_most(
+            f"a federation of {MANY_HOLDERS}, memory in GB",
+            many["memory"],
+            4,
+            f"{many['memory']:.2f} GB",
+            "",
+        ),
+        at_most(
+            "what each holder adds to the protocol, seconds",
+            each,
+            0.25,
+            parts,
+            f"{MANY_HOLDERS} holders",
+        ),
     ]
 
 
 def _measured(holders: int) -> dict[str, float]:
     started = time.perf_counter()
-    figures: dict[str, float] = measured_apart("ridgeway.simulations.bench.round_bench", holders)
+    figures: dict[str, float] = measured_apart(
+        "ridgeway.simulations.bench.round_bench", holders
+    )
     return figures | {"whole": time.perf_counter() - started}
 
 
@@ -90,9 +123,16 @@ def watched() -> Iterator[Stopwatch]:
 
 
 def main(holders: int) -> None:
-    in_one_process = mock.patch.object(engines, "cores", lambda: 1)  # others would have stopwatches of their own
+    # others would have stopwatches of their own
+    in_one_process = mock.patch.object(engines, "cores", lambda: 1)
     with in_one_process, watched() as watch, tempfile.TemporaryDirectory() as work:
-        done = simulate(Path(work), lambda event: None, holders=holders, mode="clear", encoder=ENCODER)
+        done = simulate(
+            Path(work),
+            lambda event: None,
+            holders=holders,
+            mode="clear",
+            encoder=ENCODER,
+        )
     seconds = done.timings["round"]
     figures = {
         **watch.seconds,

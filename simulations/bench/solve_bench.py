@@ -1,6 +1,5 @@
-"""Solving for a router on the CPU and on a card, beside the bare Cholesky factor of the same matrix.
-
-Knows solving. Knows nothing of where totals come from: these are the sums of random samples, new in each round.
+"""Solving for a router on the CPU and on a card, beside the bare Cholesky factor of the same
+matrix.
 """
 
 from __future__ import annotations
@@ -16,9 +15,25 @@ from ridgeway.common.base.settings import FEATURE_LIMIT, Ridge
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.common.statistics.sums import Statistics
-from ridgeway.coordinator.solving.solve import MIN_CARD_FEATURES, Equation, Matrix, Solution, equation, on_card, on_cpu
+from ridgeway.coordinator.solving.solve import (
+    MIN_CARD_FEATURES,
+    Equation,
+    Matrix,
+    Solution,
+    equation,
+    on_card,
+    on_cpu,
+)
 from ridgeway.simulations.bench.device import Device
-from ridgeway.simulations.bench.measuring import Result, Tick, Work, at_least, at_most, figure, medians
+from ridgeway.simulations.bench.measuring import (
+    Result,
+    Tick,
+    Work,
+    at_least,
+    at_most,
+    figure,
+    medians,
+)
 
 CPU_WIDTHS = (576, 2048, 4096)
 CARD_WIDTHS = (*CPU_WIDTHS, 8192)
@@ -36,16 +51,24 @@ Solver = Callable[[Equation], Solution]
 def bench_solve(device: Device) -> list[Result]:
     widths = CARD_WIDTHS if device.is_card else CPU_WIDTHS
     with ticking("solve", ROUNDS * len(widths)) as tick:
-        return [result for width in widths for result in _bench_width(width, device, tick)]
+        return [
+            result for width in widths for result in _bench_width(width, device, tick)
+        ]
 
 
 def random_total(width: int) -> Statistics:
-    """The sums over random samples of several domains; their float64 products are integers below 2⁵³, so exact."""
+    """The sums over random samples of several domains; their float64 products are integers below
+    2⁵³, so exact.
+    """
     rng = np.random.default_rng()
     samples = np.ones((SAMPLES, width + 1))
-    samples[:, :-1] = rng.integers(-FEATURE_LIMIT, FEATURE_LIMIT, (SAMPLES, width), endpoint=True)
+    samples[:, :-1] = rng.integers(
+        -FEATURE_LIMIT, FEATURE_LIMIT, (SAMPLES, width), endpoint=True
+    )
     answers = np.eye(DOMAINS)[rng.integers(0, DOMAINS, SAMPLES)]
-    return Statistics((samples.T @ samples).astype(np.int64), (samples.T @ answers).astype(np.int64))
+    return Statistics(
+        (samples.T @ samples).astype(np.int64), (samples.T @ answers).astype(np.int64)
+    )
 
 
 def _bench_width(width: int, device: Device, tick: Tick) -> list[Result]:
@@ -58,21 +81,44 @@ def _bench_width(width: int, device: Device, tick: Tick) -> list[Result]:
     cpu, cpu_bare, card, card_bare = medians(rounds)
     name = f"solve, h={width}"
     cpu_words = "CPU" if _cpu_ways()[0] is on_cpu else "torch on the CPU"
-    results = [figure(f"{name}, bare Cholesky to ours, {cpu_words}", cpu_bare / cpu, _ms(cpu), _ms(cpu_bare))]
+    results = [
+        figure(
+            f"{name}, bare Cholesky to ours, {cpu_words}",
+            cpu_bare / cpu,
+            _ms(cpu),
+            _ms(cpu_bare),
+        )
+    ]
     if device.is_card:
         far, words = max(differences), ("largest difference", "largest weight")
         faster = f"{name}, the CPU to the card, in seconds"
-        held: Callable[..., Result] = partial(at_least, aim=1.0) if width >= MIN_CARD_FEATURES else figure
+        held: Callable[..., Result] = (
+            partial(at_least, aim=1.0) if width >= MIN_CARD_FEATURES else figure
+        )
         results += [
             held(faster, cpu / card, ours=_ms(card), theirs=_ms(cpu)),
-            figure(f"{name}, bare Cholesky to ours, card", card_bare / card, _ms(card), _ms(card_bare)),
-            at_most(f"{name}, weights of the card, to the CPU's", far, MAX_WEIGHT_DIFFERENCE, *words),
+            figure(
+                f"{name}, bare Cholesky to ours, card",
+                card_bare / card,
+                _ms(card),
+                _ms(card_bare),
+            ),
+            at_most(
+                f"{name}, weights of the card, to the CPU's",
+                far,
+                MAX_WEIGHT_DIFFERENCE,
+                *words,
+            ),
         ]
     return results
 
 
-def _round(total: Statistics, device: Device) -> tuple[tuple[float, float, float, float], float]:
-    """The seconds of ours and of the bare factor, on the CPU and on the card, and how far the weights are apart."""
+def _round(
+    total: Statistics, device: Device
+) -> tuple[tuple[float, float, float, float], float]:
+    """The seconds of ours and of the bare factor, on the CPU and on the card, and how far the
+    weights are apart.
+    """
     cpu_solver, cpu_factor = _cpu_ways()
     found: list[Solution] = []
 
@@ -81,7 +127,10 @@ def _round(total: Statistics, device: Device) -> tuple[tuple[float, float, float
 
     posed = equation(total, SCALE, Ridge())
     cpu = Device()
-    own, bare = cpu.seconds(partial(whole, cpu_solver)), cpu.seconds(partial(cpu_factor, posed.gram))
+    own, bare = (
+        cpu.seconds(partial(whole, cpu_solver)),
+        cpu.seconds(partial(cpu_factor, posed.gram)),
+    )
     if not device.is_card:
         return (own, bare, 0.0, 0.0), 0.0
     on_this = partial(on_card, device=device.name)
@@ -89,11 +138,18 @@ def _round(total: Statistics, device: Device) -> tuple[tuple[float, float, float
     there = device.seconds(partial(whole, on_this))
     one, other = (solution.weights for solution in found)
     difference = float(np.abs(other - one).max() / np.abs(one).max())
-    return (own, bare, there, device.seconds(_card_factor(posed.gram, device))), difference
+    return (
+        own,
+        bare,
+        there,
+        device.seconds(_card_factor(posed.gram, device)),
+    ), difference
 
 
 def _cpu_ways() -> tuple[Solver, Callable[[Matrix], object]]:
-    """How the CPU solves, and its bare factor: LAPACK on one thread; where scipy is not here, torch on all."""
+    """How the CPU solves, and its bare factor: LAPACK on one thread; where scipy is not here, torch
+    on all.
+    """
     if find_spec("scipy") is not None and find_spec("threadpoolctl") is not None:
         return on_cpu, _lapack_factor
     return partial(on_card, device="cpu"), lambda gram: _card_factor(gram, Device())()

@@ -1,6 +1,5 @@
-"""The ways to sum that are held against each other, on the same ids: ours, the definition, and the published method.
-
-Knows accumulators, those of a card too, and torch. Knows nothing of text or of results.
+"""The ways to sum that are held against each other, on the same ids: ours, the definition, and the
+published method.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ CARD_BATCHES = (1 << 13, 1 << 16, 1 << 18)
 
 
 class OurSums:
-    """From batches of ids in the machine's memory to checked statistics, with new accumulators each time.
+    """From batches of ids in the machine's memory to checked statistics, with new accumulators each
+    time.
 
     Threads take turns at as many accumulators as there may be, as in `prepare`.
     """
@@ -67,17 +67,25 @@ class DefinedSums:
     sampling: Sampling
 
     def gram(self, parts: list[Batch]) -> Integers:
-        """Σ φφᵀ. Its float64 products are of integers and stay below 2⁵³, so they are exact in any order."""
-        samples = np.concatenate([self._samples(ids, lengths) for ids, lengths in parts])
+        """Σ φφᵀ. Its float64 products are of integers and stay below 2⁵³, so they are exact in any
+        order.
+        """
+        samples = np.concatenate(
+            [self._samples(ids, lengths) for ids, lengths in parts]
+        )
         if len(samples) * FEATURE_LIMIT**2 >= 1 << 53:
-            raise ValueError(f"{len(samples):,} samples are too many to be summed exactly in float64")
+            raise ValueError(
+                f"{len(samples):,} samples are too many to be summed exactly in float64"
+            )
         features = np.ones((len(samples), samples.shape[1] + 1))
         features[:, :-1] = samples
         exact: Integers = (features.T @ features).astype(np.int64)
         return exact
 
     def _samples(self, ids: Ids, lengths: Integers) -> Integers:
-        """The rounded means of windows, document by document, a rest below half a window with its neighbour."""
+        """The rounded means of windows, document by document, a rest below half a window with its
+        neighbour.
+        """
         window, start = self.sampling.window, 0
         found = []
         for length in lengths.tolist():
@@ -85,14 +93,19 @@ class DefinedSums:
             start += length
             count = max(1, length // window + (2 * (length % window) >= window))
             cuts = [place * window for place in range(1, count)]
-            found += [(2 * part.sum(axis=0) + len(part)) // (2 * len(part)) for part in np.split(rows, cuts)]
+            found += [
+                (2 * part.sum(axis=0) + len(part)) // (2 * len(part))
+                for part in np.split(rows, cuts)
+            ]
         return np.stack(found)
 
 
 class PublishedSums:
-    """The published way: embed each token, append a one, add float32 XᵀX and XᵀY batch by batch, in torch.
+    """The published way: embed each token, append a one, add float32 XᵀX and XᵀY batch by batch, in
+    torch.
 
-    It starts from ids and labels that already lie on the device, and takes the batch size that suits it best there.
+    It starts from ids and labels that already lie on the device, and takes the batch size that
+    suits it best there.
     """
 
     def __init__(self, table: NDArray[np.int16], device: Device, threads: int) -> None:
@@ -108,7 +121,9 @@ class PublishedSums:
         self._batch = 0
 
     def choose_batch(self, ids: Ids) -> int:
-        """Try some batch sizes on these ids, and keep the fastest. Those that a small card cannot hold do not count."""
+        """Try some batch sizes on these ids, and keep the fastest. Those that a small card cannot
+        hold do not count.
+        """
         import torch
 
         sizes = CARD_BATCHES if self._device.is_card else CPU_BATCHES
@@ -135,6 +150,8 @@ class PublishedSums:
         for start in range(0, len(tokens), self._batch):
             part = slice(start, start + self._batch)
             rows = self._embeddings[tokens[part]]
-            samples = torch.cat([rows, torch.ones((len(rows), 1), device=rows.device)], dim=1)
+            samples = torch.cat(
+                [rows, torch.ones((len(rows), 1), device=rows.device)], dim=1
+            )
             self._gram += samples.T @ samples
             self._cross += samples.T @ labels[part]

@@ -1,7 +1,7 @@
-"""Exact sums beside the published way, on the same ids and the same device; and whether they are exact.
+"""Exact sums beside the published way, on the same ids and the same device; and whether they are
+exact.
 
 Ours is measured from ids in the machine's memory to checked statistics.
-Knows what is compared with what. Knows nothing of text or files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.windows import window_starts
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.simulations.bench.device import Device
-from ridgeway.simulations.bench.measuring import Result, Tick, at_least, at_most, exactly, medians
+from ridgeway.simulations.bench.measuring import (
+    Result,
+    Tick,
+    at_least,
+    at_most,
+    exactly,
+    medians,
+)
 from ridgeway.simulations.bench.random_corpus import Batch, Kind, draw, random_encoder
 from ridgeway.simulations.bench.sum_methods import DefinedSums, OurSums, PublishedSums
 
@@ -68,13 +75,35 @@ class Case:
 
 
 CARD_CASES = (
-    Case(64, 128_256, 2048, tokens=256_000_000, published=4_000_000, checked=1 << 17, aim=60.0),
-    Case(1, 128_256, 2048, tokens=100_000_000, published=4_000_000, checked=1 << 12, aim=200.0),
+    Case(
+        64,
+        128_256,
+        2048,
+        tokens=256_000_000,
+        published=4_000_000,
+        checked=1 << 17,
+        aim=60.0,
+    ),
+    Case(
+        1,
+        128_256,
+        2048,
+        tokens=100_000_000,
+        published=4_000_000,
+        checked=1 << 12,
+        aim=200.0,
+    ),
 )
 CPU_CASES = (
-    Case(64, 49_152, 576, tokens=4_000_000, published=200_000, checked=1 << 17, aim=10.0),
-    Case(1, 49_152, 576, tokens=9_000_000, published=200_000, checked=1 << 12, aim=50.0),
-    Case(1, 49_152, 2048, tokens=9_000_000, published=24_000, checked=1 << 12, aim=100.0),
+    Case(
+        64, 49_152, 576, tokens=4_000_000, published=200_000, checked=1 << 17, aim=10.0
+    ),
+    Case(
+        1, 49_152, 576, tokens=9_000_000, published=200_000, checked=1 << 12, aim=50.0
+    ),
+    Case(
+        1, 49_152, 2048, tokens=9_000_000, published=24_000, checked=1 << 12, aim=100.0
+    ),
 )
 
 
@@ -94,16 +123,30 @@ def bench_sums(device: Device, threads: int) -> list[Result]:
             encoder = random_encoder(*shape)
             published = PublishedSums(encoder.table, device, threads)
             for case in group:
-                results += _CaseBench(case, encoder, device, published, threads).results(tick)
+                results += _CaseBench(
+                    case, encoder, device, published, threads
+                ).results(tick)
     return results
 
 
 class _CaseBench:
     def __init__(
-        self, case: Case, encoder: TableEncoder, device: Device, published: PublishedSums, threads: int
+        self,
+        case: Case,
+        encoder: TableEncoder,
+        device: Device,
+        published: PublishedSums,
+        threads: int,
     ) -> None:
-        self._case, self._encoder, self._device, self._published = case, encoder, device, published
-        self._ours = OurSums(makers(encoder, case.sampling, device.cards, threads), threads)
+        self._case, self._encoder, self._device, self._published = (
+            case,
+            encoder,
+            device,
+            published,
+        )
+        self._ours = OurSums(
+            makers(encoder, case.sampling, device.cards, threads), threads
+        )
 
     def results(self, tick: Tick) -> list[Result]:
         ids, parts = draw("uniform", self._case.published, self._case.rows)
@@ -113,7 +156,9 @@ class _CaseBench:
         for kind in KINDS:
             rounds, checks = [], []
             for _ in range(ROUNDS):
-                rates, exact = self._round(*draw(kind, self._case.tokens, self._case.rows))
+                rates, exact = self._round(
+                    *draw(kind, self._case.tokens, self._case.rows)
+                )
                 rounds.append(rates)
                 checks.append(exact)
                 tick()
@@ -125,17 +170,27 @@ class _CaseBench:
         """The rates over new ids, and whether the sums are exact."""
         published = self._published.tokens_a_second(ids[: self._case.published])
         made: list[Statistics] = []
-        seconds = self._device.seconds(lambda: made.append(self._ours.statistics(parts)))
-        exact = made[0].mass == self._case.samples(parts) and self._is_exact(_slice(parts[0], self._case.checked))
+        seconds = self._device.seconds(
+            lambda: made.append(self._ours.statistics(parts))
+        )
+        exact = made[0].mass == self._case.samples(parts) and self._is_exact(
+            _slice(parts[0], self._case.checked)
+        )
         return _Rates(len(ids) / seconds, published), exact
 
     def _is_exact(self, part: Batch) -> bool:
-        """Beside the CPU's accumulators where a card is measured and they can be used here, else the definition."""
+        """Beside the CPU's accumulators where a card is measured and they can be used here, else
+        the definition.
+        """
         gram = self._ours.statistics([part]).gram
         if self._device.is_card and find_spec("scipy") and find_spec("threadpoolctl"):
             cpu = OurSums(makers(self._encoder, self._case.sampling, (), 1), 1)
             return bool(np.array_equal(gram, cpu.statistics([part]).gram))
-        return bool(np.array_equal(gram, DefinedSums(self._encoder.table, self._case.sampling).gram([part])))
+        return bool(
+            np.array_equal(
+                gram, DefinedSums(self._encoder.table, self._case.sampling).gram([part])
+            )
+        )
 
     def _memory(self) -> Result:
         """The card's memory does not grow with the text."""
@@ -143,19 +198,36 @@ class _CaseBench:
         for tokens in (case.tokens // 4, case.tokens):
             parts = draw("uniform", tokens, case.rows)[1]
             peaks.append(self._device.peak_bytes(partial(self._ours.statistics, parts)))
-        name = f"{case.name}, peak memory of the card, {case.tokens / 1e6:g} to {case.tokens / 4e6:g} M tokens"
+        name = (
+            f"{case.name}, peak memory of the card, {case.tokens / 1e6:g} to"
+            f" {case.tokens / 4e6:g} M tokens"
+        )
         words = [f"{peak / 1e9:.3f} GB" for peak in reversed(peaks)]
         return at_most(name, peaks[1] / peaks[0], SAME_MEMORY_RATIO, *words)
 
 
-def _compared(case: Case, kind: Kind, rates: _Rates, exact: bool, batch: int) -> list[Result]:
+def _compared(
+    case: Case, kind: Kind, rates: _Rates, exact: bool, batch: int
+) -> list[Result]:
     name = f"{case.name}, {kind} ids"
     beside = f"{_million(rates.published)} in batches of {batch:,}"
     slices = f"{ROUNDS} slices of {case.checked:,} tokens"
     ratio = rates.ours / rates.published
     return [
-        at_least(f"{name}, to the published way", ratio, case.aim, _million(rates.ours), beside),
-        exactly(f"{name}, equal bit for bit", float(exact), 1.0, "yes" if exact else "NO", slices),
+        at_least(
+            f"{name}, to the published way",
+            ratio,
+            case.aim,
+            _million(rates.ours),
+            beside,
+        ),
+        exactly(
+            f"{name}, equal bit for bit",
+            float(exact),
+            1.0,
+            "yes" if exact else "NO",
+            slices,
+        ),
     ]
 
 

@@ -1,9 +1,9 @@
-"""A transformer's hidden states: what summing them adds to its bare forward passes, and how far they differ between
-devices.
+"""A transformer's hidden states: what summing them adds to its bare forward passes, and how far
+they differ between devices.
 
-Sums are timed on a random model of MiniLM-L6's shape and random ids, over the same windows in the same passes.
-Features are compared on text: the CPU runs a model in float32, a card in bfloat16, and everything after the features
-is exact, so this is all there is to differ between machines. Knows contextual encoders. Knows nothing of files.
+Sums are timed on a random model of MiniLM-L6's shape and random ids, over the same windows in the
+same passes. Features are compared on text: the CPU runs a model in float32, a card in bfloat16, and
+everything after the features is exact, so this is all there is to differ between machines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.transformer_sums import ContextualSums
-from ridgeway.common.base.settings import CONTEXTUAL_SAMPLING, DEFAULT, FEATURE_LIMIT, Sampling
+from ridgeway.common.base.settings import (
+    CONTEXTUAL_SAMPLING,
+    DEFAULT,
+    FEATURE_LIMIT,
+    Sampling,
+)
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.common.encoding.tokenizer import first_tokens
 from ridgeway.common.encoding.transformer import Transformer
@@ -70,14 +75,30 @@ def bench_contextual(
 ) -> list[Result]:
     """What the sums add to the seconds of the model itself."""
     definition = json.dumps(DEFINITION).encode()
-    encoder = ContextualEncoder("random", definition, shape["hidden_size"], MAX_HIDDEN_STATE / FEATURE_LIMIT, "0" * 64)
+    encoder = ContextualEncoder(
+        "random",
+        definition,
+        shape["hidden_size"],
+        MAX_HIDDEN_STATE / FEATURE_LIMIT,
+        "0" * 64,
+    )
     bare = random_model(shape, device)
     model = RecordingTransformer(bare, device.name, encoder.tokenizer)
-    sums = OurSums([lambda: ContextualSums(model, encoder, Sampling(window=WINDOW))], threads)
+    sums = OurSums(
+        [lambda: ContextualSums(model, encoder, Sampling(window=WINDOW))], threads
+    )
     rounds = []
     with ticking("contextual", ROUNDS) as tick:
         for _ in range(ROUNDS):
-            rounds.append(_seconds(device, model, bare, sums, draw("uniform", tokens, shape["vocab_size"])[1]))
+            rounds.append(
+                _seconds(
+                    device,
+                    model,
+                    bare,
+                    sums,
+                    draw("uniform", tokens, shape["vocab_size"])[1],
+                )
+            )
             tick()
     ours, theirs = medians(rounds)
     words = [f"{tokens / seconds / 1e6:.4g} M tokens/s" for seconds in (ours, theirs)]
@@ -97,10 +118,18 @@ def random_model(shape: Mapping[str, int], device: Device) -> Any:
 
 
 def _seconds(
-    device: Device, model: RecordingTransformer, bare: Any, sums: OurSums, parts: Sequence[Batch]
+    device: Device,
+    model: RecordingTransformer,
+    bare: Any,
+    sums: OurSums,
+    parts: Sequence[Batch],
 ) -> tuple[float, float]:
-    """The seconds of ours and of the bare passes over new windows, after an untimed run that keeps the passes."""
-    inputs = [_inputs(rows, device) for rows in model.record(lambda: sums.statistics(parts))]
+    """The seconds of ours and of the bare passes over new windows, after an untimed run that keeps
+    the passes.
+    """
+    inputs = [
+        _inputs(rows, device) for rows in model.record(lambda: sums.statistics(parts))
+    ]
 
     def forward() -> None:
         import torch
@@ -118,7 +147,9 @@ def _inputs(rows: Rows, device: Device) -> tuple[Any, Any]:
     import torch
 
     ids = torch.from_numpy(rows.ids).long().to(device.name)
-    used = torch.from_numpy((np.arange(rows.shape.length) < rows.used[:, None]).astype(np.int64))
+    used = torch.from_numpy(
+        (np.arange(rows.shape.length) < rows.used[:, None]).astype(np.int64)
+    )
     return ids, used.to(device.name) if rows.shape.padded else None
 
 
@@ -126,10 +157,18 @@ def _inputs(rows: Rows, device: Device) -> tuple[Any, Any]:
 
 
 def bench_features(
-    encoder: ContextualEncoder, texts: dict[str, list[str]], here: Transformer, there: Transformer
+    encoder: ContextualEncoder,
+    texts: dict[str, list[str]],
+    here: Transformer,
+    there: Transformer,
 ) -> list[Result]:
-    """texts: some documents of each domain; a router is solved on the features of `here` and asked about both."""
-    pieces = [_windows(encoder, documents[:DOCUMENTS_PER_DOMAIN], here, there) for documents in texts.values()]
+    """texts: some documents of each domain; a router is solved on the features of `here` and asked
+    about both.
+    """
+    pieces = [
+        _windows(encoder, documents[:DOCUMENTS_PER_DOMAIN], here, there)
+        for documents in texts.values()
+    ]
     owners = np.repeat(np.arange(len(pieces)), [len(piece[0]) for piece in pieces])
     one, other = (np.concatenate(column) for column in zip(*pieces, strict=True))
     apart = np.abs(one - other)
@@ -138,31 +177,59 @@ def bench_features(
     same, score = _decisions(one * encoder.scale, other * encoder.scale, owners)
     return [
         figure("features that differ, share", float((apart > 0).mean()), "", about),
-        figure("features that differ by more than one unit, share", float((apart > 1).mean()), "", about),
-        figure("difference, root mean square, units", float(np.sqrt((apart**2).mean())), "", spread),
-        figure("largest difference, units", float(apart.max()), "", f"the largest feature is {np.abs(one).max():.0f}"),
+        figure(
+            "features that differ by more than one unit, share",
+            float((apart > 1).mean()),
+            "",
+            about,
+        ),
+        figure(
+            "difference, root mean square, units",
+            float(np.sqrt((apart**2).mean())),
+            "",
+            spread,
+        ),
+        figure(
+            "largest difference, units",
+            float(apart.max()),
+            "",
+            f"the largest feature is {np.abs(one).max():.0f}",
+        ),
         figure("windows that go to the same domain, share", same, "", about),
         figure("largest difference of a score", score, "", "scores lie about 0 and 1"),
     ]
 
 
 def _windows(
-    encoder: ContextualEncoder, documents: list[str], here: Transformer, there: Transformer
+    encoder: ContextualEncoder,
+    documents: list[str],
+    here: Transformer,
+    there: Transformer,
 ) -> tuple[Features, Features]:
     """The features of all windows of some documents, by both."""
-    ids, lengths = first_tokens(*encoder.tokenizer.encode_many(documents), MAX_TOKENS_PER_DOCUMENT)
+    ids, lengths = first_tokens(
+        *encoder.tokenizer.encode_many(documents), MAX_TOKENS_PER_DOCUMENT
+    )
     window = CONTEXTUAL_SAMPLING.window
-    found = [np.empty((len(window_starts(lengths, window)), encoder.width)) for _ in range(2)]
+    found = [
+        np.empty((len(window_starts(lengths, window)), encoder.width)) for _ in range(2)
+    ]
     for rows in here.frame(window).rows(ids, lengths):
         for start in range(0, len(rows), ROWS_PER_PASS):
             part = rows[start : start + ROWS_PER_PASS]
             for target, model in zip(found, (here, there), strict=True):
-                target[part.places] = np.rint(model.means(part).cpu().numpy().astype(np.float64) / encoder.scale)
+                target[part.places] = np.rint(
+                    model.means(part).cpu().numpy().astype(np.float64) / encoder.scale
+                )
     return found[0], found[1]
 
 
-def _decisions(one: Features, other: Features, owners: NDArray[np.int64]) -> tuple[float, float]:
-    """The share of windows that a router sends to the same domain either way, and how far scores differ at most."""
+def _decisions(
+    one: Features, other: Features, owners: NDArray[np.int64]
+) -> tuple[float, float]:
+    """The share of windows that a router sends to the same domain either way, and how far scores
+    differ at most.
+    """
     constant = np.ones((len(one), 1))
     features, moved = (np.hstack((part, constant)) for part in (one, other))
     gram = features.T @ features

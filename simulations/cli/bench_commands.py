@@ -1,6 +1,6 @@
 """ridgeway bench …: speed and memory, held against what stands beside them.
 
-Knows options, and which measurements a benchmark is made of. Imports a measurement when it is to be made, so that one
+ Imports a measurement when it is to be made, so that one
 that needs little runs where little is installed.
 """
 
@@ -32,16 +32,32 @@ app = command_group("Measure ratios side by side; exits with 1 if an aim is miss
 
 DeviceWord = Annotated[
     str,
-    typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N; a card has aims of its own."),
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="auto, cpu, cuda or cuda:N; a card has aims of its own.",
+    ),
 ]
 EncoderWord = Annotated[
-    str | None, typer.Option("--encoder", help="dir:PATH or another source, to prepare files with. (default: smollm2)")
+    str | None,
+    typer.Option(
+        "--encoder",
+        help="dir:PATH or another source, to prepare files with. (default: smollm2)",
+    ),
 ]
 TextFolder = Annotated[
     Path | None,
-    typer.Option("--text", help="A folder of DOMAIN.train.jsonl. (default: what this machine has)"),
+    typer.Option(
+        "--text",
+        help="A folder of DOMAIN.train.jsonl. (default: what this machine has)",
+    ),
 ]
-SizeMb = Annotated[float, typer.Option("--size-mb", help="Repeat the text to prepare up to so many megabytes.")]
+SizeMb = Annotated[
+    float,
+    typer.Option(
+        "--size-mb", help="Repeat the text to prepare up to so many megabytes."
+    ),
+]
 
 
 @app.command()
@@ -60,7 +76,9 @@ def prepare(
 
 @app.command()
 def features(
-    encoder: Annotated[str, typer.Argument(metavar="contextual:DIR", help="A contextual encoder.")],
+    encoder: Annotated[
+        str, typer.Argument(metavar="contextual:DIR", help="A contextual encoder.")
+    ],
     text: TextFolder = None,
     json: Json = False,
 ) -> None:
@@ -72,14 +90,25 @@ def features(
 def cohorts(
     holders: Annotated[
         list[int] | None,
-        typer.Option(help="How many holders; may be given again. (default: 50 to 1000)", min=3, max=10_000),
+        typer.Option(
+            help="How many holders; may be given again. (default: 50 to 1000)",
+            min=3,
+            max=10_000,
+        ),
     ] = None,
     drop_rate: Annotated[
-        float, typer.Option(help="The part of the holders that fall away in the middle of the round.", min=0, max=0.99)
+        float,
+        typer.Option(
+            help="The part of the holders that fall away in the middle of the round.",
+            min=0,
+            max=0.99,
+        ),
     ] = 0.0,
     json: Json = False,
 ) -> None:
-    """Masked federations of growing size: seconds, memory, and what one holder does and sends (about ten minutes)."""
+    """Masked federations of growing size: seconds, memory, and what one holder does and sends
+    (about ten minutes).
+    """
     _run("cohorts", json, holders=tuple(holders or ()), drop_rate=drop_rate)
 
 
@@ -121,7 +150,8 @@ class BenchOptions:
     encoder: a source such as `dir:PATH`, or nothing for the usual one.
     text:    a folder of DOMAIN.train.jsonl, or nothing for the usual text.
     size_mb: text to prepare is repeated until it has this size.
-    holders: the sizes of cohorts, or nothing for the usual ones. drop_rate: the part of each that falls away.
+    holders: the sizes of cohorts, or nothing for the usual ones. drop_rate: the part of each that
+             falls away.
     """
 
     device: Device
@@ -134,13 +164,19 @@ class BenchOptions:
     def find_text(self) -> BenchText:
         from ridgeway.simulations.bench import bench_text
 
-        return bench_text.bench_text(WORK) if self.text is None else bench_text.folder_text(self.text)
+        return (
+            bench_text.bench_text(WORK)
+            if self.text is None
+            else bench_text.folder_text(self.text)
+        )
 
     def find_encoder(self) -> TableEncoder:
         from ridgeway.common.encoding.encoder_sources import find_encoder
         from ridgeway.common.encoding.transformer_encoder import needs_table
 
-        return needs_table(find_encoder(self.encoder or DEFAULT_ENCODER), "this benchmark")
+        return needs_table(
+            find_encoder(self.encoder or DEFAULT_ENCODER), "this benchmark"
+        )
 
 
 def add_prepare(report: BenchReport, options: BenchOptions) -> None:
@@ -167,7 +203,9 @@ def _add_contextual(report: BenchReport, device: Device) -> None:
 
 
 def _add_files(report: BenchReport, options: BenchOptions) -> None:
-    """Left out where no encoder was named and the usual one, or a package that reading files needs, is not here."""
+    """Left out where no encoder was named and the usual one, or a package that reading files needs,
+    is not here.
+    """
     try:
         encoder = options.find_encoder()
         from ridgeway.simulations.bench.bench_text import repeated
@@ -177,7 +215,9 @@ def _add_files(report: BenchReport, options: BenchOptions) -> None:
         step("measuring", "prepare", text.name)
         results = bench_prepare(encoder, text, WORK, options.device, cores())
     except ModuleNotFoundError as error:
-        report.leave_out("prepare from files", f"the package {error.name} is not installed")
+        report.leave_out(
+            "prepare from files", f"the package {error.name} is not installed"
+        )
     except EncoderError as error:
         if options.encoder is not None:
             raise
@@ -200,12 +240,20 @@ def add_route(report: BenchReport, options: BenchOptions) -> None:
     text = _text(report, options, "route")
     encoder = options.find_encoder()
     release = make_release(encoder, text, WORK)
-    report.add([*bench_tokenizer(encoder, text), *bench_route(release, text), *bench_words(encoder, text)])
+    report.add(
+        [
+            *bench_tokenizer(encoder, text),
+            *bench_route(release, text),
+            *bench_words(encoder, text),
+        ]
+    )
     report.add(bench_command(release))
 
 
 def add_serve(report: BenchReport, options: BenchOptions) -> None:
-    """Routing over HTTP beside a bare echo, and the gateway beside the expert itself (about four minutes)."""
+    """Routing over HTTP beside a bare echo, and the gateway beside the expert itself (about four
+    minutes).
+    """
     from ridgeway.common.base.settings import WordFeatures
     from ridgeway.common.encoding.table_encoder import with_words
     from ridgeway.simulations.bench.route_bench import make_release
@@ -215,11 +263,15 @@ def add_serve(report: BenchReport, options: BenchOptions) -> None:
         report.leave_out("serving", "the load generator wrk is not installed")
         return
     text = _text(report, options, "routing over HTTP")
-    release = make_release(with_words(options.find_encoder(), WordFeatures()), text, WORK)
+    release = make_release(
+        with_words(options.find_encoder(), WordFeatures()), text, WORK
+    )
     prompts = serving_bench.prompts_by_size(release, text.documents)
     report.add(serving_bench.bench_routes(release, prompts, WORK))
     step("measuring", "the gateway", text.name)
-    report.add(gateway_bench.bench_gateway(release, prompts[serving_bench.TOKENS], WORK))
+    report.add(
+        gateway_bench.bench_gateway(release, prompts[serving_bench.TOKENS], WORK)
+    )
 
 
 def _text(report: BenchReport, options: BenchOptions, measured: str) -> BenchText:
@@ -246,7 +298,10 @@ def add_features(report: BenchReport, options: BenchOptions) -> None:
 
     encoder = find_encoder(options.encoder or DEFAULT_ENCODER)
     if not isinstance(encoder, ContextualEncoder):
-        raise InputError(f"{options.encoder} has a table, which is the same everywhere; name a contextual encoder")
+        raise InputError(
+            f"{options.encoder} has a table, which is the same everywhere; name a"
+            " contextual encoder"
+        )
     text = _text(report, options, "features")
     here, there = transformer(encoder, "cpu"), transformer(encoder, options.device.name)
     report.add(bench_features(encoder, text.by_domain, here, there))
@@ -283,7 +338,9 @@ def add_cohorts(report: BenchReport, options: BenchOptions) -> None:
 
 
 def add_deployment(report: BenchReport, options: BenchOptions) -> None:
-    """Rounds of three holders and a coordinator as processes on loopback: seconds, CPU seconds, exchanges."""
+    """Rounds of three holders and a coordinator as processes on loopback: seconds, CPU seconds,
+    exchanges.
+    """
     from ridgeway.simulations.bench.deployment_bench import bench_deployment
 
     step("measuring", "a deployment", "random text")

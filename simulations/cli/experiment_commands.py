@@ -1,7 +1,4 @@
-"""ridgeway experiment …: what the experiments find, on the terminal and as a report in a folder.
-
-Knows options, and refuses what cannot be used before anything runs; the work is imported when it is needed.
-"""
+"""ridgeway experiment …: what the experiments find, on the terminal and as a report in a folder."""
 
 from __future__ import annotations
 
@@ -25,26 +22,52 @@ OUT = Path("report")
 SEED = 1
 SEEDS = 2**32
 
-app = command_group("Run experiments; results go to the terminal, and tables, plots and a page to a folder.")
+app = command_group(
+    "Run experiments; results go to the terminal, and tables, plots and a page to a"
+    " folder."
+)
 
 Data = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="DIR",
-        help="DOMAIN.train.jsonl and DOMAIN.test.jsonl; may be given again. (default: text on this machine)",
+        help=(
+            "DOMAIN.train.jsonl and DOMAIN.test.jsonl; may be given again. (default:"
+            " text on this machine)"
+        ),
     ),
 ]
 Presets = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Texts from a hub: clm, clm-large or reasoning; may be given again."),
+    typer.Option(
+        metavar="NAME",
+        help="Texts from a hub: clm, clm-large or reasoning; may be given again.",
+    ),
 ]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="A new folder, or a report to bring up to date.")]
-Full = Annotated[bool, typer.Option("--full", help="The whole of it, for hours or a card.")]
+Out = Annotated[
+    Path,
+    typer.Option(metavar="DIR", help="A new folder, or a report to bring up to date."),
+]
+Full = Annotated[
+    bool, typer.Option("--full", help="The whole of it, for hours or a card.")
+]
 DeviceWord = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N, for what can use a card.")
+    str,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="auto, cpu, cuda or cuda:N, for what can use a card.",
+    ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Everything random is drawn from it.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Do everything anew, also what an earlier run has finished.")]
+Seed = Annotated[
+    int, typer.Option(metavar="N", help="Everything random is drawn from it.")
+]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh", help="Do everything anew, also what an earlier run has finished."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +88,10 @@ class Options:
         words = [word for folder in self.data for word in ("--data", str(folder))]
         words += [word for preset in self.presets for word in ("--preset", preset)]
         words += ["--out", str(self.out)] * (self.out != OUT) + ["--full"] * self.full
-        words += ["--device", self.device] * (self.device != "auto") + ["--seed", str(self.seed)] * (self.seed != SEED)
+        words += ["--device", self.device] * (self.device != "auto") + [
+            "--seed",
+            str(self.seed),
+        ] * (self.seed != SEED)
         return shlex.join(["ridgeway", "experiment", name, *words])
 
 
@@ -80,7 +106,19 @@ def _command(names: tuple[str, ...]) -> Callable[..., None]:
         fresh: Fresh = False,
         json: Json = False,
     ) -> None:
-        _run(names, Options(tuple(data or ()), tuple(preset or ()), out, full, device, seed, fresh, json))
+        _run(
+            names,
+            Options(
+                tuple(data or ()),
+                tuple(preset or ()),
+                out,
+                full,
+                device,
+                seed,
+                fresh,
+                json,
+            ),
+        )
 
     return command
 
@@ -99,7 +137,9 @@ def _run(names: tuple[str, ...], options: Options) -> None:
     step("wrote", str(options.out / "index.html"))
     if options.json:
         parts = [part.to_json() for part in done.parts]
-        emit_json({"parts": parts, "failures": done.failures} if len(names) > 1 else parts[0])
+        emit_json(
+            {"parts": parts, "failures": done.failures} if len(names) > 1 else parts[0]
+        )
     if done.failures:
         raise typer.Exit(1)
 
@@ -107,13 +147,22 @@ def _run(names: tuple[str, ...], options: Options) -> None:
 def _check(options: Options) -> None:
     """Whatever can be refused without reading a text."""
     from ridgeway.common.base.devices import chosen
-    from ridgeway.simulations.experiments.report.report_files import check_drawable, check_report_folder
+    from ridgeway.simulations.experiments.report.report_files import (
+        check_drawable,
+        check_report_folder,
+    )
 
     if not 0 <= options.seed < SEEDS:
-        raise InputError(f"--seed cannot be {options.seed}; give a whole number from 0 to {SEEDS - 1}")
+        raise InputError(
+            f"--seed cannot be {options.seed}; give a whole number from 0 to"
+            f" {SEEDS - 1}"
+        )
     for folder in options.data:
         if not folder.is_dir():
-            raise InputError(f"there is no folder {folder}; name one with DOMAIN.train.jsonl and DOMAIN.test.jsonl")
+            raise InputError(
+                f"there is no folder {folder}; name one with DOMAIN.train.jsonl and"
+                " DOMAIN.test.jsonl"
+            )
     if len({folder.resolve() for folder in options.data}) < len(options.data):
         raise InputError("the same folder is given twice with --data; name each once")
     chosen(options.device)

@@ -1,7 +1,4 @@
-"""ridgeway simulate: a whole federation on this machine.
-
-Knows options and how results are shown; the work is done elsewhere and imported when it is needed.
-"""
+"""ridgeway simulate: a whole federation on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +11,12 @@ import typer
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder
-from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, ENCODERS, PLAIN_ENCODER
+from ridgeway.common.base.settings import (
+    DEFAULT,
+    DEFAULT_DELTA,
+    ENCODERS,
+    PLAIN_ENCODER,
+)
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.route_commands import show_evaluation
 from ridgeway.common.cli.terminal import CountingBar, count, emit_json, step
@@ -28,45 +30,104 @@ if TYPE_CHECKING:
 def simulate(
     data: Annotated[
         Path | None,
-        typer.Option(help="A folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl. (default: text on this machine)"),
+        typer.Option(
+            help=(
+                "A folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl. (default: text"
+                " on this machine)"
+            )
+        ),
     ] = None,
     holders: Annotated[
-        int | None, typer.Option(help="How many holders; several of one domain share its text. (default: one a domain)")
+        int | None,
+        typer.Option(
+            help=(
+                "How many holders; several of one domain share its text. (default: one"
+                " a domain)"
+            )
+        ),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="memory: on the cores of this machine; flower: on Flower's engine.")
+        str,
+        typer.Option(
+            help="memory: on the cores of this machine; flower: on Flower's engine."
+        ),
     ] = "memory",
-    drop: Annotated[list[str] | None, typer.Option(help="A holder that is not there; may be given again.")] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="A holder that is not there; may be given again."),
+    ] = None,
     drop_rate: Annotated[
-        float, typer.Option(help="The part of the holders that fall away in the middle, at every stage of the round.")
+        float,
+        typer.Option(
+            help=(
+                "The part of the holders that fall away in the middle, at every stage"
+                " of the round."
+            )
+        ),
     ] = 0.0,
     private: Annotated[
-        bool, typer.Option("--private", help="A private round, the default of a deployment: noise hides any document.")
+        bool,
+        typer.Option(
+            "--private",
+            help=(
+                "A private round, the default of a deployment: noise hides any"
+                " document."
+            ),
+        ),
     ] = False,
-    clear: Annotated[bool, typer.Option("--clear", help="Exact sums without masks: the same router.")] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Exact sums without masks: the same router.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Where to put the release.")] = None,
-    work: Annotated[Path | None, typer.Option(help="Keep everything the federation writes in this new folder.")] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Keep everything the federation writes in this new folder."),
+    ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option(help=f"{ENCODERS}. (default: {DEFAULT.encoder}; with --private {PLAIN_ENCODER})"),
+        typer.Option(
+            help=(
+                f"{ENCODERS}. (default: {DEFAULT.encoder}; with --private"
+                f" {PLAIN_ENCODER})"
+            )
+        ),
     ] = None,
     sums: Annotated[
-        str | None, typer.Option(help="With --private: columns, or full, which sums products, too. (default: columns)")
+        str | None,
+        typer.Option(
+            help=(
+                "With --private: columns, or full, which sums products, too. (default:"
+                " columns)"
+            )
+        ),
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="With --private: what the round costs a document. (default: 1)")
+        float | None,
+        typer.Option(
+            help="With --private: what the round costs a document. (default: 1)"
+        ),
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help=f"With --private: the δ that goes with it. (default: {DEFAULT_DELTA:g})")
+        float | None,
+        typer.Option(
+            help=(
+                f"With --private: the δ that goes with it. (default: {DEFAULT_DELTA:g})"
+            )
+        ),
     ] = None,
     prior: Annotated[
-        Path | None, typer.Option(help="With --private: a file of `prior make`. (default: of built-in text)")
+        Path | None,
+        typer.Option(
+            help="With --private: a file of `prior make`. (default: of built-in text)"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a test of it.
+    """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a
+    test of it.
 
-    Rounds are masked, as the published method has them: exact sums, under masks. A deployment runs private rounds.
+    Rounds are masked, as the published method has them: exact sums, under masks. A deployment runs
+    private rounds.
     """
     from ridgeway.simulations.simulate import simulate as run
 
@@ -75,7 +136,9 @@ def simulate(
     given = {"--sums": sums, "--epsilon": epsilon, "--delta": delta, "--prior": prior}
     named = [name for name, value in given.items() if value is not None]
     if named and not private:
-        raise InputError(f"give --private with {' and '.join(named)}: other rounds have no noise")
+        raise InputError(
+            f"give --private with {' and '.join(named)}: other rounds have no noise"
+        )
     mode: Mode = "private" if private else "clear" if clear else "masked"
     asked = _asked(sums, epsilon, delta)
     with _place(work) as folder:
@@ -96,14 +159,18 @@ def simulate(
     if json:
         emit_json(done.to_json())
         return
-    laps = (f"{name.replace('_', ' ')} {lap:.1f} s" for name, lap in done.timings.items())
+    laps = (
+        f"{name.replace('_', ' ')} {lap:.1f} s" for name, lap in done.timings.items()
+    )
     step("took", f"{sum(done.timings.values()):.1f} s", *laps)
     if out is not None:
         step("wrote", str(out), done.release[:12])
     show_evaluation(done.evaluation)
 
 
-def _asked(sums: str | None, epsilon: float | None, delta: float | None) -> PrivacySettings:
+def _asked(
+    sums: str | None, epsilon: float | None, delta: float | None
+) -> PrivacySettings:
     """What private rounds are to be like; what was not named is as in a deployment."""
     from ridgeway.common.privacy.privacy_settings import check_privacy
     from ridgeway.coordinator.round.federation import PrivacySettings
@@ -111,7 +178,9 @@ def _asked(sums: str | None, epsilon: float | None, delta: float | None) -> Priv
     usual = PrivacySettings()
     cost = usual.epsilon if epsilon is None else epsilon
     chance = usual.delta if delta is None else delta
-    return PrivacySettings(sums=check_privacy(sums or usual.sums, cost, chance), epsilon=cost, delta=chance)
+    return PrivacySettings(
+        sums=check_privacy(sums or usual.sums, cost, chance), epsilon=cost, delta=chance
+    )
 
 
 def _place(work: Path | None) -> AbstractContextManager[str | Path]:
@@ -126,7 +195,11 @@ def _watch(asked: PrivacySettings | None) -> Watch:
     """Tells what happens, the federation and who will fall away first."""
     from ridgeway.common.privacy.privacy_settings import delta_warning
     from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
-    from ridgeway.simulations.simulate import DropoutsChosen, EpochOpened, FederationSettled
+    from ridgeway.simulations.simulate import (
+        DropoutsChosen,
+        EpochOpened,
+        FederationSettled,
+    )
 
     narrator = Narrator()
     bar = CountingBar()
@@ -139,7 +212,12 @@ def _watch(asked: PrivacySettings | None) -> Watch:
             step("settled", count(len(holders), "holder"))
             return
         for name, documents in holders.items():
-            step("holder", name, count(documents, "document"), "not there" if name in away else "")
+            step(
+                "holder",
+                name,
+                count(documents, "document"),
+                "not there" if name in away else "",
+            )
 
     def watch(event: Event) -> None:
         match event:

@@ -1,6 +1,7 @@
-"""A dataset: domains with texts to learn from and to be tested on, how training text is split, and texts as tokens.
+"""A dataset: domains with texts to learn from and to be tested on, how training text is split, and
+texts as tokens.
 
-Texts come from a folder, from this machine's own corpora, or (by presets) from a hub. Knows nothing of routers.
+Texts come from a folder, from this machine's own corpora, or (by presets) from a hub.
 """
 
 from __future__ import annotations
@@ -45,9 +46,17 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """Of every text in its order: equal datasets have equal digests, whatever they are called."""
+        """Of every text in its order: equal datasets have equal digests, whatever they are
+        called.
+        """
         parts = (
-            sha256(domain.encode(), *(hashlib.sha256(text.encode(errors="replace")).digest() for text in own)).encode()
+            sha256(
+                domain.encode(),
+                *(
+                    hashlib.sha256(text.encode(errors="replace")).digest()
+                    for text in own
+                ),
+            ).encode()
             for side in (self.train, self.test)
             for domain, own in side.items()
         )
@@ -55,16 +64,28 @@ class Dataset:
 
     @property
     def corpora(self) -> list[Corpus]:
-        return [Corpus(name, self.train[name], self.test[name]) for name in self.domains]
+        return [
+            Corpus(name, self.train[name], self.test[name]) for name in self.domains
+        ]
 
-    def sampled(self, seed: int, *, train: int | None = None, test: int | None = None) -> Dataset:
-        """The same dataset with a limited number of texts of a domain, drawn at random, in their old order."""
-        return replace(self, train=_sampled(self.train, train, seed), test=_sampled(self.test, test, seed))
+    def sampled(
+        self, seed: int, *, train: int | None = None, test: int | None = None
+    ) -> Dataset:
+        """The same dataset with a limited number of texts of a domain, drawn at random, in their
+        old order.
+        """
+        return replace(
+            self,
+            train=_sampled(self.train, train, seed),
+            test=_sampled(self.test, test, seed),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Training text divided: `fit` to learn from, `held` to choose hyper-parameters on. Test texts are not here."""
+    """Training text divided: `fit` to learn from, `held` to choose hyper-parameters on. Test texts
+    are not here.
+    """
 
     domains: tuple[str, ...]
     fit: Texts
@@ -74,7 +95,10 @@ class Split:
 def split(dataset: Dataset, share: float = HELD_OUT) -> Split:
     """By the same rule that a holder keeps documents out of its sums."""
     fit, held = (
-        {name: tuple(text for text in own if is_held_out(text, share) == out) for name, own in dataset.train.items()}
+        {
+            name: tuple(text for text in own if is_held_out(text, share) == out)
+            for name, own in dataset.train.items()
+        }
         for out in (False, True)
     )
     return Split(dataset.domains, fit, held)
@@ -82,23 +106,40 @@ def split(dataset: Dataset, share: float = HELD_OUT) -> Split:
 
 def in_turn(side: Texts, most: int) -> list[str]:
     """Texts of all domains in turn, as many as are wanted at most."""
-    return list(islice((text for turn in zip_longest(*side.values()) for text in turn if text is not None), most))
+    return list(
+        islice(
+            (
+                text
+                for turn in zip_longest(*side.values())
+                for text in turn
+                if text is not None
+            ),
+            most,
+        )
+    )
 
 
 def folder_dataset(folder: Path) -> Dataset:
-    """A folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl. Raises InputError if there are fewer than two domains."""
+    """A folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl. Raises InputError if there are fewer
+    than two domains.
+    """
     return _dataset(folder.resolve().name, f"the folder {folder.name}", folder)
 
 
 def builtin_dataset() -> Dataset:
     """What this machine has after set-up."""
-    return _dataset("built-in", "text found on this machine: licences, sources, docstrings", None)
+    return _dataset(
+        "built-in", "text found on this machine: licences, sources, docstrings", None
+    )
 
 
 def _dataset(name: str, source: str, folder: Path | None) -> Dataset:
     corpora = read_corpora(folder)
     return Dataset(
-        name, source, {each.name: each.train for each in corpora}, {each.name: each.test for each in corpora}
+        name,
+        source,
+        {each.name: each.train for each in corpora},
+        {each.name: each.test for each in corpora},
     )
 
 
@@ -107,7 +148,9 @@ def _sampled(texts: Texts, most: int | None, seed: int) -> Texts:
         return texts
     found = {}
     for name, own in texts.items():
-        places = random.Random(f"{seed} {name}").sample(range(len(own)), min(most, len(own)))
+        places = random.Random(f"{seed} {name}").sample(
+            range(len(own)), min(most, len(own))
+        )
         found[name] = tuple(own[place] for place in sorted(places))
     return found
 
@@ -128,18 +171,26 @@ class Tokens:
 
     def part(self, start: int, tokens: int) -> Tokens:
         """This many tokens from a place on; texts that reach over an edge are cut."""
-        lengths: Integers = np.diff(np.clip(np.cumsum(self.lengths), start, start + tokens) - start, prepend=0)
+        lengths: Integers = np.diff(
+            np.clip(np.cumsum(self.lengths), start, start + tokens) - start, prepend=0
+        )
         return Tokens(self.ids[start : start + tokens], lengths[lengths > 0])
 
     def drawn(self, most: int, seed: str) -> Tokens:
-        """Texts in an order that the seed decides, up to `most` tokens together: the last of them is cut.
+        """Texts in an order that the seed decides, up to `most` tokens together: the last of them
+        is cut.
 
         Law: what is drawn for fewer tokens stands first in what is drawn for more.
         """
-        order = np.random.default_rng(list(seed.encode())).permutation(len(self.lengths))
+        order = np.random.default_rng(list(seed.encode())).permutation(
+            len(self.lengths)
+        )
         ends = np.cumsum(self.lengths)
         kept = order[: 1 + int(np.searchsorted(np.cumsum(self.lengths[order]), most))]
-        parts = [self.ids[ends[place] - self.lengths[place] : ends[place]] for place in kept.tolist()]
+        parts = [
+            self.ids[ends[place] - self.lengths[place] : ends[place]]
+            for place in kept.tolist()
+        ]
         lengths = self.lengths[kept].copy()
         lengths[-1] -= max(0, int(lengths.sum()) - most)
         return Tokens(np.concatenate(parts)[:most], lengths)
@@ -149,9 +200,13 @@ DomainTokens = Mapping[str, Tokens]
 """Tokens by domain."""
 
 
-def sums_of(encoder: TableEncoder, sampling: Sampling, library: DomainTokens) -> dict[str, Statistics]:
+def sums_of(
+    encoder: TableEncoder, sampling: Sampling, library: DomainTokens
+) -> dict[str, Statistics]:
     """Each domain's raw sums, without mistyped copies, which are made of text."""
-    make = accumulators(encoder.table, replace(sampling, mistyped=0), encoder.words, encoder.cosines)
+    make = accumulators(
+        encoder.table, replace(sampling, mistyped=0), encoder.words, encoder.cosines
+    )
     found = {}
     for name, own in library.items():
         accumulator = make()
@@ -166,5 +221,10 @@ def batches(tokens: Tokens) -> list[Tokens]:
     ends = np.cumsum(tokens.lengths)
     cuts = np.flatnonzero(np.diff(ends // BATCH_TOKENS, append=-1))
     bounds = np.concatenate(([0], ends[cuts]))
-    pieces = zip(np.split(tokens.lengths, cuts[:-1] + 1), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    pieces = zip(
+        np.split(tokens.lengths, cuts[:-1] + 1),
+        bounds[:-1].tolist(),
+        bounds[1:].tolist(),
+        strict=True,
+    )
     return [Tokens(tokens.ids[start:end], lengths) for lengths, start, end in pieces]

@@ -1,6 +1,7 @@
-"""Federations for experiments: settled with their text summed ahead, copied, and run through rounds that are watched.
+"""Federations for experiments: settled with their text summed ahead, copied, and run through rounds
+that are watched.
 
-Runs production's rounds in this process. Knows nothing of what an experiment asks, nor of how findings are shown.
+Runs production's rounds in this process.
 """
 
 from __future__ import annotations
@@ -37,43 +38,72 @@ if TYPE_CHECKING:
 
 
 def decided(plan: ExperimentPlan, dataset: Dataset) -> dict[str, Any]:
-    """What decides rounds over one dataset, for keys in the cache: a federation's default settings among it."""
-    return {"setting": dataset.digest, "encoder": plan.encoder, "seed": plan.seed, "usual": asdict(DEFAULT)}
+    """What decides rounds over one dataset, for keys in the cache: a federation's default settings
+    among it.
+    """
+    return {
+        "setting": dataset.digest,
+        "encoder": plan.encoder,
+        "seed": plan.seed,
+        "usual": asdict(DEFAULT),
+    }
 
 
 def sampled(plan: ExperimentPlan, train: int, test: int) -> list[Dataset]:
     """The datasets of a plan; in a short run at most this many texts of each domain."""
-    return [each if plan.full else each.sampled(plan.seed, train=train, test=test) for each in plan.datasets]
+    return [
+        each if plan.full else each.sampled(plan.seed, train=train, test=test)
+        for each in plan.datasets
+    ]
 
 
 def text_counts(datasets: Sequence[Dataset]) -> dict[str, dict[str, int]]:
     """Training texts of each domain of each dataset, for the facts of a part."""
-    return {each.name: {name: len(own) for name, own in each.train.items()} for each in datasets}
+    return {
+        each.name: {name: len(own) for name, own in each.train.items()}
+        for each in datasets
+    }
 
 
 # Federations
 
 
 def settled(
-    plan: ExperimentPlan, dataset: Dataset, folder: Path, mode: Mode, holders: int | None = None
+    plan: ExperimentPlan,
+    dataset: Dataset,
+    folder: Path,
+    mode: Mode,
+    holders: int | None = None,
 ) -> SimulatedFederation:
-    """A federation over a dataset, every holder's text summed: what a round takes after that is the round's own."""
-    simulated = create_simulated_federation(folder, dataset.corpora, holders=holders, encoder=plan.encoder, mode=mode)
+    """A federation over a dataset, every holder's text summed: what a round takes after that is the
+    round's own.
+    """
+    simulated = create_simulated_federation(
+        folder, dataset.corpora, holders=holders, encoder=plan.encoder, mode=mode
+    )
     for _ in open_epochs(simulated):
         pass
     return simulated
 
 
 def copied(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
-    """The same holders with the same keys, sums and corpora in other folders; what they spend there is spent there."""
+    """The same holders with the same keys, sums and corpora in other folders; what they spend there
+    is spent there.
+    """
     for part in ("coordinator", "holders"):
         shutil.copytree(simulated.folder / part, folder / part, symlinks=True)
-    nodes = {name: folder / "holders" / home.name for name, home in simulated.nodes.items()}
+    nodes = {
+        name: folder / "holders" / home.name for name, home in simulated.nodes.items()
+    }
     for home in nodes.values():
         settings = (home / SETTINGS).read_text(encoding="utf-8")
-        before, after = (str((each / "spending").resolve()) for each in (simulated.folder, folder))
+        before, after = (
+            str((each / "spending").resolve()) for each in (simulated.folder, folder)
+        )
         (home / SETTINGS).write_text(settings.replace(before, after), encoding="utf-8")
-    federation = Federation(folder / "coordinator", encoder=simulated.federation.encoder)
+    federation = Federation(
+        folder / "coordinator", encoder=simulated.federation.encoder
+    )
     return replace(simulated, folder=folder, federation=federation, nodes=nodes)
 
 
@@ -91,7 +121,8 @@ class WatchedRound:
     """A round that ended. Bytes are those of packets: headers, signatures and blobs.
 
     work:     seconds of computing, of the coordinator and all holders together.
-    holders:  seconds that requests took until they were answered: the holders' own, and the way there and back.
+    holders:  seconds that requests took until they were answered: the holders' own, and the way
+              there and back.
     up, down: bytes by holder.
     refused:  why there is no release; empty where there is one.
     """
@@ -105,7 +136,9 @@ class WatchedRound:
     refused: str
 
 
-def watched_round(simulated: SimulatedFederation, falls: Mapping[str, int] = NO_DROPOUTS) -> WatchedRound:
+def watched_round(
+    simulated: SimulatedFederation, falls: Mapping[str, int] = NO_DROPOUTS
+) -> WatchedRound:
     """Run a round in this process as the engine of simulations does, and watch what it takes."""
     from ridgeway.coordinator.round.round import run_round
 
@@ -118,7 +151,10 @@ def watched_round(simulated: SimulatedFederation, falls: Mapping[str, int] = NO_
         refused = str(error)
     seconds, work = time.monotonic() - started, time.process_time() - worked
     names = dict(enumerate(simulated.nodes, start=1))
-    up, down = ({names[peer]: size for peer, size in each.items()} for each in (counting.up, counting.down))
+    up, down = (
+        {names[peer]: size for peer, size in each.items()}
+        for each in (counting.up, counting.down)
+    )
     return WatchedRound(seconds, work, counting.seconds, up, down, published, refused)
 
 
@@ -134,7 +170,9 @@ class CountingTransport:
     def peers(self) -> Sequence[int]:
         return self._inner.peers()
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, PeerAnswer]]:
         for peer, packet in packets.items():
             self.down[peer] += packet_bytes(packet)
         answers = iter(self._inner.exchange(packets, seconds))
@@ -151,4 +189,8 @@ class CountingTransport:
 
 
 def packet_bytes(packet: Packet) -> int:
-    return len(packet.header) + len(packet.signature) + sum(memoryview(blob).nbytes for blob in packet.blobs)
+    return (
+        len(packet.header)
+        + len(packet.signature)
+        + sum(memoryview(blob).nbytes for blob in packet.blobs)
+    )

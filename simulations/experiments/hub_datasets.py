@@ -1,10 +1,12 @@
 """The paper's data sets as datasets, by their names on the Hugging Face hub.
 
-    HubPreset ──▶ HubSource(s) of a domain ──▶ a shuffled stream ──▶ the first texts of each side ──▶ Dataset
+    HubPreset ──▶ HubSource(s) of a domain ──▶ a shuffled stream ──▶ the first texts of each side
+    ──▶ Dataset
 
-Records are streamed, so that no corpus is fetched as a whole. No text is on both sides. Data sets on a hub change:
-names, files and fields were looked up when this was written, and may be others today. Sets whose loading scripts
-`datasets` no longer runs are read from their files. Imports that library when it reads. Knows nothing of routers.
+Records are streamed, so that no corpus is fetched as a whole. No text is on both sides. Data sets
+on a hub change: names, files and fields were looked up when this was written, and may be others
+today. Sets whose loading scripts `datasets` no longer runs are read from their files. Imports that
+library when it reads.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from importlib import import_module
 from typing import Any
 
 from ridgeway.client.sums.corpus import is_held_out
-from ridgeway.common.base.errors import CorpusError, InputError, RidgewayError, first_line
+from ridgeway.common.base.errors import (
+    CorpusError,
+    InputError,
+    RidgewayError,
+    first_line,
+)
 from ridgeway.common.base.jsonl import storable
 from ridgeway.simulations.experiments.dataset import Dataset
 
@@ -28,7 +35,9 @@ BUFFER_RECORDS = 2_000
 """Records that are held to shuffle a stream."""
 MIN_PIECE_CHARACTERS = 1_500
 BLOCK_PIECES = 50
-"""Lines become pieces of at least this many characters, and this many neighbouring pieces are a block."""
+"""Lines become pieces of at least this many characters, and this many neighbouring pieces are a
+block.
+"""
 CONNECT_TIMEOUT_S = 5.0
 RETRIES = 3
 HUB = "hf://datasets"
@@ -42,8 +51,10 @@ class HubSource:
     """Some records of a data set.
 
     field: where the text is; a list of messages is joined.
-    files: JSON files in the repository, or an archive of text files, instead of what its configuration says.
-    by:    the field by which train and test are divided, where one split serves both; "" for the text itself.
+    files: JSON files in the repository, or an archive of text files, instead of what its
+           configuration says.
+    by:    the field by which train and test are divided, where one split serves both; "" for the
+           text itself.
     """
 
     repo: str
@@ -71,13 +82,28 @@ class HubPreset:
 
 
 def _m2d2(config: str) -> Domain:
-    return Domain((HubSource("machelreid/m2d2", files=f"data/{config}.tar.gz", by="block"),))
+    return Domain(
+        (HubSource("machelreid/m2d2", files=f"data/{config}.tar.gz", by="block"),)
+    )
 
 
-LANGUAGES = "ar bn ca de es eu fr gu hi hr hu hy id it kn ml mr ne nl pt ro ru sk sr sv ta te uk vi zh".split()
+LANGUAGES = (
+    "ar bn ca de es eu fr gu hi hr hu hy id it kn ml mr ne nl pt ro ru sk sr sv ta te"
+    " uk vi zh".split()
+)
 """Those of the paper."""
-LAWS = ("r_legaldvice", "courtlisteneropinions.0", "atticus_contracts.0", "cfr", "eurlex")
-ULTRACHAT, PES2O, PILE_OF_LAW = "HuggingFaceH4/ultrachat_200k", "allenai/peS2o", "pile-of-law/pile-of-law"
+LAWS = (
+    "r_legaldvice",
+    "courtlisteneropinions.0",
+    "atticus_contracts.0",
+    "cfr",
+    "eurlex",
+)
+ULTRACHAT, PES2O, PILE_OF_LAW = (
+    "HuggingFaceH4/ultrachat_200k",
+    "allenai/peS2o",
+    "pile-of-law/pile-of-law",
+)
 
 PRESETS: Mapping[str, HubPreset] = {
     "clm": HubPreset(
@@ -98,7 +124,12 @@ PRESETS: Mapping[str, HubPreset] = {
                 (HubSource(PES2O, files="data/v2/train-*.json.gz"),),
                 (HubSource(PES2O, files="data/v2/validation-*.json.gz"),),
             ),
-            "legal": Domain(tuple(HubSource(PILE_OF_LAW, files=f"data/train.{name}.jsonl.xz") for name in LAWS)),
+            "legal": Domain(
+                tuple(
+                    HubSource(PILE_OF_LAW, files=f"data/train.{name}.jsonl.xz")
+                    for name in LAWS
+                )
+            ),
             "dialogue": Domain(
                 (HubSource(ULTRACHAT, split="train_sft", field="messages"),),
                 (HubSource(ULTRACHAT, split="test_sft", field="messages"),),
@@ -106,7 +137,8 @@ PRESETS: Mapping[str, HubPreset] = {
         },
     ),
     "reasoning": HubPreset(
-        "prompts that MergeBench's experts learnt from; GSM8K, HumanEval, M_ARC and IFEval as tests",
+        "prompts that MergeBench's experts learnt from; GSM8K, HumanEval, M_ARC and"
+        " IFEval as tests",
         {
             "math": Domain(
                 (HubSource("hkust-nlp/dart-math-hard", field="query"),),
@@ -118,10 +150,18 @@ PRESETS: Mapping[str, HubPreset] = {
             ),
             "multilingual": Domain(
                 (HubSource("CohereLabs/aya_dataset", "default", field="inputs"),),
-                tuple(HubSource("alexandrainst/m_arc", code, "test", "instruction") for code in LANGUAGES),
+                tuple(
+                    HubSource("alexandrainst/m_arc", code, "test", "instruction")
+                    for code in LANGUAGES
+                ),
             ),
             "instruction": Domain(
-                (HubSource("allenai/tulu-3-sft-personas-instruction-following", field="prompt"),),
+                (
+                    HubSource(
+                        "allenai/tulu-3-sft-personas-instruction-following",
+                        field="prompt",
+                    ),
+                ),
                 (HubSource("google/IFEval", field="prompt"),),
             ),
         },
@@ -133,12 +173,18 @@ Load = Callable[[HubSource, int], Iterable[Record]]
 
 
 def preset_dataset(
-    name: str, *, most_train: int = 2_000, most_test: int = 400, seed: int = 1, load: Load | None = None
+    name: str,
+    *,
+    most_train: int = 2_000,
+    most_test: int = 400,
+    seed: int = 1,
+    load: Load | None = None,
 ) -> Dataset:
     """The dataset of a preset with a limited number of texts of a domain.
 
-    Raises InputError if there is no such preset, CorpusError if the hub cannot be reached or a data set has changed.
-    Law: the same seed gives the same texts as long as the data sets stay as they are; no text is on both sides.
+    Raises InputError if there is no such preset, CorpusError if the hub cannot be reached or a data
+    set has changed. Law: the same seed gives the same texts as long as the data sets stay as they
+    are; no text is on both sides.
     """
     if name not in PRESETS:
         raise InputError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
@@ -146,25 +192,46 @@ def preset_dataset(
         must_reach_hub(name)
     chosen = PRESETS[name]
     most = (most_train, most_test)
-    sides = {domain: _sides(own, most, seed, load or stream) for domain, own in chosen.domains.items()}
+    sides = {
+        domain: _sides(own, most, seed, load or stream)
+        for domain, own in chosen.domains.items()
+    }
     test = {domain: tuple(test) for domain, (_, test) in sides.items()}
     seen = {text for own in test.values() for text in own}
-    train = {domain: tuple(text for text in train if text not in seen) for domain, (train, _) in sides.items()}
+    train = {
+        domain: tuple(text for text in train if text not in seen)
+        for domain, (train, _) in sides.items()
+    }
     for domain in chosen.domains:
         if not train[domain] or not test[domain]:
-            raise CorpusError(f"{domain!r} of the preset {name!r} has no text left; its data set has probably changed")
+            raise CorpusError(
+                f"{domain!r} of the preset {name!r} has no text left; its data set has"
+                " probably changed"
+            )
     return Dataset(name, f"{chosen.words}, from the Hugging Face hub", train, test)
 
 
-def _sides(domain: Domain, most: Sequence[int], seed: int, load: Load) -> list[list[str]]:
-    """Train and test, of either at most so many: each out of its own sources, or both out of one stream, told apart by
-    a hash that no seed changes. Sources have equal parts; the first get what is left over."""
+def _sides(
+    domain: Domain, most: Sequence[int], seed: int, load: Load
+) -> list[list[str]]:
+    """Train and test, of either at most so many: each out of its own sources, or both out of one
+    stream, told apart by a hash that no seed changes. Sources have equal parts; the first get what
+    is left over.
+    """
     sides: list[list[str]] = [[], []]
-    for sources, wanted in ((domain.train, (0,) if domain.test else (0, 1)), (domain.test, (1,))):
+    for sources, wanted in (
+        (domain.train, (0,) if domain.test else (0, 1)),
+        (domain.test, (1,)),
+    ):
         for place, source in enumerate(sources):
-            ends = {side: len(sides[side]) + len(range(place, most[side], len(sources))) for side in wanted}
+            ends = {
+                side: len(sides[side]) + len(range(place, most[side], len(sources)))
+                for side in wanted
+            }
             for key, text in _texts(source, seed, load):
-                side = int(is_held_out(key, TEST_SHARE)) if len(wanted) > 1 else wanted[0]
+                side = (
+                    int(is_held_out(key, TEST_SHARE)) if len(wanted) > 1 else wanted[0]
+                )
                 if len(sides[side]) < ends[side]:
                     sides[side].append(text)
                 if all(len(sides[each]) == end for each, end in ends.items()):
@@ -182,16 +249,29 @@ def _texts(source: HubSource, seed: int, load: Load) -> Iterator[tuple[str, str]
                 seen.add(text)
                 yield (f"{source.files} {row[source.by]}" if source.by else text), text
     except KeyError as error:
-        raise CorpusError(f"{source.repo} has no field {error} any more; {OWN_TEXTS}") from None
+        raise CorpusError(
+            f"{source.repo} has no field {error} any more; {OWN_TEXTS}"
+        ) from None
     except RidgewayError:
         raise
-    except Exception as error:  # the hub, its library and the network each have errors of their own
-        raise CorpusError(f"{source.repo} cannot be read from the hub ({first_line(error)}); {OWN_TEXTS}") from error
+    except (
+        Exception
+    ) as error:  # the hub, its library and the network each have errors of their own
+        raise CorpusError(
+            f"{source.repo} cannot be read from the hub ({first_line(error)});"
+            f" {OWN_TEXTS}"
+        ) from error
 
 
 def _text(value: Any) -> str:
-    """A text, or the messages of a dialogue without who says them, which would give the domain away."""
-    return value if isinstance(value, str) else "\n".join(str(message["content"]) for message in value or ())
+    """A text, or the messages of a dialogue without who says them, which would give the domain
+    away.
+    """
+    return (
+        value
+        if isinstance(value, str)
+        else "\n".join(str(message["content"]) for message in value or ())
+    )
 
 
 # The hub
@@ -204,9 +284,13 @@ def must_reach_hub(name: str) -> None:
     if hub.constants.HF_HUB_OFFLINE:
         raise _out_of_reach(name, "and HF_HUB_OFFLINE is set")
     try:
-        _imported("huggingface_hub.utils").get_session().head(hub.constants.ENDPOINT, timeout=CONNECT_TIMEOUT_S)
+        _imported("huggingface_hub.utils").get_session().head(
+            hub.constants.ENDPOINT, timeout=CONNECT_TIMEOUT_S
+        )
     except Exception as error:  # of whichever library the hub's own uses
-        raise _out_of_reach(name, f"which does not answer ({first_line(error)})") from error
+        raise _out_of_reach(
+            name, f"which does not answer ({first_line(error)})"
+        ) from error
 
 
 def _out_of_reach(name: str, reason: str) -> CorpusError:
@@ -218,20 +302,33 @@ def stream(source: HubSource, seed: int, root: str = HUB) -> Iterator[Record]:
     """The records of a source, shuffled in a buffer. root: a folder that stands in for the hub."""
     datasets = _imported("datasets")
     datasets.disable_progress_bars()
-    datasets.config.STREAMING_READ_MAX_RETRIES = datasets.config.STREAMING_OPEN_MAX_RETRIES = RETRIES
+    datasets.config.STREAMING_READ_MAX_RETRIES = (
+        datasets.config.STREAMING_OPEN_MAX_RETRIES
+    ) = RETRIES
     address = f"{root}/{source.repo}"
     if source.files.endswith(".tar.gz"):
-        whole = datasets.IterableDataset.from_generator(lambda: _pieces(f"{address}/{source.files}"))
+        whole = datasets.IterableDataset.from_generator(
+            lambda: _pieces(f"{address}/{source.files}")
+        )
     elif source.files:
-        whole = datasets.load_dataset("json", data_files=f"{address}/{source.files}", split="train", streaming=True)
+        whole = datasets.load_dataset(
+            "json",
+            data_files=f"{address}/{source.files}",
+            split="train",
+            streaming=True,
+        )
     else:
         repo = source.repo if root == HUB else address
-        whole = datasets.load_dataset(repo, source.config, split=source.split, streaming=True)
+        whole = datasets.load_dataset(
+            repo, source.config, split=source.split, streaming=True
+        )
     return iter(whole.shuffle(seed=seed, buffer_size=BUFFER_RECORDS))
 
 
 def _pieces(address: str) -> Iterator[Record]:
-    """The lines of the text files in an archive, in the order that they come in, put together to pieces."""
+    """The lines of the text files in an archive, in the order that they come in, put together to
+    pieces.
+    """
     lines: list[str] = []
     number = 0
     for line in _lines(address):
@@ -244,15 +341,22 @@ def _pieces(address: str) -> Iterator[Record]:
 
 def _lines(address: str) -> Iterator[str]:
     fsspec = _imported("fsspec")
-    with fsspec.open(address, "rb", block_size=0) as raw, tarfile.open(fileobj=raw, mode="r|gz") as archive:
+    with (
+        fsspec.open(address, "rb", block_size=0) as raw,
+        tarfile.open(fileobj=raw, mode="r|gz") as archive,
+    ):
         for member in archive:
             file = archive.extractfile(member) if member.name.endswith(".txt") else None
             if file is not None:
-                yield from filter(None, (line.decode(errors="replace").strip() for line in file))
+                yield from filter(
+                    None, (line.decode(errors="replace").strip() for line in file)
+                )
 
 
 def _imported(name: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        raise InputError(f"presets need the package {error.name}; install ridgeway[hub]") from None
+        raise InputError(
+            f"presets need the package {error.name}; install ridgeway[hub]"
+        ) from None

@@ -1,7 +1,6 @@
-"""The parts of the experiments, and what each is given: datasets, a seed, how much to do, a work folder, a cache of
-finished work; and what a report says of the machine it was made on: versions, processor, cores, card.
-
-Knows the operating system and installed packages. Knows nothing of what the parts do.
+"""The parts of the experiments, and what each is given: datasets, a seed, how much to do, a work
+folder, a cache of finished work; and what a report says of the machine it was made on: versions,
+processor, cores, card.
 """
 
 from __future__ import annotations
@@ -37,7 +36,17 @@ PARTS = {
 }
 """In the order of a report, with what help says of each."""
 PACKAGES = (
-    *("numpy", "scipy", "tokenizers", "safetensors", "cryptography", "flwr", "ray", "torch", "transformers"),
+    *(
+        "numpy",
+        "scipy",
+        "tokenizers",
+        "safetensors",
+        "cryptography",
+        "flwr",
+        "ray",
+        "torch",
+        "transformers",
+    ),
     *("datasets", "scikit-learn", "matplotlib"),
 )
 """Whose versions may matter; those that are not installed are not named."""
@@ -47,8 +56,12 @@ Ticking = Callable[[str, int], AbstractContextManager[Tick]]
 
 
 def part_module(name: str) -> str:
-    """The module of a part: it has KEY, TITLE, `run(plan)`, and perhaps CODE, a number that changes with results."""
-    folder = f"{name}." if name in ("selectors", "scaling", "privacy", "experts") else ""
+    """The module of a part: it has KEY, TITLE, `run(plan)`, and perhaps CODE, a number that changes
+    with results.
+    """
+    folder = (
+        f"{name}." if name in ("selectors", "scaling", "privacy", "experts") else ""
+    )
     return f"ridgeway.simulations.experiments.{folder}{name}_part"
 
 
@@ -65,7 +78,8 @@ class ExperimentPlan:
     device:   auto, cpu, cuda or cuda:N, for what can use a card.
     work:     a folder for federations and other scratch, empty at the start.
     cache:    remembers finished pieces of work by what decided them.
-    ticking:  `with plan.ticking("kNN", 12) as tick:` shows a bar; tick() after each of 12 pieces of work.
+    ticking:  `with plan.ticking("kNN", 12) as tick:` shows a bar; tick() after each of 12 pieces of
+              work.
     """
 
     datasets: tuple[Dataset, ...]
@@ -80,7 +94,12 @@ class ExperimentPlan:
     def facts(self) -> Mapping[str, Any]:
         """What decides results, apart from code: part of every key in the cache."""
         digests = {dataset.name: dataset.digest for dataset in self.datasets}
-        return {"settings": digests, "encoder": self.encoder, "full": self.full, "seed": self.seed}
+        return {
+            "settings": digests,
+            "encoder": self.encoder,
+            "full": self.full,
+            "seed": self.seed,
+        }
 
 
 # The machine
@@ -90,7 +109,11 @@ def surroundings(device: str) -> dict[str, Any]:
     """What results of time and memory depend on, and what exact ones should not."""
     from ridgeway import __version__
 
-    machine = {"cores": cores(), "processor": _processor(), "system": f"{platform.system()} {platform.machine()}"}
+    machine = {
+        "cores": cores(),
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
     if names := chosen(device):
         from ridgeway.simulations.bench.device import Device
 
@@ -99,20 +122,42 @@ def surroundings(device: str) -> dict[str, Any]:
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             packages[name] = metadata.version(name)
-    return {"ridgeway": __version__, "python": platform.python_version(), "packages": packages, "machine": machine}
+    return {
+        "ridgeway": __version__,
+        "python": platform.python_version(),
+        "packages": packages,
+        "machine": machine,
+    }
 
 
 def machine_in_words(device: str) -> str:
     about = surroundings(device)["machine"]
-    return ", ".join([f"{about['cores']} cores", about["processor"], *([about["card"]] if "card" in about else [])])
+    return ", ".join(
+        [
+            f"{about['cores']} cores",
+            about["processor"],
+            *([about["card"]] if "card" in about else []),
+        ]
+    )
 
 
 def _processor() -> str:
     """The model, where the system tells: in its list of processors, or by the command lscpu."""
-    listed, command, environment = Path("/proc/cpuinfo"), shutil.which("lscpu"), {**os.environ, "LC_ALL": "C"}
+    listed, command, environment = (
+        Path("/proc/cpuinfo"),
+        shutil.which("lscpu"),
+        {**os.environ, "LC_ALL": "C"},
+    )
     found = _model_name(listed.read_text(errors="replace")) if listed.exists() else ""
     if not found and command is not None:
-        done = subprocess.run([command], capture_output=True, text=True, env=environment, check=False, timeout=10)
+        done = subprocess.run(
+            [command],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+            timeout=10,
+        )
         found = _model_name(done.stdout)
     return found or platform.processor() or "unknown"
 
@@ -129,8 +174,9 @@ VERSION = 1
 
 
 class Cache:
-    """Law: kept(key, make) calls `make` at most once for equal keys, in this process or any other; what it gives is
-    what JSON makes of it."""
+    """Law: kept(key, make) calls `make` at most once for equal keys, in this process or any other;
+    what it gives is what JSON makes of it.
+    """
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         """fresh: what is there is not taken, but replaced."""
@@ -139,10 +185,14 @@ class Cache:
         self._made: set[str] = set()
 
     def kept(self, name: str, key: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """name: what the piece of work is called; also part of the key. A damaged file counts as none."""
+        """name: what the piece of work is called; also part of the key. A damaged file counts as
+        none.
+        """
         digest = sha256(canonical_json({"version": VERSION, "name": name, "key": key}))
         path = self._folder / f"{name}-{digest[:24]}.json"
-        found = None if self._fresh and digest not in self._made else _read(path, digest)
+        found = (
+            None if self._fresh and digest not in self._made else _read(path, digest)
+        )
         if found is None:
             found = {"digest": digest, "key": dict(key), "value": make()}
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""The part `robustness`: prompts as people type them. Routers that have learnt from clean text are tried on test texts
-that are misspelt, in capitals, without blanks, or cut off after a few tokens; and ours on text that belongs nowhere.
+"""The part `robustness`: prompts as people type them. Routers that have learnt from clean text are
+tried on test texts that are misspelt, in capitals, without blanks, or cut off after a few tokens;
+and ours on text that belongs nowhere.
 
-Knows datasets and the routers of the comparison. Misspells here by its own rule, not by that of any training.
+ Misspells here by its own rule, not by that of any training.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ from ridgeway.simulations.experiments.baselines.sentence_routers import KNN
 from ridgeway.simulations.experiments.baselines.token_routers import IR3DE, NAIVE_BAYES
 from ridgeway.simulations.experiments.dataset import Dataset, Texts
 from ridgeway.simulations.experiments.plan import ExperimentPlan
-from ridgeway.simulations.experiments.report.report_tables import Cell, Column, ReportPart, Table
+from ridgeway.simulations.experiments.report.report_tables import (
+    Cell,
+    Column,
+    ReportPart,
+    Table,
+)
 
 KEY = "robustness"
 TITLE = "Prompts as people type them"
@@ -62,7 +68,9 @@ Change = Callable[[str, random.Random], str]
 
 
 def typos(rate: float) -> Change:
-    """Of so many letters one each is replaced, dropped, followed by another, or of the other case."""
+    """Of so many letters one each is replaced, dropped, followed by another, or of the other
+    case.
+    """
 
     def changed(text: str, chance: random.Random) -> str:
         ways: Sequence[Callable[[str], str]] = (
@@ -71,7 +79,10 @@ def typos(rate: float) -> Change:
             lambda letter: letter + chance.choice(LETTERS),
             str.swapcase,
         )
-        return "".join(chance.choice(ways)(letter) if chance.random() < rate else letter for letter in text)
+        return "".join(
+            chance.choice(ways)(letter) if chance.random() < rate else letter
+            for letter in text
+        )
 
     return changed
 
@@ -98,14 +109,19 @@ def changes(encoder: str) -> dict[str, Change]:
 
 def changed_texts(texts: Texts, change: Change, seed: int) -> Texts:
     """Law: a text is changed alike whatever stands beside it."""
-    return {name: tuple(change(text, random.Random(f"{seed} {text}")) for text in own) for name, own in texts.items()}
+    return {
+        name: tuple(change(text, random.Random(f"{seed} {text}")) for text in own)
+        for name, own in texts.items()
+    }
 
 
 def run(plan: ExperimentPlan) -> ReportPart:
     tables, left_out, found = [], list[str](), []
     for dataset in plan.datasets:
         if not plan.full:
-            dataset = dataset.sampled(plan.seed, train=SHORT_TRAIN_TEXTS, test=SHORT_TEST_TEXTS)
+            dataset = dataset.sampled(
+                plan.seed, train=SHORT_TRAIN_TEXTS, test=SHORT_TEST_TEXTS
+            )
         rows, lacks, router, gaps = _compared(plan, dataset)
         tables.append(_table(dataset, rows, list(changes(plan.encoder))))
         left_out += lacks
@@ -113,22 +129,34 @@ def run(plan: ExperimentPlan) -> ReportPart:
     tables.append(_gap_table({dataset.name: gaps for dataset, _, gaps in found}))
     tables.append(_scope_table([(dataset, router) for dataset, router, _ in found]))
     words = (
-        "Every router learns from the training texts as they are, chooses on held-out training texts, and is then "
-        "tried on changed copies of the test texts. Accuracies are means over domains.",
-        "Of text that belongs nowhere it is told how much of it the router abstains on by default, beside the share of "
-        "clean test texts on which it does not.",
+        (
+            "Every router learns from the training texts as they are, chooses on"
+            " held-out training texts, and is then tried on changed copies of the test"
+            " texts. Accuracies are means over domains."
+        ),
+        (
+            "Of text that belongs nowhere it is told how much of it the router abstains"
+            " on by default, beside the share of clean test texts on which it does not."
+        ),
     )
     return ReportPart(KEY, TITLE, words, tuple(tables), left_out=tuple(left_out))
 
 
 def _compared(
     plan: ExperimentPlan, dataset: Dataset
-) -> tuple[list[tuple[str, dict[str, float]]], list[str], Router, dict[str, float | None]]:
-    """By router, how often changed texts reach their domain, in percent; then how far our confidence in them is off."""
+) -> tuple[
+    list[tuple[str, dict[str, float]]], list[str], Router, dict[str, float | None]
+]:
+    """By router, how often changed texts reach their domain, in percent; then how far our
+    confidence in them is off.
+    """
     rows, left_out = [], []
     task = task_of(plan, dataset, plan.work / f"{dataset.name}-{KEY}")
     router = our_router(task)[0]
-    tests = {name: changed_texts(task.shown, each, plan.seed) for name, each in changes(plan.encoder).items()}
+    tests = {
+        name: changed_texts(task.shown, each, plan.seed)
+        for name, each in changes(plan.encoder).items()
+    }
     ours = _routed_by(router, tests)
     with plan.ticking(f"routers on {dataset.name}", len(METHODS)) as tick:
         for method in METHODS:
@@ -141,18 +169,34 @@ def _compared(
 
 
 def _tried(
-    method: RoutingMethod, task: Task, tests: Mapping[str, Texts], ours: Mapping[str, Evaluation]
+    method: RoutingMethod,
+    task: Task,
+    tests: Mapping[str, Texts],
+    ours: Mapping[str, Evaluation],
 ) -> Iterator[tuple[str, dict[str, float]]]:
     if method is OURS:
         yield method.lines["ours"].chosen, _accuracies(ours)
         if task.full:
-            with_cosines, _ = our_router(replace(task, work=task.work / "cosines"), COSINES)
-            yield f"{method.lines['ours'].chosen} with cosines", _accuracies(_routed_by(with_cosines, tests))
+            with_cosines, _ = our_router(
+                replace(task, work=task.work / "cosines"), COSINES
+            )
+            yield (
+                f"{method.lines['ours'].chosen} with cosines",
+                _accuracies(_routed_by(with_cosines, tests)),
+            )
         return
     trained = method.fit(task)
-    routed = {change: list(routed_texts(trained, texts)) for change, texts in tests.items()}
+    routed = {
+        change: list(routed_texts(trained, texts)) for change, texts in tests.items()
+    }
     for name, place in chosen_rows(method, task, trained):
-        yield name, {change: evaluation(task.domains, each[place]).accuracy for change, each in routed.items()}
+        yield (
+            name,
+            {
+                change: evaluation(task.domains, each[place]).accuracy
+                for change, each in routed.items()
+            },
+        )
 
 
 def _routed_by(router: Router, tests: Mapping[str, Texts]) -> dict[str, Evaluation]:
@@ -163,17 +207,36 @@ def _accuracies(found: Mapping[str, Evaluation]) -> dict[str, float]:
     return {change: each.accuracy for change, each in found.items()}
 
 
-def _table(dataset: Dataset, rows: Sequence[tuple[str, dict[str, float]]], names: Sequence[str]) -> Table:
+def _table(
+    dataset: Dataset, rows: Sequence[tuple[str, dict[str, float]]], names: Sequence[str]
+) -> Table:
     columns = (Column("router"), *(Column(name, "%", better="more") for name in names))
-    cells: list[tuple[Cell, ...]] = [(name, *(found[each] for each in names)) for name, found in rows]
-    return Table(f"robustness-{dataset.name}", f"Changed test texts of {dataset.name}", columns, tuple(cells))
+    cells: list[tuple[Cell, ...]] = [
+        (name, *(found[each] for each in names)) for name, found in rows
+    ]
+    return Table(
+        f"robustness-{dataset.name}",
+        f"Changed test texts of {dataset.name}",
+        columns,
+        tuple(cells),
+    )
 
 
 def _gap_table(gaps: Mapping[str, Mapping[str, float | None]]) -> Table:
     names = list(next(iter(gaps.values()), {}))
-    columns = (Column("dataset"), *(Column(name, "points", better="less") for name in names))
-    rows = tuple((dataset, *(found[name] for name in names)) for dataset, found in gaps.items())
-    return Table("robustness-confidence", "How far our confidence is from accuracy", columns, rows)
+    columns = (
+        Column("dataset"),
+        *(Column(name, "points", better="less") for name in names),
+    )
+    rows = tuple(
+        (dataset, *(found[name] for name in names)) for dataset, found in gaps.items()
+    )
+    return Table(
+        "robustness-confidence",
+        "How far our confidence is from accuracy",
+        columns,
+        rows,
+    )
 
 
 def _scope_table(found: Sequence[tuple[Dataset, Router]]) -> Table:
@@ -185,23 +248,40 @@ def _scope_table(found: Sequence[tuple[Dataset, Router]]) -> Table:
         Column("dataset"),
         Column("test texts answered", "%"),
         *(Column(f"rejected: {kind}", "%") for kind in kinds),
-        *([Column("told apart (AUROC)", "%"), Column("rejected at 95 % coverage", "%")] if CLINC in kinds else []),
+        *(
+            [
+                Column("told apart (AUROC)", "%"),
+                Column("rejected at 95 % coverage", "%"),
+            ]
+            if CLINC in kinds
+            else []
+        ),
     )
     rows = tuple(_scope_row(dataset, router, kinds) for dataset, router in found)
     return Table("robustness-scope", "Text that belongs nowhere", columns, rows)
 
 
-def _scope_row(dataset: Dataset, router: Router, kinds: Mapping[str, Sequence[str]]) -> tuple[Cell, ...]:
+def _scope_row(
+    dataset: Dataset, router: Router, kinds: Mapping[str, Sequence[str]]
+) -> tuple[Cell, ...]:
     own = [each for texts in dataset.test.values() for each in router.route_many(texts)]
     other = {kind: router.route_many(texts) for kind, texts in kinds.items()}
     answered = 100 * float(np.mean([each.belongs for each in own]))
-    rejected = [100 * float(np.mean([not each.belongs for each in found])) for found in other.values()]
+    rejected = [
+        100 * float(np.mean([not each.belongs for each in found]))
+        for found in other.values()
+    ]
     return dataset.name, answered, *rejected, *_told_apart(own, other.get(CLINC, []))
 
 
 def _told_apart(own: Sequence[Decision], other: Sequence[Decision]) -> list[Cell]:
-    """How well the chance to belong tells test texts from others, and how many it rejects where it keeps 95 %."""
-    inside, outside = ([each.scope for each in found if each.scope is not None] for found in (own, other))
+    """How well the chance to belong tells test texts from others, and how many it rejects where it
+    keeps 95 %.
+    """
+    inside, outside = (
+        [each.scope for each in found if each.scope is not None]
+        for found in (own, other)
+    )
     if not other:
         return []
     if not inside or not outside:
@@ -209,4 +289,7 @@ def _told_apart(own: Sequence[Decision], other: Sequence[Decision]) -> list[Cell
     area = imported("sklearn.metrics", "simulation").roc_auc_score
     labels = [True] * len(inside) + [False] * len(outside)
     least = np.quantile(inside, 0.05)
-    return [100 * float(area(labels, inside + outside)), 100 * float(np.mean(np.array(outside) < least))]
+    return [
+        100 * float(area(labels, inside + outside)),
+        100 * float(np.mean(np.array(outside) < least)),
+    ]

@@ -1,6 +1,5 @@
-"""Cosines on a device: what cosine_features.py does with numpy, in torch's words, number by number the same.
-
-Knows torch and the planes that samples lie in. Knows nothing of tables, words or products of samples.
+"""Cosines on a device: what cosine_features.py does with numpy, in torch's words, number by number
+the same.
 """
 
 from __future__ import annotations
@@ -16,16 +15,22 @@ SAMPLES_AT_ONCE = 1 << 13
 
 
 class CardCosines:
-    """Cosines whose signs lie on a device. Products are taken in float64, which no setting of torch makes inexact."""
+    """Cosines whose signs lie on a device. Products are taken in float64, which no setting of torch
+    makes inexact.
+    """
 
     def __init__(self, cosines: Cosines, device: torch.device) -> None:
         self._inputs, self._frequency = cosines.inputs, cosines.options.frequency
-        self._signs = torch.from_numpy(cosines.signs).to(device, torch.float64).T.contiguous()
+        self._signs = (
+            torch.from_numpy(cosines.signs).to(device, torch.float64).T.contiguous()
+        )
         self._phases = torch.from_numpy(cosines.phases).to(device)[:, None]
         self._table = torch.from_numpy(cosines.table).to(device)
 
     def write(self, planes: Tensor, first: int, count: int) -> None:
-        """Put the cosines of `count` samples, which lie in the planes from column `first` on, behind their features."""
+        """Put the cosines of `count` samples, which lie in the planes from column `first` on,
+        behind their features.
+        """
         for start in range(first, first + count, SAMPLES_AT_ONCE):
             columns = slice(start, min(start + SAMPLES_AT_ONCE, first + count))
             samples = joined(planes[:, columns], torch.float64)[: self._inputs]
@@ -33,5 +38,10 @@ class CardCosines:
             squares = (samples * samples).sum(dim=0).long()
             roots = squares.double().sqrt().round().long()
             roots = (roots - (roots * roots > squares).long()).clamp_(min=1)
-            angles = torch.div(self._frequency * products, roots, rounding_mode="floor") + self._phases
-            write_samples(self._table[angles & TURN - 1].int().T, planes, start, row=self._inputs)
+            angles = (
+                torch.div(self._frequency * products, roots, rounding_mode="floor")
+                + self._phases
+            )
+            write_samples(
+                self._table[angles & TURN - 1].int().T, planes, start, row=self._inputs
+            )

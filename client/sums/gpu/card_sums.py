@@ -1,7 +1,6 @@
 """Accumulators on a device: token ids in, the same exact sums out as on the CPU, bit for bit.
 
 Ids are collected in pinned memory and copied while the device still works on what came before.
-Knows torch, its streams and events, and the table. Knows nothing of files or text.
 """
 
 from __future__ import annotations
@@ -18,7 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeway.client.sums.accumulate import COLUMN_BLOCKS, GramSums, State, bounded, exact_blocks, only_counts
+from ridgeway.client.sums.accumulate import (
+    COLUMN_BLOCKS,
+    GramSums,
+    State,
+    bounded,
+    exact_blocks,
+    only_counts,
+)
 from ridgeway.client.sums.gpu.card_cosines import CardCosines
 from ridgeway.client.sums.gpu.card_words import CardWords
 from ridgeway.client.sums.gpu.digit_planes import Windows, write_means, write_samples
@@ -35,8 +41,9 @@ from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 WEIGHTED_ROWS = 1 << 15
 MIN_WEIGHTED_ROWS = 64
 LANES, COUNTING_LANES = 1, 4
-"""A lane has the card work while it collects the next ids: a second one would only wait for the interpreter's lock.
-Counting is so quick that collecting needs more hands."""
+"""A lane has the card work while it collects the next ids: a second one would only wait for the
+interpreter's lock. Counting is so quick that collecting needs more hands.
+"""
 COUNTED_PIECE_TOKENS = 1 << 12
 """Ids that are only counted travel in pieces of this size."""
 
@@ -51,14 +58,22 @@ Take = Callable[[Windows], None]
 
 
 class CardTable:
-    """The table, its words and cosines, put on a device when first asked for and shared by all that sum there."""
+    """The table, its words and cosines, put on a device when first asked for and shared by all that
+    sum there.
+    """
 
     def __init__(
-        self, table: NDArray[np.int16], device: str, words: WordSketch | None = None, cosines: Cosines | None = None
+        self,
+        table: NDArray[np.int16],
+        device: str,
+        words: WordSketch | None = None,
+        cosines: Cosines | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.shape: tuple[int, int] = (table.shape[0], table.shape[1])
-        self.width = self.shape[1] + sum(each.width for each in (words, cosines) if each)
+        self.width = self.shape[1] + sum(
+            each.width for each in (words, cosines) if each
+        )
         self._host, self._host_words, self._host_cosines = table, words, cosines
         self._there: Tensor | None = None
         self._lock = Lock()
@@ -68,14 +83,16 @@ class CardTable:
         with self._lock:
             try:
                 if self._there is None:
-                    self._there = torch.from_numpy(np.ascontiguousarray(self._host)).to(self.device)
+                    self._there = torch.from_numpy(np.ascontiguousarray(self._host)).to(
+                        self.device
+                    )
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
                 size = self._host.nbytes / 1e9
                 raise DeviceError(
-                    f"the encoder's table needs {size:.1f} GB of memory on {self.device}, and there is less; "
-                    "free some, or use --device cpu"
+                    f"the encoder's table needs {size:.1f} GB of memory on"
+                    f" {self.device}, and there is less; free some, or use --device cpu"
                 ) from error
         return self._there
 
@@ -85,7 +102,9 @@ class CardTable:
 
     @cached_property
     def cosines(self) -> CardCosines | None:
-        return CardCosines(self._host_cosines, self.device) if self._host_cosines else None
+        return (
+            CardCosines(self._host_cosines, self.device) if self._host_cosines else None
+        )
 
 
 class Lane:
@@ -102,12 +121,17 @@ class Lane:
     def working(self) -> AbstractContextManager[object]:
         """Within this block, torch works on the lane's device and stream."""
         card = self._device.type == "cuda"
-        return torch.cuda.stream(_streams(self._device, self._number)[0]) if card else nullcontext()
+        return (
+            torch.cuda.stream(_streams(self._device, self._number)[0])
+            if card
+            else nullcontext()
+        )
 
     def put(self, ids: Ids, bounds: Integers, take: Take) -> None:
         """Collect windows, and have them taken when a slot is full.
 
-        The k-th has the ids from bounds[k] to bounds[k + 1]; none is longer than MAX_JOINED_WINDOW_TOKENS.
+        The k-th has the ids from bounds[k] to bounds[k + 1]; none is longer than
+        MAX_JOINED_WINDOW_TOKENS.
         """
         first = 0
         while first < len(bounds) - 1:
@@ -115,7 +139,10 @@ class Lane:
             most = int(bounds[first]) + slot.size - slot.tokens
             last = int(np.searchsorted(bounds, most, side="right")) - 1
             if last > first:
-                slot.append(ids[bounds[first] : bounds[last]], bounds[first + 1 : last + 1] - bounds[first])
+                slot.append(
+                    ids[bounds[first] : bounds[last]],
+                    bounds[first + 1 : last + 1] - bounds[first],
+                )
                 first = last
             else:
                 self.flush(take)
@@ -131,7 +158,9 @@ class Lane:
 
     def _open(self) -> Slot:
         if self._slots is None:
-            self._slots = cycle(halving(self._new_slots, self._slot_tokens, MAX_JOINED_WINDOW_TOKENS))
+            self._slots = cycle(
+                halving(self._new_slots, self._slot_tokens, MAX_JOINED_WINDOW_TOKENS)
+            )
         if self._slot is None:
             self._slot = next(self._slots)
             self._slot.begin()
@@ -143,14 +172,23 @@ class Lane:
 
 
 class Slot:
-    """Ids and bounds on their way: pinned memory, as much on the device, and the moment when both are free again."""
+    """Ids and bounds on their way: pinned memory, as much on the device, and the moment when both
+    are free again.
+    """
 
     def __init__(self, device: torch.device, lane: int, tokens: int) -> None:
         card = device.type == "cuda"
         self.size = tokens
-        self._host = [torch.empty(tokens + 1, dtype=torch.int32, pin_memory=card) for _ in range(2)]
+        self._host = [
+            torch.empty(tokens + 1, dtype=torch.int32, pin_memory=card)
+            for _ in range(2)
+        ]
         self._ids, self._bounds = (each.numpy() for each in self._host)
-        self._there = [torch.empty_like(each, device=device) for each in self._host] if card else self._host
+        self._there = (
+            [torch.empty_like(each, device=device) for each in self._host]
+            if card
+            else self._host
+        )
         self._stream = _streams(device, lane)[1] if card else None
         self._copied = torch.cuda.Event() if card else None
         self._free = torch.cuda.Event() if card else None
@@ -166,14 +204,20 @@ class Slot:
     def append(self, ids: Ids, ends: NDArray[np.int64]) -> None:
         """ends: where each window ends, counted from the first of these ids."""
         self._ids[self.tokens : self.tokens + len(ids)] = ids
-        self._bounds[self._windows + 1 : self._windows + 1 + len(ends)] = ends + self.tokens
+        self._bounds[self._windows + 1 : self._windows + 1 + len(ends)] = (
+            ends + self.tokens
+        )
         self.tokens += len(ids)
         self._windows += len(ends)
 
     def sent(self) -> Windows:
-        """What was collected, on the device; the current stream waits for it, this thread does not."""
+        """What was collected, on the device; the current stream waits for it, this thread does
+        not.
+        """
         sizes = (self.tokens, self._windows + 1)
-        ids, bounds = (there[:size] for there, size in zip(self._there, sizes, strict=True))
+        ids, bounds = (
+            there[:size] for there, size in zip(self._there, sizes, strict=True)
+        )
         if self._stream is not None and self._copied is not None:
             with torch.cuda.stream(self._stream):
                 for target, source in zip((ids, bounds), self._host, strict=True):
@@ -189,30 +233,44 @@ class Slot:
 
 
 @lru_cache(maxsize=64)
-def _streams(device: torch.device, lane: int) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Where a lane works and where it copies: always the same, since torch keeps freed memory stream by stream."""
+def _streams(
+    device: torch.device, lane: int
+) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """Where a lane works and where it copies: always the same, since torch keeps freed memory
+    stream by stream.
+    """
     return torch.cuda.Stream(device), torch.cuda.Stream(device)
 
 
 class CardWindows(GramSums):
-    """Sums over windows, on a device: those that count alike travel together, and all add up in one place."""
+    """Sums over windows, on a device: those that count alike travel together, and all add up in one
+    place.
+    """
 
     def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
         self._table, self._sampling = table, sampling
         slot_tokens = SLOT_TOKENS if sampling.is_plain else SLOT_TOKENS // KINDS_AT_ONCE
-        self._lanes = defaultdict[int, Lane](partial(Lane, table.device, lane, slot_tokens))
+        self._lanes = defaultdict[int, Lane](
+            partial(Lane, table.device, lane, slot_tokens)
+        )
         self._gram = BlockGram(table.device, table.width)
 
     def add_layers(self, found: Sequence[Layer]) -> None:
         for layer in found:
-            self._lanes[layer.times].put(layer.ids, layer.bounds, self._taking(layer.times))
+            self._lanes[layer.times].put(
+                layer.ids, layer.bounds, self._taking(layer.times)
+            )
 
     def _taking(self, times: int) -> Take:
         return lambda windows: self.take(windows, times)
 
     def take(self, windows: Windows, times: int = 1) -> None:
         """Sum windows that lie on the device already, each of them as often as is said."""
-        table, words, cosines = self._table.values, self._table.words, self._table.cosines
+        table, words, cosines = (
+            self._table.values,
+            self._table.words,
+            self._table.cosines,
+        )
         most = self._gram.capacity
         for start in range(0, len(windows), most):
             piece = windows[start : start + most]
@@ -242,7 +300,11 @@ class CardCounts:
 
     def add(self, ids: Ids, lengths: Integers) -> None:
         ids, _ = first_tokens(ids, lengths, self._limit)
-        self._lane.put(ids, np.append(np.arange(0, len(ids), COUNTED_PIECE_TOKENS), len(ids)), self._take)
+        self._lane.put(
+            ids,
+            np.append(np.arange(0, len(ids), COUNTED_PIECE_TOKENS), len(ids)),
+            self._take,
+        )
 
     def add_layers(self, found: Sequence[Layer]) -> None:
         for layer in found:  # in which no token stands twice
@@ -266,7 +328,9 @@ class CardCounts:
 
 def weighted_gram(table: Tensor, counts: Integers) -> Integers:
     """Σ n φφᵀ over tokens with counts n, exactly, on the table's device."""
-    return halving(lambda most: _weighted(table, counts, most), WEIGHTED_ROWS, MIN_WEIGHTED_ROWS)
+    return halving(
+        lambda most: _weighted(table, counts, most), WEIGHTED_ROWS, MIN_WEIGHTED_ROWS
+    )
 
 
 def _weighted(table: Tensor, counts: Integers, most: int) -> Integers:
@@ -274,14 +338,20 @@ def _weighted(table: Tensor, counts: Integers, most: int) -> Integers:
     edges = np.linspace(0, width, COLUMN_BLOCKS + 1).astype(int).tolist()
     gram = torch.zeros(width + 1, width + 1, dtype=torch.int64, device=table.device)
     for block in exact_blocks(counts, most):
-        tokens, times = (torch.from_numpy(array).to(table.device) for array in (block.tokens, block.counts))
+        tokens, times = (
+            torch.from_numpy(array).to(table.device)
+            for array in (block.tokens, block.counts)
+        )
         samples = table[tokens].double()
         scaled = samples * times[:, None]
         for left, right in pairwise(edges):
-            gram[:right, left:right] += block.weight * (scaled[:, :right].T @ samples[:, left:right]).long()
+            gram[:right, left:right] += (
+                block.weight * (scaled[:, :right].T @ samples[:, left:right]).long()
+            )
         gram[:width, width] += block.weight * scaled.sum(dim=0).long()
     gram[width, width] = int(counts.sum())
-    pinned = torch.empty(gram.shape, dtype=gram.dtype, pin_memory=gram.is_cuda)  # a card writes to it much faster
+    # a card writes to it much faster
+    pinned = torch.empty(gram.shape, dtype=gram.dtype, pin_memory=gram.is_cuda)
     there: Integers = pinned.copy_(gram.triu() + gram.triu(1).T).numpy()
     return there
 
@@ -293,7 +363,13 @@ def card_accumulators(
     words: WordSketch | None = None,
     cosines: Cosines | None = None,
 ) -> list[Callable[[], CardWindows | CardCounts]]:
-    """Makers of accumulators that share one table on one device and work beside each other there."""
+    """Makers of accumulators that share one table on one device and work beside each other
+    there.
+    """
     shared = CardTable(table, device, words, cosines)
-    kind, lanes = (CardCounts, COUNTING_LANES) if only_counts(sampling, words, cosines) else (CardWindows, LANES)
+    kind, lanes = (
+        (CardCounts, COUNTING_LANES)
+        if only_counts(sampling, words, cosines)
+        else (CardWindows, LANES)
+    )
     return [partial(kind, shared, sampling, lane) for lane in range(lanes)]

@@ -1,8 +1,8 @@
-"""Triton kernels: windows → integer means as two int8 planes, exact products of planes, and the words of windows.
+"""Triton kernels: windows → integer means as two int8 planes, exact products of planes, and the
+words of windows.
 
-A feature x, |x| ≤ 2¹², is 64·high + low with |high| ≤ 64 and −32 ≤ low < 32, so both fit in int8. Planes lie feature by
-feature, windows side by side, as int8 tensor cores want their operands.
-Knows Triton. Knows nothing of corpora, streams or memory.
+A feature x, |x| ≤ 2¹², is 64·high + low with |high| ≤ 64 and −32 ≤ low < 32, so both fit in int8.
+Planes lie feature by feature, windows side by side, as int8 tensor cores want their operands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def mean_planes(
 ) -> None:
     """Gather, sum, round and split. Each program takes some windows and a slice of the columns.
 
-    Programs run slice after slice: a slice of the table stays in the cache while all windows read it.
+    Programs run slice after slice: a slice of the table stays in the cache while all windows read
+    it.
     """
     place = tl.program_id(0)
     window = (place % blocks) * WINDOWS + tl.arange(0, WINDOWS)
@@ -50,7 +51,9 @@ def mean_planes(
         row = token.to(tl.int64) * width
         token = tl.load(ids + start + step + 1, mask=step + 1 < length, other=0)
         taken = (step < length)[:, None] & inside[None, :]
-        sums += tl.load(table + row[:, None] + column[None, :], mask=taken, other=0).to(tl.int32)
+        sums += tl.load(table + row[:, None] + column[None, :], mask=taken, other=0).to(
+            tl.int32
+        )
     count = tl.maximum(length, 1)[:, None]
     # ⌊(2·sum + n) / 2n⌋ of numbers that are not negative, since here division rounds towards zero.
     lifted = (2 * (sums + LIMIT * count) + count) // (2 * count)
@@ -59,7 +62,11 @@ def mean_planes(
     target = planes + column.to(tl.int64)[:, None] * stride + (first + window)[None, :]
     stored = (column < rows)[:, None] & (window < blocks * WINDOWS)[None, :]
     tl.store(target, tl.trans((high - (LIMIT >> 6)).to(tl.int8)), mask=stored)
-    tl.store(target + tl.cast(rows, tl.int64) * stride, tl.trans(low.to(tl.int8)), mask=stored)
+    tl.store(
+        target + tl.cast(rows, tl.int64) * stride,
+        tl.trans(low.to(tl.int8)),
+        mask=stored,
+    )
 
 
 @triton.jit
@@ -75,7 +82,9 @@ def add_products(
     ACROSS: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """total += times · planes · planesᵀ over the tiles that are asked for; int32 holds what one call adds."""
+    """total += times · planes · planesᵀ over the tiles that are asked for; int32 holds what one
+    call adds.
+    """
     place = tl.program_id(0)
     down = tl.load(tiles + 2 * place) * DOWN + tl.arange(0, DOWN)
     across = tl.load(tiles + 2 * place + 1) * ACROSS + tl.arange(0, ACROSS)
@@ -107,7 +116,10 @@ def add_row_sums(
     part = tl.zeros((ROWS,), dtype=tl.int32)
     for start in range(0, used, DEPTH):
         place = planes + row.to(tl.int64)[:, None] * stride + (start + depth)[None, :]
-        part += tl.sum(tl.load(place, mask=(start + depth < used)[None, :], other=0).to(tl.int32), axis=1)
+        part += tl.sum(
+            tl.load(place, mask=(start + depth < used)[None, :], other=0).to(tl.int32),
+            axis=1,
+        )
     tl.store(sums + row, tl.load(sums + row) + part.to(tl.int64) * times)
 
 
@@ -115,7 +127,9 @@ def add_row_sums(
 def is_word_byte(byte: tl.tensor) -> tl.tensor:
     """ASCII's letters and digits, and all bytes of other characters."""
     folded = byte | 32
-    return (byte >= 128) | ((byte >= 48) & (byte < 58)) | ((folded >= 97) & (folded < 123))
+    return (
+        (byte >= 128) | ((byte >= 48) & (byte < 58)) | ((folded >= 97) & (folded < 123))
+    )
 
 
 @triton.jit
@@ -131,13 +145,19 @@ def count_grams(
     SHORTEST: tl.constexpr,
     LONGEST: tl.constexpr,
 ) -> None:
-    """Count the runs of letters that end in the last of `length` bytes, which are packed, the last the lowest."""
+    """Count the runs of letters that end in the last of `length` bytes, which are packed, the last
+    the lowest.
+    """
     for size in tl.static_range(SHORTEST, LONGEST + 1):
         product = (packed & ((1 << 8 * size) - 1)) * first
         product = (product ^ (product >> 32 & LOW_HALF)) * second
         product = product ^ (product >> 32 & LOW_HALF)
         bucket = (product >> 32 & LOW_HALF) * width >> 32
-        tl.atomic_add(counts + row + bucket, (2 * (product & 1) - 1).to(tl.int32), mask=chosen & (length >= size))
+        tl.atomic_add(
+            counts + row + bucket,
+            (2 * (product & 1) - 1).to(tl.int32),
+            mask=chosen & (length >= size),
+        )
 
 
 @triton.jit
@@ -155,23 +175,36 @@ def count_words(
     LONGEST: tl.constexpr,
     TOKENS: tl.constexpr,
 ) -> None:
-    """Count the runs of letters of windows' words. Each program takes some tokens and looks back for what is before."""
+    """Count the runs of letters of windows' words. Each program takes some tokens and looks back
+    for what is before.
+    """
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     here = token < tokens
     owner = tl.load(owners + token, mask=here, other=-1)
     number = tl.load(ids + token, mask=here, other=0)
-    start, stop = tl.load(starts + number, mask=here, other=0), tl.load(starts + number + 1, mask=here, other=0)
+    start, stop = (
+        tl.load(starts + number, mask=here, other=0),
+        tl.load(starts + number + 1, mask=here, other=0),
+    )
     row = owner * width
-    # The letters before, the last the lowest, up to one fewer than the longest run has, and the border before them.
+    # The letters before, the last the lowest, up to one fewer than the longest run has, and the
+    # border before them.
     packed, length = tl.zeros((TOKENS,), tl.int64), tl.zeros((TOKENS,), tl.int64)
     before, at, begin, looking = token, start, start, here
     while tl.max(looking.to(tl.int32), axis=0) > 0:
         back = looking & (at <= begin)
         before = tl.where(back, before - 1, before)
-        looking &= ~back | ((before >= 0) & (tl.load(owners + before, mask=back & (before >= 0), other=-1) == owner))
+        looking &= ~back | (
+            (before >= 0)
+            & (tl.load(owners + before, mask=back & (before >= 0), other=-1) == owner)
+        )
         other = tl.load(ids + before, mask=back & looking, other=0)
-        begin = tl.where(back, tl.load(starts + other, mask=back & looking, other=0), begin)
-        at = tl.where(back, tl.load(starts + other + 1, mask=back & looking, other=0), at)
+        begin = tl.where(
+            back, tl.load(starts + other, mask=back & looking, other=0), begin
+        )
+        at = tl.where(
+            back, tl.load(starts + other + 1, mask=back & looking, other=0), at
+        )
         ready = looking & (at > begin)
         byte = tl.load(letters + at - 1, mask=ready, other=0).to(tl.int64)
         looking &= ~ready | is_word_byte(byte)
@@ -181,7 +214,11 @@ def count_words(
         at -= ready.to(tl.int64)
         looking &= length < LONGEST - 1
     begins = (length > 0) & (length < LONGEST - 1)
-    packed = tl.where(begins, packed | (tl.full((TOKENS,), BORDERS[0], tl.int64) << 8 * length), packed)
+    packed = tl.where(
+        begins,
+        packed | (tl.full((TOKENS,), BORDERS[0], tl.int64) << 8 * length),
+        packed,
+    )
     length += (length > 0).to(tl.int64)
     for place in range(0, tl.max(stop - start, axis=0)):
         inside = start + place < stop
@@ -191,10 +228,34 @@ def count_words(
         packed = tl.where(begins, BORDERS[0], packed)
         length += begins.to(tl.int64)
         ends = inside & ~in_word & (length > 0)
-        packed = tl.where(in_word | ends, packed << 8 | tl.where(in_word, byte, BORDERS[1]), packed)
+        packed = tl.where(
+            in_word | ends, packed << 8 | tl.where(in_word, byte, BORDERS[1]), packed
+        )
         length += (in_word | ends).to(tl.int64)
-        count_grams(counts, row, packed, length, in_word | ends, first, second, width, SHORTEST, LONGEST)
+        count_grams(
+            counts,
+            row,
+            packed,
+            length,
+            in_word | ends,
+            first,
+            second,
+            width,
+            SHORTEST,
+            LONGEST,
+        )
         length = tl.where(ends, 0, length)
     last = tl.load(owners + token + 1, mask=token + 1 < tokens, other=-1) != owner
     chosen = here & last & (length > 0)
-    count_grams(counts, row, packed << 8 | BORDERS[1], length + 1, chosen, first, second, width, SHORTEST, LONGEST)
+    count_grams(
+        counts,
+        row,
+        packed << 8 | BORDERS[1],
+        length + 1,
+        chosen,
+        first,
+        second,
+        width,
+        SHORTEST,
+        LONGEST,
+    )

@@ -1,8 +1,9 @@
-"""The exact sum of products over samples that arrive piece by piece: collected in a block, multiplied when it is full.
+"""The exact sum of products over samples that arrive piece by piece: collected in a block,
+multiplied when it is full.
 
-There are three ways to multiply: float64, int8 by torch, int8 by Triton. The fastest that works is taken. Each adds
-n·X·Xᵀ over the columns of planes to a sum in 64-bit integers. All memory is taken when a method is made.
-Knows torch and planes. Knows nothing of windows, corpora or where samples come from.
+There are three ways to multiply: float64, int8 by torch, int8 by Triton. The fastest that works is
+taken. Each adds n·X·Xᵀ over the columns of planes to a sum in 64-bit integers. All memory is taken
+when a method is made.
 """
 
 from __future__ import annotations
@@ -47,20 +48,28 @@ TRIALS = 3
 
 BLOCK_BYTES = 256 << 20
 FREE_MEMORY_DIVISOR = 8
-"""A block takes at most so small a share of the free memory: others need room too, the sums among them."""
+"""A block takes at most so small a share of the free memory: others need room too, the sums among
+them.
+"""
 MIN_COLUMNS = 1024
 
 _making = Lock()
 
 
 class ProductMethod(Protocol):
-    """A sum of products. Law: gram()'s upper triangle is Σ n x xᵀ over all columns added n times, in integers."""
+    """A sum of products. Law: gram()'s upper triangle is Σ n x xᵀ over all columns added n times,
+    in integers.
+    """
 
     def add(self, planes: Tensor, times: int = 1) -> None:
-        """Add planes of 2R × K, K a multiple of COLUMNS and at most MAX_COLUMNS, as often as is said."""
+        """Add planes of 2R × K, K a multiple of COLUMNS and at most MAX_COLUMNS, as often as is
+        said.
+        """
 
     def gram(self) -> Tensor:
-        """R × R int64 in the machine's memory, of which the upper triangle counts. Waits for the device."""
+        """R × R int64 in the machine's memory, of which the upper triangle counts. Waits for the
+        device.
+        """
 
 
 class Float64:
@@ -69,7 +78,9 @@ class Float64:
     def __init__(self, device: torch.device, rows: int) -> None:
         self._total = torch.zeros(rows, rows, dtype=torch.int64, device=device)
         self._part = torch.empty(rows, rows, dtype=torch.float64, device=device)
-        self._samples = torch.empty(rows, FLOAT_COLUMNS, dtype=torch.float64, device=device)
+        self._samples = torch.empty(
+            rows, FLOAT_COLUMNS, dtype=torch.float64, device=device
+        )
 
     def add(self, planes: Tensor, times: int = 1) -> None:
         rows = len(self._total)
@@ -77,18 +88,24 @@ class Float64:
             piece = planes[:, start : start + FLOAT_COLUMNS]
             samples = self._samples[:, : piece.shape[1]]
             samples.copy_(piece[:rows]).mul_(DIGIT).add_(piece[rows:])
-            self._total.add_(torch.mm(samples, samples.T, out=self._part).long(), alpha=times)
+            self._total.add_(
+                torch.mm(samples, samples.T, out=self._part).long(), alpha=times
+            )
 
     def gram(self) -> Tensor:
         return self._total.cpu()
 
 
 class Int8:
-    """int8 products by torch, band by band of the upper triangle; each band fits in int32 before it is added."""
+    """int8 products by torch, band by band of the upper triangle; each band fits in int32 before it
+    is added.
+    """
 
     def __init__(self, device: torch.device, rows: int) -> None:
         self._total = torch.zeros(2 * rows, 2 * rows, dtype=torch.int64, device=device)
-        self._band = torch.empty(min(BAND, 2 * rows) * 2 * rows, dtype=torch.int32, device=device)
+        self._band = torch.empty(
+            min(BAND, 2 * rows) * 2 * rows, dtype=torch.int32, device=device
+        )
 
     def add(self, planes: Tensor, times: int = 1) -> None:
         size = len(self._total)
@@ -112,22 +129,32 @@ class Kernel:
         self._total = torch.zeros(2 * rows, 2 * rows, dtype=torch.int64, device=device)
         tiles = range(2 * rows // TILE)
         pairs = [(down, across) for down in tiles for across in tiles if down <= across]
-        pairs.sort(key=lambda pair: (pair[0] // GROUP, pair[1], pair[0]))  # neighbours share what lies in the cache
+        # neighbours share what lies in the cache
+        pairs.sort(key=lambda pair: (pair[0] // GROUP, pair[1], pair[0]))
         self._tiles = torch.tensor(pairs, dtype=torch.int32, device=device)
 
     def add(self, planes: Tensor, times: int = 1) -> None:
         from ridgeway.client.sums.gpu.kernels import add_products
 
         sizes = (planes.shape[1], planes.stride(0), len(self._total), times)
-        shape = {"DOWN": TILE, "ACROSS": TILE, "DEPTH": DEPTH, "num_warps": WARPS, "num_stages": STAGES}
-        add_products[(len(self._tiles),)](planes, self._total, self._tiles, *sizes, **shape)
+        shape = {
+            "DOWN": TILE,
+            "ACROSS": TILE,
+            "DEPTH": DEPTH,
+            "num_warps": WARPS,
+            "num_stages": STAGES,
+        }
+        add_products[(len(self._tiles),)](
+            planes, self._total, self._tiles, *sizes, **shape
+        )
 
     def gram(self) -> Tensor:
         return _combined(self._total)
 
 
 def _combined(total: Tensor) -> Tensor:
-    """(64·high + low)(64·high + low)ᵀ out of the products of digits, of which the upper triangle is there.
+    """(64·high + low)(64·high + low)ᵀ out of the products of digits, of which the upper triangle is
+    there.
 
     Band by band, in the machine's memory: the device may have none left.
     """
@@ -151,12 +178,18 @@ def add_row_sums(planes: Tensor, sums: Tensor, times: int) -> None:
         kernel_row_sums(planes, sums, times)
 
 
-METHODS: dict[str, Callable[[torch.device, int], ProductMethod]] = {"float64": Float64, "int8": Int8, "triton": Kernel}
+METHODS: dict[str, Callable[[torch.device, int], ProductMethod]] = {
+    "float64": Float64,
+    "int8": Int8,
+    "triton": Kernel,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class MethodChoice:
-    """The method to use on a device, what each one took for a block in seconds, and why others were passed over."""
+    """The method to use on a device, what each one took for a block in seconds, and why others were
+    passed over.
+    """
 
     name: str
     seconds: dict[str, float]
@@ -165,10 +198,14 @@ class MethodChoice:
 
 @lru_cache(maxsize=64)
 def fastest(device: torch.device, rows: int) -> MethodChoice:
-    """Try all methods on a random block: those that fail, or do not give what float64 gives, are passed over."""
+    """Try all methods on a random block: those that fail, or do not give what float64 gives, are
+    passed over.
+    """
     rolls = torch.Generator(device).manual_seed(1)
     size = (2 * rows, TRIAL_COLUMNS if device.type == "cuda" else COMPARED_COLUMNS)
-    planes = torch.randint(-DIGIT, DIGIT + 1, size, dtype=torch.int8, device=device, generator=rolls)
+    planes = torch.randint(
+        -DIGIT, DIGIT + 1, size, dtype=torch.int8, device=device, generator=rolls
+    )
     samples = joined(planes[:, :COMPARED_COLUMNS], torch.float64)
     exact = torch.triu(samples @ samples.T).long().cpu()
     seconds: dict[str, float] = {}
@@ -176,7 +213,7 @@ def fastest(device: torch.device, rows: int) -> MethodChoice:
     for name in METHODS:
         try:
             seconds[name] = _tried(name, device, planes, exact)
-        except Exception as error:  # whatever one way of multiplying has against this card, another may not
+        except Exception as error:  # another way to multiply may work on this GPU
             passed_over[name] = last_line(error)
             failed = error.with_traceback(None)  # which would hold the caller's sums
             if is_out_of_memory(error):
@@ -184,8 +221,12 @@ def fastest(device: torch.device, rows: int) -> MethodChoice:
     if not seconds:
         if is_out_of_memory(failed):
             raise failed
-        raise DeviceError(f"{device} cannot multiply integers: {'; '.join(passed_over.values())}")
-    return MethodChoice(min(seconds, key=lambda name: seconds[name]), seconds, passed_over)
+        raise DeviceError(
+            f"{device} cannot multiply integers: {'; '.join(passed_over.values())}"
+        )
+    return MethodChoice(
+        min(seconds, key=lambda name: seconds[name]), seconds, passed_over
+    )
 
 
 def _tried(name: str, device: torch.device, planes: Tensor, exact: Tensor) -> float:
@@ -213,9 +254,11 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 class BlockGram:
-    """Σ n φφᵀ over integer samples that count n times, with a constant one behind each, on a device.
+    """Σ n φφᵀ over integer samples that count n times, with a constant one behind each, on a
+    device.
 
-    Memory: a block of at most BLOCK_BYTES, and 64-bit sums of at most (2·width)² numbers, whatever is added.
+    Memory: a block of at most BLOCK_BYTES, and 64-bit sums of at most (2·width)² numbers, whatever
+    is added.
     """
 
     def __init__(self, device: torch.device, width: int) -> None:
@@ -229,7 +272,8 @@ class BlockGram:
         return self._begun().planes.shape[1]
 
     def room(self, samples: int, times: int = 1) -> tuple[Tensor, int]:
-        """Planes with room for a number of samples, at most the capacity, and the column where they are to begin.
+        """Planes with room for a number of samples, at most the capacity, and the column where they
+        are to begin.
 
         times: how often each counts. A block holds samples that count alike.
         """
@@ -263,10 +307,21 @@ class BlockGram:
     def _begun(self) -> Block:
         if self._block is None:
             free = free_bytes(self._device)
-            size = BLOCK_BYTES if free is None else min(BLOCK_BYTES, free // FREE_MEMORY_DIVISOR)
-            most = max(MIN_COLUMNS, min(MAX_COLUMNS, size // (2 * self._rows) // COLUMNS * COLUMNS))
+            size = (
+                BLOCK_BYTES
+                if free is None
+                else min(BLOCK_BYTES, free // FREE_MEMORY_DIVISOR)
+            )
+            most = max(
+                MIN_COLUMNS,
+                min(MAX_COLUMNS, size // (2 * self._rows) // COLUMNS * COLUMNS),
+            )
             with _making:  # the choice of a method is measured, one at a time
-                self._block = halving(lambda columns: Block(self._device, self._rows, columns), most, MIN_COLUMNS)
+                self._block = halving(
+                    lambda columns: Block(self._device, self._rows, columns),
+                    most,
+                    MIN_COLUMNS,
+                )
         return self._block
 
 
@@ -275,7 +330,9 @@ class Block:
 
     def __init__(self, device: torch.device, rows: int, columns: int) -> None:
         self.method: ProductMethod = METHODS[fastest(device, rows).name](device, rows)
-        self.planes = torch.zeros(2 * rows, rounded(columns, COLUMNS), dtype=torch.int8, device=device)
+        self.planes = torch.zeros(
+            2 * rows, rounded(columns, COLUMNS), dtype=torch.int8, device=device
+        )
         self.used, self.times = 0, 1
         self.sums = torch.zeros(2 * rows, dtype=torch.int64, device=device)
 

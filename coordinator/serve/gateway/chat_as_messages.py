@@ -1,9 +1,8 @@
-"""OpenAI's chats in front of experts that speak Anthropic's API: requests, answers and streams turned into each other.
+"""OpenAI's chats in front of experts that speak Anthropic's API: requests, answers and streams
+turned into each other.
 
-Only what means the same in both is passed on. What Anthropic's API has no place for is refused in a sentence; what
-would change nothing, such as `n` of 1, is left out.
-
-Knows both shapes. Knows nothing of connections and of which expert it is.
+Only what means the same in both is passed on. What Anthropic's API has no place for is refused in a
+sentence; what would change nothing, such as `n` of 1, is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +23,16 @@ Json = dict[str, Any]
 
 USUAL_MAX_TOKENS = 4096
 """Anthropic's API wants a number; this one, where neither the client nor experts.toml gives one."""
-HINTS = frozenset(("metadata", "service_tier", "prompt_cache_key", "safety_identifier", "stream_options", "verbosity"))
+HINTS = frozenset(
+    (
+        "metadata",
+        "service_tier",
+        "prompt_cache_key",
+        "safety_identifier",
+        "stream_options",
+        "verbosity",
+    )
+)
 CHANGES_NOTHING: Json = {
     "n": 1,
     "logprobs": False,
@@ -52,13 +60,23 @@ FINISH_REASONS = {
 
 def message_request(fields: Fields) -> Json:
     """A request to /chat/completions as one to /messages."""
-    turned: Json = {"model": fields["model"], "max_tokens": _max_tokens(fields), **_conversation(fields["messages"])}
+    turned: Json = {
+        "model": fields["model"],
+        "max_tokens": _max_tokens(fields),
+        **_conversation(fields["messages"]),
+    }
     for name, value in fields.items():
-        if value is None or name in HINTS or (name in CHANGES_NOTHING and value == CHANGES_NOTHING[name]):
+        if (
+            value is None
+            or name in HINTS
+            or (name in CHANGES_NOTHING and value == CHANGES_NOTHING[name])
+        ):
             continue
         if name in ("model", "messages", "max_tokens", "max_completion_tokens"):
             continue
-        is_warm = name == "temperature" and not (isinstance(value, int | float) and value <= 1)
+        is_warm = name == "temperature" and not (
+            isinstance(value, int | float) and value <= 1
+        )
         if name in ("top_p", "top_k", "stream", "temperature") and not is_warm:
             turned[name] = value
         elif name == "stop":
@@ -66,13 +84,17 @@ def message_request(fields: Fields) -> Json:
         elif name == "user":
             turned["metadata"] = {"user_id": value}
         elif name == "tools":
-            turned["tools"] = [_tool(tool, f"tools.{place}") for place, tool in enumerate(listed(value, name))]
+            turned["tools"] = [
+                _tool(tool, f"tools.{place}")
+                for place, tool in enumerate(listed(value, name))
+            ]
         elif name == "tool_choice":
             turned["tool_choice"] = turned.get("tool_choice", {}) | _tool_choice(value)
         elif name == "parallel_tool_calls":
-            turned["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": not value} | turned.get(
-                "tool_choice", {}
-            )
+            turned["tool_choice"] = {
+                "type": "auto",
+                "disable_parallel_tool_use": not value,
+            } | turned.get("tool_choice", {})
         elif name == "response_format":
             turned["output_config"] = {"format": _format(value)}
         else:
@@ -88,7 +110,9 @@ def _max_tokens(fields: Fields) -> Any:
 
 
 def _conversation(messages: list[Json]) -> Json:
-    """System prompts apart, results of tools in the user's turn, and turns of one role in a row put together."""
+    """System prompts apart, results of tools in the user's turn, and turns of one role in a row put
+    together.
+    """
     system: list[str] = []
     turns: list[Json] = []
     for place, message in enumerate(messages):
@@ -98,7 +122,13 @@ def _conversation(messages: list[Json]) -> Json:
             continue
         if role == "tool":
             content = "\n".join(_texts(message.get("content"), f"{where}.content"))
-            blocks = [{"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": content}]
+            blocks = [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": message.get("tool_call_id"),
+                    "content": content,
+                }
+            ]
         elif role in ("user", "assistant"):
             blocks = list(_blocks(message, where))
         else:
@@ -126,13 +156,23 @@ def _blocks(message: Json, where: str) -> Iterator[Json]:
     if isinstance(content, str) and content:
         yield {"type": "text", "text": content}
     elif isinstance(content, list):
-        yield from (_block(part, f"{where}.content.{place}") for place, part in enumerate(content))
-    for place, call in enumerate(listed(message.get("tool_calls") or [], f"{where}.tool_calls")):
+        yield from (
+            _block(part, f"{where}.content.{place}")
+            for place, part in enumerate(content)
+        )
+    for place, call in enumerate(
+        listed(message.get("tool_calls") or [], f"{where}.tool_calls")
+    ):
         inside = f"{where}.tool_calls.{place}"
         try:
             function = call["function"]
             asked = from_json(function.get("arguments") or "{}")
-            yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": asked}
+            yield {
+                "type": "tool_use",
+                "id": call["id"],
+                "name": function["name"],
+                "input": asked,
+            }
         except (KeyError, TypeError, ValueError, AttributeError):
             words = f"{inside}: give id and function, with arguments that are JSON"
             raise Problem(400, words, code="invalid_value", param=inside) from None
@@ -143,19 +183,28 @@ def _block(part: Json, where: str) -> Json:
         return {"type": "text", "text": part.get("text") or ""}
     if part["type"] == "image_url":
         image = part.get("image_url")
-        return {"type": "image", "source": _source(image.get("url") if isinstance(image, dict) else None, where)}
+        return {
+            "type": "image",
+            "source": _source(
+                image.get("url") if isinstance(image, dict) else None, where
+            ),
+        }
     if part["type"] == "file":
         file = part.get("file")
         data = file.get("file_data") if isinstance(file, dict) else None
         if not isinstance(data, str) or not data.startswith("data:"):
-            raise untranslatable(f"{where}.file", "Anthropic")  # a file that lies with OpenAI
+            raise untranslatable(
+                f"{where}.file", "Anthropic"
+            )  # a file that lies with OpenAI
         return {"type": "document", "source": _source(data, where)}
     raise untranslatable(f"{where}.type", "Anthropic")
 
 
 def _source(url: Any, where: str) -> Json:
     if not isinstance(url, str):
-        raise Problem(400, f"{where}: there is no url", code="invalid_value", param=where)
+        raise Problem(
+            400, f"{where}: there is no url", code="invalid_value", param=where
+        )
     if not url.startswith("data:"):
         return {"type": "url", "url": url}
     head, _, data = url[5:].partition(",")
@@ -166,17 +215,32 @@ def _source(url: Any, where: str) -> Json:
 
 
 def _tool(tool: Any, where: str) -> Json:
-    if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
+    if (
+        not isinstance(tool, dict)
+        or tool.get("type") != "function"
+        or not isinstance(tool.get("function"), dict)
+    ):
         raise untranslatable(f"{where}.type", "Anthropic")
     function = tool["function"]
-    turned = {"name": function.get("name"), "input_schema": function.get("parameters") or {"type": "object"}}
-    return turned | {name: function[name] for name in ("description", "strict") if function.get(name) is not None}
+    turned = {
+        "name": function.get("name"),
+        "input_schema": function.get("parameters") or {"type": "object"},
+    }
+    return turned | {
+        name: function[name]
+        for name in ("description", "strict")
+        if function.get(name) is not None
+    }
 
 
 def _tool_choice(choice: Any) -> Json:
     if isinstance(choice, str) and choice in TOOL_CHOICES:
         return {"type": TOOL_CHOICES[choice]}
-    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("function"), dict):
+    if (
+        isinstance(choice, dict)
+        and choice.get("type") == "function"
+        and isinstance(choice.get("function"), dict)
+    ):
         return {"type": "tool", "name": choice["function"].get("name")}
     raise untranslatable("tool_choice", "Anthropic")
 
@@ -204,9 +268,20 @@ def chat_answer(body: bytes) -> bytes:
             said["content"] = "".join(texts)
         if calls := [_call(block) for block in blocks if block["type"] == "tool_use"]:
             said["tool_calls"] = calls
-        choice = {"index": 0, "message": said, "logprobs": None, "finish_reason": _finish(message["stop_reason"])}
+        choice = {
+            "index": 0,
+            "message": said,
+            "logprobs": None,
+            "finish_reason": _finish(message["stop_reason"]),
+        }
         frame = _chat_frame(message, "chat.completion")
-        return to_json({**frame, "choices": [choice], "usage": _chat_usage(message.get("usage") or {})})
+        return to_json(
+            {
+                **frame,
+                "choices": [choice],
+                "usage": _chat_usage(message.get("usage") or {}),
+            }
+        )
     except (KeyError, TypeError, AttributeError):
         raise ValueError("it is no answer of /messages") from None
 
@@ -221,19 +296,34 @@ def _finish(reason: str | None) -> str:
 
 
 def _chat_frame(message: Json, kind: str) -> Json:
-    return {"id": message["id"], "object": kind, "created": int(time.time()), "model": message.get("model")}
+    return {
+        "id": message["id"],
+        "object": kind,
+        "created": int(time.time()),
+        "model": message.get("model"),
+    }
 
 
 def _chat_usage(usage: Json) -> Json:
     cached = usage.get("cache_read_input_tokens") or 0
-    asked = (usage.get("input_tokens") or 0) + cached + (usage.get("cache_creation_input_tokens") or 0)
+    asked = (
+        (usage.get("input_tokens") or 0)
+        + cached
+        + (usage.get("cache_creation_input_tokens") or 0)
+    )
     answered = usage.get("output_tokens") or 0
-    counts = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+    counts = {
+        "prompt_tokens": asked,
+        "completion_tokens": answered,
+        "total_tokens": asked + answered,
+    }
     return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
 class ChatEvents:
-    """A stream of /messages as one of /chat/completions. with_usage: whether its last event tells the tokens used."""
+    """A stream of /messages as one of /chat/completions. with_usage: whether its last event tells
+    the tokens used.
+    """
 
     def __init__(self, with_usage: bool) -> None:
         self._with_usage = with_usage
@@ -244,7 +334,9 @@ class ChatEvents:
 
     def feed(self, events: bytes) -> bytes:
         try:
-            chunks = [chunk for event in event_data(events) for chunk in self._turned(event)]
+            chunks = [
+                chunk for event in event_data(events) for chunk in self._turned(event)
+            ]
         except (KeyError, TypeError, AttributeError):
             raise BadStream(GARBAGE) from None
         return b"".join(b"data: " + to_json(chunk) + b"\n\n" for chunk in chunks)
@@ -265,20 +357,45 @@ class ChatEvents:
             self._frame = _chat_frame(message, "chat.completion.chunk")
             self._usage = dict(message.get("usage") or {})
             yield self._chunk({"role": "assistant", "content": ""})
-        elif kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
+        elif (
+            kind == "content_block_start"
+            and event["content_block"]["type"] == "tool_use"
+        ):
             block = event["content_block"]
             place = self._calls[event["index"]] = len(self._calls)
             function = {"name": block["name"], "arguments": ""}
             yield self._chunk(
-                {"tool_calls": [{"index": place, "id": block["id"], "type": "function", "function": function}]}
+                {
+                    "tool_calls": [
+                        {
+                            "index": place,
+                            "id": block["id"],
+                            "type": "function",
+                            "function": function,
+                        }
+                    ]
+                }
             )
         elif kind == "content_block_delta" and event["delta"]["type"] == "text_delta":
             yield self._chunk({"content": event["delta"]["text"]})
-        elif kind == "content_block_delta" and event["delta"]["type"] == "input_json_delta":
+        elif (
+            kind == "content_block_delta"
+            and event["delta"]["type"] == "input_json_delta"
+        ):
             function = {"arguments": event["delta"]["partial_json"]}
-            yield self._chunk({"tool_calls": [{"index": self._calls[event["index"]], "function": function}]})
+            yield self._chunk(
+                {
+                    "tool_calls": [
+                        {"index": self._calls[event["index"]], "function": function}
+                    ]
+                }
+            )
         elif kind == "message_delta":
-            self._usage |= {name: value for name, value in (event.get("usage") or {}).items() if value is not None}
+            self._usage |= {
+                name: value
+                for name, value in (event.get("usage") or {}).items()
+                if value is not None
+            }
             yield self._chunk({}, _finish(event["delta"].get("stop_reason")))
         elif kind == "message_stop":
             self._is_ended = True
@@ -286,4 +403,9 @@ class ChatEvents:
     def _chunk(self, delta: Json, reason: str | None = None) -> Json:
         if self._frame is None:
             raise BadStream(GARBAGE)
-        return {**self._frame, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
+        return {
+            **self._frame,
+            "choices": [
+                {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+            ],
+        }

@@ -1,11 +1,10 @@
 """Requests to experts: one session for all, and what their answers mean.
 
-An address gets a request a second time only where the first cannot have been read: the connection could not be made, or
-a kept one turned out to be closed before any byte of an answer. An expert's other addresses are asked while one has
-failed and nothing of an answer has been passed on; after two that gave no answer in time, no third. Redirects are not
-followed, cookies not kept, proxies of the environment not used, and nothing is unpacked.
-
-Knows aiohttp. Knows nothing of routing and clients.
+An address gets a request a second time only where the first cannot have been read: the connection
+could not be made, or a kept one turned out to be closed before any byte of an answer. An expert's
+other addresses are asked while one has failed and nothing of an answer has been passed on; after
+two that gave no answer in time, no third. Redirects are not followed, cookies not kept, proxies of
+the environment not used, and nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -47,13 +46,16 @@ MAX_EXPERT_CONNECTIONS = 8192
 KEEP_ALIVE_S = 15.0
 HEALTH_TIMEOUT_S = 3.0
 MAX_TIMEOUTS = 2
-"""So many addresses are asked one after the other that do not answer in time: it may be the request that takes long."""
+"""So many addresses are asked one after the other that do not answer in time: it may be the request
+that takes long.
+"""
 READ_BUFFER_BYTES = 16 * 1024
 SOCKET_BUFFER_BYTES = 64 * 1024
 """What an expert sends and its client does not read waits there, and not in this process."""
 TOO_LONG_STATUSES = (400, 413, 422)
 TOO_LONG = re.compile(
-    rb"context_length_exceeded|exceed_context_size|string_above_max_length|context (?:length|window|size)"
+    rb"context_length_exceeded|exceed_context_size|string_above_max_length|context"
+    rb" (?:length|window|size)"
     rb"|(?:prompt|input|request) is too long|inputs? tokens|max_model_len",
     re.IGNORECASE,
 )
@@ -65,7 +67,9 @@ FAILURE_BY_STATUS = {
     **dict.fromkeys((408, 504), failures.TIMEOUT),
     **dict.fromkeys((401, 402, 403, 404, 405, 407, 410), failures.REFUSED),
 }
-"""The client cannot have caused a refusal: the gateway makes the address, the model's name and the key."""
+"""The client cannot have caused a refusal: the gateway makes the address, the model's name and the
+key.
+"""
 
 
 @dataclass(slots=True)
@@ -81,7 +85,8 @@ class ExpertRequest:
     """What an expert is asked.
 
     only:    the number of the one address that can answer.
-    goes_on: from a response that the expert keeps; that it does not have it is then the client's mistake.
+    goes_on: from a response that the expert keeps; that it does not have it is then the client's
+             mistake.
     """
 
     endpoint: Endpoint
@@ -124,7 +129,9 @@ class ExpertClient:
         trace.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=MAX_EXPERT_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_small_socket
+                limit=MAX_EXPERT_CONNECTIONS,
+                keepalive_timeout=KEEP_ALIVE_S,
+                socket_factory=_small_socket,
             ),
             read_bufsize=READ_BUFFER_BYTES,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -139,9 +146,11 @@ class ExpertClient:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, link: ExpertLink, request: ExpertRequest, is_last: bool) -> WholeAnswer | StreamAnswer:
-        """An expert's answer: a stream, or a whole one, which may be a mistake of the client's that the expert has
-        found. is_last: as `ExpertLink.begin` has it. Raises ExpertFailure.
+    async def ask(
+        self, link: ExpertLink, request: ExpertRequest, is_last: bool
+    ) -> WholeAnswer | StreamAnswer:
+        """An expert's answer: a stream, or a whole one, which may be a mistake of the client's that
+        the expert has found. is_last: as `ExpertLink.begin` has it. Raises ExpertFailure.
         """
         tried: list[AddressLink] = []
         began, slow = time.monotonic(), 0
@@ -159,7 +168,9 @@ class ExpertClient:
                 if slow >= MAX_TIMEOUTS or len(tried) + 1 == len(link.addresses):
                     raise
                 tried.append(attempt.address)
-                is_last = is_last and time.monotonic() - began < link.expert.connect_timeout
+                is_last = (
+                    is_last and time.monotonic() - began < link.expert.connect_timeout
+                )
 
     async def is_well(self, address: AddressLink, link: ExpertLink) -> bool:
         """Whether an address passes its health check."""
@@ -168,16 +179,22 @@ class ExpertClient:
             async with (
                 asyncio.timeout(HEALTH_TIMEOUT_S),
                 self._session.get(
-                    address.health_url, headers=link.headers(streamed=False), allow_redirects=False
+                    address.health_url,
+                    headers=link.headers(streamed=False),
+                    allow_redirects=False,
                 ) as response,
             ):
                 return response.ok
         except (TimeoutError, aiohttp.ClientError, OSError):
             return False
 
-    async def _traced(self, attempt: Attempt, request: ExpertRequest) -> WholeAnswer | StreamAnswer:
+    async def _traced(
+        self, attempt: Attempt, request: ExpertRequest
+    ) -> WholeAnswer | StreamAnswer:
         """An attempt is a span, up to its whole answer or the first events of its stream."""
-        with self._tracing.span("expert", "client", gen_ai__request__model=attempt.link.expert.model) as span:
+        with self._tracing.span(
+            "expert", "client", gen_ai__request__model=attempt.link.expert.model
+        ) as span:
             span.set_attribute("ridgeway.expert", attempt.link.name)
             span.set_attribute("ridgeway.address", attempt.address.number)
             try:
@@ -189,7 +206,9 @@ class ExpertClient:
             span.set_attribute("ridgeway.outcome", "mistake" if is_mistake else "ok")
             return answer
 
-    async def _ask_address(self, attempt: Attempt, request: ExpertRequest) -> WholeAnswer | StreamAnswer:
+    async def _ask_address(
+        self, attempt: Attempt, request: ExpertRequest
+    ) -> WholeAnswer | StreamAnswer:
         link = attempt.link
         try:
             async with asyncio.timeout(link.expert.timeout):
@@ -203,7 +222,9 @@ class ExpertClient:
             attempt.end("gone", None)  # nothing, if it has failed already
             raise
 
-    async def _post(self, attempt: Attempt, request: ExpertRequest) -> aiohttp.ClientResponse:
+    async def _post(
+        self, attempt: Attempt, request: ExpertRequest
+    ) -> aiohttp.ClientResponse:
         try:
             response = await self._send(attempt, request)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
@@ -219,7 +240,9 @@ class ExpertClient:
         attempt.heard()
         return response
 
-    async def _send(self, attempt: Attempt, request: ExpertRequest) -> aiohttp.ClientResponse:
+    async def _send(
+        self, attempt: Attempt, request: ExpertRequest
+    ) -> aiohttp.ClientResponse:
         """Sent again at most once, and only if the first cannot have been read."""
         assert self._session is not None, "the gateway is used inside its `async with`"
         trail, body = ConnectionTrail(), request.body
@@ -247,8 +270,12 @@ def _small_socket(address: tuple[Any, ...]) -> socket.socket:
     return made
 
 
-async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, _: Any) -> None:
-    if isinstance(context.trace_request_ctx, ConnectionTrail):  # a health check has none
+async def _note_reuse(
+    session: aiohttp.ClientSession, context: SimpleNamespace, _: Any
+) -> None:
+    if isinstance(
+        context.trace_request_ctx, ConnectionTrail
+    ):  # a health check has none
         context.trace_request_ctx.reused = True
 
 
@@ -257,7 +284,8 @@ def _was_never_read(error: aiohttp.ClientError, reused: bool) -> bool:
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return True
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return reused and isinstance(error.message, str)  # otherwise the beginning of an answer had come
+        # otherwise the beginning of an answer had come
+        return reused and isinstance(error.message, str)
     return reused and isinstance(error, aiohttp.ClientOSError)
 
 
@@ -270,13 +298,21 @@ def _failed(response: aiohttp.ClientResponse) -> FailureKind | None:
         return failures.FAILED
     if not (200 <= status < 300 or status >= 400):
         return failures.GARBAGE
-    return failures.GARBAGE if response.headers.get("content-encoding", "identity") != "identity" else None
+    return (
+        failures.GARBAGE
+        if response.headers.get("content-encoding", "identity") != "identity"
+        else None
+    )
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> str | None:
     """The expert's own word, if it is a number of seconds or a date."""
     value = response.headers.get("retry-after", "")
-    return value if 0 < len(value) <= 40 and value.isascii() and value.isprintable() else None
+    return (
+        value
+        if 0 < len(value) <= 40 and value.isascii() and value.isprintable()
+        else None
+    )
 
 
 def _media_type(response: aiohttp.ClientResponse) -> str:
@@ -292,7 +328,11 @@ async def _whole(attempt: Attempt, response: aiohttp.ClientResponse) -> WholeAns
     finally:
         response.close()  # nothing, if it was read to its end
     media_type = _media_type(response)
-    if body is None or not (media_type == JSON or media_type.endswith("+json")) or not _is_an_object(body):
+    if (
+        body is None
+        or not (media_type == JSON or media_type.endswith("+json"))
+        or not _is_an_object(body)
+    ):
         raise attempt.fail(failures.GARBAGE)
     attempt.end("ok" if response.ok else "mistake", True)
     return WholeAnswer(response.status, bytes(body), attempt.address.number)
@@ -313,7 +353,9 @@ async def _read_all(response: aiohttp.ClientResponse) -> bytearray | None:
 
 def _is_an_object(body: bytearray) -> bool:
     if len(body) > MAX_PARSED_BYTES:
-        return body[:1024].lstrip().startswith(b"{") and body[-1024:].rstrip().endswith(b"}")
+        return body[:1024].lstrip().startswith(b"{") and body[-1024:].rstrip().endswith(
+            b"}"
+        )
     if not (body.lstrip().startswith(b"{") and body.rstrip().endswith(b"}")):
         return False
     try:
@@ -328,8 +370,13 @@ async def _begun(attempt: Attempt, response: aiohttp.ClientResponse) -> StreamAn
     try:
         if _media_type(response) != EVENT_STREAM:
             raise BadStream(failures.GARBAGE)
-        framed = "content-length" in response.headers or "transfer-encoding" in response.headers
-        events = EventStream(response.content.readany, attempt.link.expert.silence, framed)
+        framed = (
+            "content-length" in response.headers
+            or "transfer-encoding" in response.headers
+        )
+        events = EventStream(
+            response.content.readany, attempt.link.expert.silence, framed
+        )
         first = await events.next()
     except BadStream as error:
         response.close()

@@ -5,10 +5,9 @@ An address that fails again and again is left alone for a while, then tried once
     up ──5 failures in a row──▶ down ──after 10 s, the next request──▶ trying ──success──▶ up
                                   ▲────────────────failure────────────────┘
 
-So is one that does not pass its health checks, until it passes one. A request goes to the address with the fewest
-requests for its weight, which grows slowly after an outage; a spare is asked only while no other can be.
-
-Knows a clock, and holds the experts' keys and shows them to no one. Knows nothing of connections, routing and clients.
+So is one that does not pass its health checks, until it passes one. A request goes to the address
+with the fewest requests for its weight, which grows slowly after an outage; a spare is asked only
+while no other can be.
 """
 
 from __future__ import annotations
@@ -39,7 +38,9 @@ EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 ANTHROPIC_VERSION = "2023-06-01"
 
-Endpoint = Literal["/chat/completions", "/completions", "/embeddings", "/responses", "/messages"]
+Endpoint = Literal[
+    "/chat/completions", "/completions", "/embeddings", "/responses", "/messages"
+]
 State = Literal["up", "down", "trying"]
 ShownState = State | Literal["refusing", "degraded"]
 OnTurn = Callable[[State, State], None]
@@ -51,11 +52,14 @@ log = logging.getLogger("ridgeway.serve")
 class CircuitBreaker:
     """Whether an expert may be asked now: it hands out tickets and is told how each went.
 
-    Laws: while it is down no request is let through before the pause is over, and then one at a time. What is reported
-    of a ticket from before the state last changed is passed over: it says nothing about now.
+    Laws: while it is down no request is let through before the pause is over, and then one at a
+    time. What is reported of a ticket from before the state last changed is passed over: it says
+    nothing about now.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, on_turn: OnTurn | None = None) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, on_turn: OnTurn | None = None
+    ) -> None:
         self._clock = clock
         self._on_turn = on_turn
         self.state: State = "up"
@@ -64,7 +68,9 @@ class CircuitBreaker:
         self._era = 0
 
     def enter(self) -> int | None:
-        """A ticket for one request, or None if it must not be made. Each ticket is to be settled."""
+        """A ticket for one request, or None if it must not be made. Each ticket is to be
+        settled.
+        """
         if self.is_due():
             self._turn("trying")
             return self._era
@@ -75,12 +81,18 @@ class CircuitBreaker:
         return self.state == "down" and self.wait_s() <= 0
 
     def force(self) -> int:
-        """A ticket although it is down, for a request that nobody else can answer: its success ends the pause."""
+        """A ticket although it is down, for a request that nobody else can answer: its success ends
+        the pause.
+        """
         return self._era
 
     def wait_s(self) -> float:
         """How long it will surely let no request through."""
-        return max(0.0, self._since + PAUSE_S - self._clock()) if self.state == "down" else 0.0
+        return (
+            max(0.0, self._since + PAUSE_S - self._clock())
+            if self.state == "down"
+            else 0.0
+        )
 
     def heard(self, ticket: int) -> None:
         """An answer has begun: enough to end a trial, though not yet to forget earlier failures."""
@@ -124,13 +136,24 @@ class AddressLink:
     """
 
     def __init__(
-        self, shown: str, number: int, address: ExpertAddress, expert: Expert, clock: Callable[[], float]
+        self,
+        shown: str,
+        number: int,
+        address: ExpertAddress,
+        expert: Expert,
+        clock: Callable[[], float],
     ) -> None:
         self.shown = shown
         self.number = number
         self.address = address
-        self.urls = {endpoint: URL(address.url + endpoint) for endpoint in get_args(Endpoint)}
-        self.health_url = URL(address.url).with_path(expert.health) if expert.health is not None else None
+        self.urls = {
+            endpoint: URL(address.url + endpoint) for endpoint in get_args(Endpoint)
+        }
+        self.health_url = (
+            URL(address.url).with_path(expert.health)
+            if expert.health is not None
+            else None
+        )
         self.breaker = CircuitBreaker(clock, self._turned)
         self.running = 0
         self.refusing = False
@@ -144,7 +167,11 @@ class AddressLink:
     def state(self) -> ShownState:
         if not self.is_healthy:
             return "down"
-        return "refusing" if self.refusing and self.breaker.state == "up" else self.breaker.state
+        return (
+            "refusing"
+            if self.refusing and self.breaker.state == "up"
+            else self.breaker.state
+        )
 
     def is_full(self) -> bool:
         return self.running >= self._expert.max_concurrent
@@ -157,21 +184,35 @@ class AddressLink:
         """Its weight; after an outage, what it has of it by now."""
         if self._back is None:
             return self.address.weight
-        grown = (self._clock() - self._back) / self._expert.slow_start if self._expert.slow_start else 1.0
+        grown = (
+            (self._clock() - self._back) / self._expert.slow_start
+            if self._expert.slow_start
+            else 1.0
+        )
         if grown >= 1:
             self._back = None
         return self.address.weight * min(1.0, max(LEAST_SHARE, grown))
 
     def rank(self) -> tuple[bool, bool, float]:
-        """The least is asked next: spares last, one whose trial is due first, then by requests for its weight."""
-        return self.address.spare, not self.breaker.is_due(), (self.running + 1) / self.share()
+        """The least is asked next: spares last, one whose trial is due first, then by requests for
+        its weight.
+        """
+        return (
+            self.address.spare,
+            not self.breaker.is_due(),
+            (self.running + 1) / self.share(),
+        )
 
     def note_check(self, passed: bool) -> None:
         """What a health check found."""
         self._failed_checks = 0 if passed else self._failed_checks + 1
         if self.is_healthy and self._failed_checks >= MAX_FAILED_CHECKS:
             self.is_healthy = False
-            log.error("expert %s fails its health checks, and is left alone until it passes one", self.shown)
+            log.error(
+                "expert %s fails its health checks, and is left alone until it"
+                " passes one",
+                self.shown,
+            )
         elif passed and not self.is_healthy:
             self.is_healthy = True
             self._back = self._clock()
@@ -179,7 +220,11 @@ class AddressLink:
 
     def _turned(self, before: State, after: State) -> None:
         if after == "down" and before == "up":
-            log.error("expert %s failed %d times in a row, and is left alone for a while", self.shown, MAX_FAILURES)
+            log.error(
+                "expert %s failed %d times in a row, and is left alone for a while",
+                self.shown,
+                MAX_FAILURES,
+            )
         elif after == "up":
             self._back = self._clock()
             log.warning("expert %s is up again", self.shown)
@@ -189,16 +234,29 @@ class ExpertLink:
     """An expert in use. Requests take a place at one of its addresses by `begin`."""
 
     def __init__(
-        self, name: str, expert: Expert, key: str | None, metrics: Metrics, clock: Callable[[], float]
+        self,
+        name: str,
+        expert: Expert,
+        key: str | None,
+        metrics: Metrics,
+        clock: Callable[[], float],
     ) -> None:
         self.name = name
         self.shown = in_a_header(name)
         self.expert = expert
-        self.timeout = aiohttp.ClientTimeout(total=None, sock_connect=expert.connect_timeout)
+        self.timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=expert.connect_timeout
+        )
         places = expert.places
         self.addresses = tuple(
-            AddressLink(f"{self.shown} at address {number}" if len(places) > 1 else self.shown, number, *rest)
-            for number, rest in enumerate(((place, expert, clock) for place in places), 1)
+            AddressLink(
+                f"{self.shown} at address {number}" if len(places) > 1 else self.shown,
+                number,
+                *rest,
+            )
+            for number, rest in enumerate(
+                ((place, expert, clock) for place in places), 1
+            )
         )
         self.seconds = metrics.expert_seconds.labels(name)
         self.first_token_seconds = metrics.first_token_seconds.labels(name)
@@ -235,15 +293,25 @@ class ExpertLink:
     def is_for(self, expert: Expert, key: str | None) -> bool:
         return self.expert == expert and self._key == key
 
-    def begin(self, tried: Collection[AddressLink] = (), only: int | None = None, is_last: bool = False) -> Attempt:
+    def begin(
+        self,
+        tried: Collection[AddressLink] = (),
+        only: int | None = None,
+        is_last: bool = False,
+    ) -> Attempt:
         """A place for one request, or an ExpertFailure if there is none.
 
         tried:   the addresses that have failed at this request.
         only:    the number of the one address that can answer it.
-        is_last: no other expert can answer it: of several addresses that are all left alone, the one that has been so
-                 for the longest is asked all the same. It may be back, and the request would be lost.
+        is_last: no other expert can answer it: of several addresses that are all left alone, the
+                 one that has been so for the longest is asked all the same. It may be back, and the
+                 request would be lost.
         """
-        left = [each for each in self.addresses if each not in tried and only in (None, each.number)]
+        left = [
+            each
+            for each in self.addresses
+            if each not in tried and only in (None, each.number)
+        ]
         ready = [each for each in left if each.is_open()]
         free = [each for each in ready if not each.is_full()]
         if free:
@@ -252,7 +320,11 @@ class ExpertLink:
         if ready:
             self.count(failures.FULL.outcome)
             raise ExpertFailure(failures.FULL, self.name, "1")
-        resting = [each for each in left if each.is_healthy and not each.is_full() and each.breaker.state == "down"]
+        resting = [
+            each
+            for each in left
+            if each.is_healthy and not each.is_full() and each.breaker.state == "down"
+        ]
         if is_last and resting and len(self.addresses) > 1:
             address = min(resting, key=lambda each: each.breaker.wait_s())
             return self._attempt(address, address.breaker.force())
@@ -273,7 +345,9 @@ class ExpertLink:
 
 
 class Attempt:
-    """One request to an address, from the place it takes to the place it leaves, once, however it ends."""
+    """One request to an address, from the place it takes to the place it leaves, once, however it
+    ends.
+    """
 
     __slots__ = ("_began", "_ended", "_ticket", "address", "link")
 
@@ -296,14 +370,20 @@ class Attempt:
 
     def fail(self, kind: FailureKind, retry_after: str | None = None) -> ExpertFailure:
         """Ends the attempt; to be raised."""
-        if kind is failures.REFUSED and not self.address.refusing:  # a wrong address, model or key; said once
+        # a wrong address, model or key; said once
+        if kind is failures.REFUSED and not self.address.refusing:
             self.address.refusing = True
-            log.error("expert %s refuses requests; check its address, model and api_key_env", self.address.shown)
+            log.error(
+                "expert %s refuses requests; check its address, model and api_key_env",
+                self.address.shown,
+            )
         self.end(kind.outcome, kind.good)
         return ExpertFailure(kind, self.link.name, retry_after)
 
     def end(self, outcome: str, good: bool | None) -> None:
-        """Counts how it went and tells the breaker; nothing happens if the attempt has ended already."""
+        """Counts how it went and tells the breaker; nothing happens if the attempt has ended
+        already.
+        """
         if self._ended:
             return
         self._ended = True

@@ -1,6 +1,7 @@
-"""What can go wrong between the gateway and an expert, and what the client is told if no other can answer.
+"""What can go wrong between the gateway and an expert, and what the client is told if no other can
+answer.
 
-Knows names of experts and statuses. Sentences hold no address, no key and nothing that the expert said.
+ Sentences hold no address, no key and nothing that the expert said.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ class FailureKind:
     outcome: how it is counted.
     status:  what the client gets if there is no fallback, or it fails too.
     words:   what is said after the expert's name.
-    reason:  why another expert may be asked instead; for a refusal only where the file says so: it hides a mistake.
-    good:    what the breaker is told: whether the expert is there and well; None if that is not known.
+    reason:  why another expert may be asked instead; for a refusal only where the file says so: it
+             hides a mistake.
+    good:    what the breaker is told: whether the expert is there and well; None if that is not
+             known.
     """
 
     outcome: str
@@ -30,22 +33,48 @@ class FailureKind:
     good: bool | None = False
 
 
-FULL = FailureKind("full", 429, "has as many requests as it may have at a time; try again soon", "busy", None)
-BUSY = FailureKind("busy", 429, "has too many requests; try again later", "busy", True)
-UNAVAILABLE = FailureKind("unavailable", 503, "is not available now; try again later", "busy")
-DOWN = FailureKind(
-    "down", 503, "has failed several times and is left alone for some seconds; try again then", "down", None
+FULL = FailureKind(
+    "full",
+    429,
+    "has as many requests as it may have at a time; try again soon",
+    "busy",
+    None,
 )
-UNREACHABLE = FailureKind("unreachable", 503, "cannot be reached now; try again later", "down")
-TIMEOUT = FailureKind("timeout", 504, "did not answer in time; try again, or ask for less", "down")
+BUSY = FailureKind("busy", 429, "has too many requests; try again later", "busy", True)
+UNAVAILABLE = FailureKind(
+    "unavailable", 503, "is not available now; try again later", "busy"
+)
+DOWN = FailureKind(
+    "down",
+    503,
+    "has failed several times and is left alone for some seconds; try again then",
+    "down",
+    None,
+)
+UNREACHABLE = FailureKind(
+    "unreachable", 503, "cannot be reached now; try again later", "down"
+)
+TIMEOUT = FailureKind(
+    "timeout", 504, "did not answer in time; try again, or ask for less", "down"
+)
 FAILED = FailureKind("failed", 502, "failed; try again later", "down")
-GARBAGE = FailureKind("garbage", 502, "gave an answer that cannot be understood; its operator must look at it", "down")
-BROKEN_OFF = FailureKind("broken_off", 502, "broke off in the middle of its answer; try again", "down")
-SILENT = FailureKind("silent", 504, "fell silent in the middle of its answer; try again", "down")
+GARBAGE = FailureKind(
+    "garbage",
+    502,
+    "gave an answer that cannot be understood; its operator must look at it",
+    "down",
+)
+BROKEN_OFF = FailureKind(
+    "broken_off", 502, "broke off in the middle of its answer; try again", "down"
+)
+SILENT = FailureKind(
+    "silent", 504, "fell silent in the middle of its answer; try again", "down"
+)
 REFUSED = FailureKind(
     "refused",
     502,
-    "does not accept the gateway's requests; its operator must check its address, model and key",
+    "does not accept the gateway's requests; its operator must check its address, model"
+    " and key",
     "refused",
     True,
 )
@@ -54,7 +83,9 @@ REFUSED = FailureKind(
 class ExpertFailure(Exception):
     """An expert did not answer as it should."""
 
-    def __init__(self, kind: FailureKind, expert: str, retry_after: str | None = None) -> None:
+    def __init__(
+        self, kind: FailureKind, expert: str, retry_after: str | None = None
+    ) -> None:
         super().__init__(kind.outcome)
         self.kind = kind
         self.expert = expert
@@ -64,12 +95,21 @@ class ExpertFailure(Exception):
     def sentence(self) -> str:
         return f"the expert {self.expert!r} {self.kind.words}"
 
-    def problem(self, headers: Mapping[str, str], before: Sequence[ExpertFailure] = ()) -> Problem:
-        """The error that a client gets; `before`: how the experts failed in whose place this one was asked."""
+    def problem(
+        self, headers: Mapping[str, str], before: Sequence[ExpertFailure] = ()
+    ) -> Problem:
+        """The error that a client gets; `before`: how the experts failed in whose place this one
+        was asked.
+        """
         own = dict(headers)
-        for wait in (self.retry_after, *(each.retry_after for each in reversed(before))):
+        for wait in (
+            self.retry_after,
+            *(each.retry_after for each in reversed(before)),
+        ):
             if wait is not None:
                 own["retry-after"] = wait
                 break
         words = "; and in its place ".join(each.sentence for each in (*before, self))
-        return Problem(self.kind.status, words, code=f"expert_{self.kind.outcome}", headers=own)
+        return Problem(
+            self.kind.status, words, code=f"expert_{self.kind.outcome}", headers=own
+        )

@@ -1,7 +1,8 @@
-"""The gateway: a request is routed and goes to the expert that was chosen, or to the next in its chain of fallbacks.
+"""The gateway: a request is routed and goes to the expert that was chosen, or to the next in its
+chain of fallbacks.
 
-At the end are the endpoints of OpenAI's API that it has, and what they say where no experts are configured. Knows the
-experts and the service. Who is asked is `forwarding_plan`'s to say, how experts are reached `expert_client`'s.
+At the end are the endpoints of OpenAI's API that it has, and what they say where no experts are
+configured.  Who is asked is `forwarding_plan`'s to say, how experts are reached `expert_client`'s.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ from ridgeway.coordinator.serve.gateway.forwarding_plan import (
 )
 from ridgeway.coordinator.serve.gateway.health_checks import check_health
 from ridgeway.coordinator.serve.gateway.response_owners import Owner, ResponseOwners
-from ridgeway.coordinator.serve.gateway.sse import StreamAnswer, StreamRelay, unless_gone
+from ridgeway.coordinator.serve.gateway.sse import (
+    StreamAnswer,
+    StreamRelay,
+    unless_gone,
+)
 from ridgeway.coordinator.serve.gateway.token_usage import (
     BYTES_PER_TOKEN,
     StreamedUsage,
@@ -41,7 +46,11 @@ from ridgeway.coordinator.serve.gateway.token_usage import (
     estimated_usage,
     whole_usage,
 )
-from ridgeway.coordinator.serve.gateway.translation import AskedExpert, asked_expert, mistake_of
+from ridgeway.coordinator.serve.gateway.translation import (
+    AskedExpert,
+    asked_expert,
+    mistake_of,
+)
 from ridgeway.coordinator.serve.request_bodies import (
     AnyGatewayRequest,
     ChatRequest,
@@ -86,10 +95,14 @@ class Gateway:
         clock: Callable[[], float] = time.monotonic,
         shared: Path | None = None,
     ) -> None:
-        """shared: the folder of several workers, who then know of the same responses and conversations."""
+        """shared: the folder of several workers, who then know of the same responses and
+        conversations.
+        """
         self._service = service
         self._clock = clock
-        self.file = experts if isinstance(experts, ExpertsFile) else ExpertsFile(experts)
+        self.file = (
+            experts if isinstance(experts, ExpertsFile) else ExpertsFile(experts)
+        )
         self.file.check(service.current.served.router)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
         self._client = ExpertClient(service.tracing)
@@ -101,7 +114,9 @@ class Gateway:
 
     async def __aenter__(self) -> Gateway:
         await self._client.__aenter__()
-        self._checks = asyncio.create_task(check_health(lambda: self._connected.links.values(), self._client))
+        self._checks = asyncio.create_task(
+            check_health(lambda: self._connected.links.values(), self._client)
+        )
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -114,7 +129,9 @@ class Gateway:
     # What others ask of it
 
     def states(self) -> dict[str, str]:
-        """Each expert, and whether it is up, down, being tried again, or up at some of its addresses alone."""
+        """Each expert, and whether it is up, down, being tried again, or up at some of its
+        addresses alone.
+        """
         return {name: link.state for name, link in self._connected.links.items()}
 
     def choice(self, router: Router, decision: Decision) -> ExpertChoice | None:
@@ -129,33 +146,78 @@ class Gateway:
         quality = chooser.quality.tolist()
         mu = self._connected.experts.mu
         return ExpertWorths(
-            mu=mu, experts=list(chooser.names), costs=costs, domains=list(router.domains), quality=quality
+            mu=mu,
+            experts=list(chooser.names),
+            costs=costs,
+            domains=list(router.domains),
+            quality=quality,
         )
 
     def notes(self) -> list[str]:
-        """What an operator may not have meant: domains and experts that do not go together, or were not measured."""
+        """What an operator may not have meant: domains and experts that do not go together, or were
+        not measured.
+        """
         connected, router = self._connected, self._service.current.served.router
-        domains, names, fallback = router.domains, connected.links, connected.experts.fallback
+        domains, names, fallback = (
+            router.domains,
+            connected.links,
+            connected.experts.fallback,
+        )
         measured = connected.experts.measured(connected.table or router.quality)
         if measured is not None:
-            unscored = [name for name in names if name not in measured.experts and name != fallback]
-            by = f"experts are chosen by their measured quality: {', '.join(measured.experts)}"
-            return [by] + ([f"{', '.join(unscored)}: no scores; asked only by name"] if unscored else [])
-        served = {domain for name, expert in connected.experts.experts.items() for domain in expert.serves(name)}
-        in_chains = {step.expert for each in connected.experts.experts.values() for step in each.fallbacks or ()}
+            unscored = [
+                name
+                for name in names
+                if name not in measured.experts and name != fallback
+            ]
+            by = (
+                "experts are chosen by their measured quality:"
+                f" {', '.join(measured.experts)}"
+            )
+            return [by] + (
+                [f"{', '.join(unscored)}: no scores; asked only by name"]
+                if unscored
+                else []
+            )
+        served = {
+            domain
+            for name, expert in connected.experts.experts.items()
+            for domain in expert.serves(name)
+        }
+        in_chains = {
+            step.expert
+            for each in connected.experts.experts.values()
+            for step in each.fallbacks or ()
+        }
         without = [domain for domain in domains if domain not in served]
         odd = [
             name
             for name, link in names.items()
-            if not set(link.expert.serves(name)) & set(domains) and name != fallback and name not in in_chains
+            if not set(link.expert.serves(name)) & set(domains)
+            and name != fallback
+            and name not in in_chains
         ]
-        notes = [f"{fallback} answers for {', '.join(without)}: no expert of that name"] if without else []
-        return notes + ([f"{', '.join(odd)}: no domain of this release; asked only by name"] if odd else [])
+        notes = (
+            [f"{fallback} answers for {', '.join(without)}: no expert of that name"]
+            if without
+            else []
+        )
+        return notes + (
+            [f"{', '.join(odd)}: no domain of this release; asked only by name"]
+            if odd
+            else []
+        )
 
     def models(self) -> list[str]:
-        """The names that a request may give as its model: auto, then domains with an expert, then other experts."""
+        """The names that a request may give as its model: auto, then domains with an expert, then
+        other experts.
+        """
         names = self._connected.links
-        domains = [domain for domain in self._service.current.served.router.domains if domain in names]
+        domains = [
+            domain
+            for domain in self._service.current.served.router.domains
+            if domain in names
+        ]
         return [AUTO, *domains, *(name for name in names if name not in domains)]
 
     # The file
@@ -167,7 +229,9 @@ class Gateway:
                 return
         except (RidgewayError, OSError) as error:
             words = str(error).replace(str(self.file.path), self.file.path.name)
-            log.error("a new file of experts is refused and the old one goes on: %s", words)
+            log.error(
+                "a new file of experts is refused and the old one goes on: %s", words
+            )
             return
         self._take()
         self._service.current.look_again()
@@ -194,7 +258,9 @@ class Gateway:
 
     # One request
 
-    async def answer(self, request: Request, endpoint: Endpoint, model: type[AnyGatewayRequest]) -> Response:
+    async def answer(
+        self, request: Request, endpoint: Endpoint, model: type[AnyGatewayRequest]
+    ) -> Response:
         try:
             body = await read_gateway_body(request, model)
             return await unless_gone(request.receive, self._answer(body, endpoint))
@@ -212,7 +278,10 @@ class Gateway:
                 is_last = not any("down" in step.on for step, _ in chain)
                 answer = await self._client.ask(link, asking.request, is_last)
                 response = self._passed_on(answer, link, asking, body, headers)
-                failure, reason = None, answer.complaint if isinstance(answer, WholeAnswer) else None
+                failure, reason = (
+                    None,
+                    (answer.complaint if isinstance(answer, WholeAnswer) else None),
+                )
             except ExpertFailure as error:
                 response, failure, reason = None, error, error.kind.reason
             found = following(chain, reason, body, endpoint)
@@ -221,7 +290,10 @@ class Gateway:
                 place, asking = found
                 link, chain = chain[place][1], chain[place + 1 :]
             elif failure is not None:
-                raise failure.problem(headers, [each.failure for each in tried if each.failure is not None])
+                raise failure.problem(
+                    headers,
+                    [each.failure for each in tried if each.failure is not None],
+                )
             elif response is not None:
                 if plan.seat is not None:
                     key, seat = plan.seat
@@ -237,10 +309,19 @@ class Gateway:
         headers: Mapping[str, str],
     ) -> Response:
         """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
-        current_request().told |= {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
-        if asking.endpoint == "/responses" and (isinstance(answer, StreamAnswer) or answer.status < 400):
+        current_request().told |= {
+            "expert": link.shown,
+            "reason": headers["x-ridgeway-reason"],
+        }
+        if asking.endpoint == "/responses" and (
+            isinstance(answer, StreamAnswer) or answer.status < 400
+        ):
             began, address = answer.beginning
-            self._owners.note_answer(began, Owner(link.name, address, current_request().key), body.goes_on_from)
+            self._owners.note_answer(
+                began,
+                Owner(link.name, address, current_request().key),
+                body.goes_on_from,
+            )
         if isinstance(answer, StreamAnswer):
             watch, note = StreamedUsage(), self._noting(len(asking.request.body))
             return StreamRelay(
@@ -253,29 +334,44 @@ class Gateway:
             )
         if answer.status < 400:
             guess = len(answer.body) // BYTES_PER_TOKEN
-            self._noting(len(asking.request.body))(link, whole_usage(answer.body), guess)
+            self._noting(len(asking.request.body))(
+                link, whole_usage(answer.body), guess
+            )
         if asking.translation.answer is None:
             return Response(answer.body, answer.status, headers, JSON)
         if answer.status >= 400:
-            return mistake_of(answer.status, answer.body).response(f"/v1{asking.endpoint}", headers)
+            return mistake_of(answer.status, answer.body).response(
+                f"/v1{asking.endpoint}", headers
+            )
         try:
-            return Response(asking.translation.answer(answer.body), answer.status, headers, JSON)
+            return Response(
+                asking.translation.answer(answer.body), answer.status, headers, JSON
+            )
         except ValueError:
             raise ExpertFailure(GARBAGE, link.name) from None
 
-    def _noting(self, asked: int) -> Callable[[ExpertLink, TokenUsage | None, int], None]:
+    def _noting(
+        self, asked: int
+    ) -> Callable[[ExpertLink, TokenUsage | None, int], None]:
         """Counts what an answer of an expert used and cost, for the key that asks now.
 
-        What is noted is what the answer says, and a guess at its tokens; a key's budget is charged for one of them.
+        What is noted is what the answer says, and a guess at its tokens; a key's budget is charged
+        for one of them.
         asked: the bytes of the request.
         """
-        key, account, metrics = current_request().key, current_request().account, self._service.metrics
+        key, account, metrics = (
+            current_request().key,
+            current_request().account,
+            self._service.metrics,
+        )
 
         def note(link: ExpertLink, usage: TokenUsage | None, answered: int) -> None:
             if account is not None:
                 used = usage or estimated_usage(asked, answered)
                 account.spend(sum(used), used.cost(link.expert))
-            metrics.cost.labels(key, link.name).inc((usage or TokenUsage()).cost(link.expert))
+            metrics.cost.labels(key, link.name).inc(
+                (usage or TokenUsage()).cost(link.expert)
+            )
             for kind, tokens in usage._asdict().items() if usage is not None else ():
                 metrics.tokens.labels(key, link.name, kind).inc(tokens)
 
@@ -288,38 +384,60 @@ def gateway_api(service: RoutingService, gateway: Gateway | None) -> APIRouter:
         errors = {**ERRORS, **EXPERT_ERRORS}
         api.post(
             f"/v1{endpoint}",
-            responses={**(as_anthropics(errors) if endpoint == "/messages" else errors), **EXPERT_ANSWER},
+            responses={
+                **(as_anthropics(errors) if endpoint == "/messages" else errors),
+                **EXPERT_ANSWER,
+            },
             openapi_extra=described(model),
             response_class=Response,
         )(_handler(gateway, endpoint, model))
 
     def cards() -> list[ModelCard]:
         created = int(service.current.served.since)
-        return [ModelCard(id=name, created=created) for name in (gateway.models() if gateway else [])]
+        return [
+            ModelCard(id=name, created=created)
+            for name in (gateway.models() if gateway else [])
+        ]
 
-    @api.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS}, response_class=Response)
+    @api.get(
+        "/v1/models",
+        responses={200: {"model": ModelList}, **ERRORS},
+        response_class=Response,
+    )
     async def models() -> Response:
         """The names that a request can give as its model."""
         return json_answer(ModelList(data=cards()))
 
-    @api.get("/v1/models/{name:path}", responses={200: {"model": ModelCard}, 404: EXPERT_ERRORS[404], **ERRORS})
+    @api.get(
+        "/v1/models/{name:path}",
+        responses={200: {"model": ModelCard}, 404: EXPERT_ERRORS[404], **ERRORS},
+    )
     async def one_model(name: str) -> ModelCard:
         """One of those names."""
         for card in cards():
             if card.id == name:
                 return card
-        raise Problem(404, "there is no model of this name", code="model_not_found", param="model")
+        raise Problem(
+            404, "there is no model of this name", code="model_not_found", param="model"
+        )
 
     return api
 
 
-def _handler(gateway: Gateway | None, endpoint: Endpoint, model: type[AnyGatewayRequest]) -> Handler:
+def _handler(
+    gateway: Gateway | None, endpoint: Endpoint, model: type[AnyGatewayRequest]
+) -> Handler:
     async def passed_on(request: Request) -> Response:
         if gateway is None:
-            words = "no experts are configured here; start `ridgeway serve` with --experts to pass requests on to them"
+            words = (
+                "no experts are configured here; start `ridgeway serve` with --experts"
+                " to pass requests on to them"
+            )
             raise Problem(404, words, code="no_experts")
         return await gateway.answer(request, endpoint, model)
 
     passed_on.__name__ = endpoint.strip("/").replace("/", "_")
-    passed_on.__doc__ = f"{model.__doc__} It goes to an expert, and the expert's answer comes back."
+    passed_on.__doc__ = (
+        f"{model.__doc__} It goes to an expert, and the expert's answer comes back."
+    )
     return passed_on

@@ -1,8 +1,8 @@
-"""Anthropic's API in front of experts that speak OpenAI's: requests, answers and streams turned into each other.
+"""Anthropic's API in front of experts that speak OpenAI's: requests, answers and streams turned
+into each other.
 
-What OpenAI's API has no place for is refused in a sentence, never left out in silence; hints about caches are left out.
-
-Knows both shapes. Knows nothing of connections and of which expert it is.
+What OpenAI's API has no place for is refused in a sentence, never left out in silence; hints about
+caches are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ STOP_REASONS = {
 
 
 def untranslatable(where: str, api: str) -> Problem:
-    words = f"{where}: the expert speaks {api}'s API, which has nothing like this; leave it out, or name another expert"
+    words = (
+        f"{where}: the expert speaks {api}'s API, which has nothing like this; leave it"
+        " out, or name another expert"
+    )
     return Problem(400, words, param=where, code="not_translatable")
 
 
@@ -50,11 +53,18 @@ def chat_request(fields: Fields) -> Json:
         elif name == "stop_sequences":
             chat["stop"] = value
         elif name == "tools":
-            chat["tools"] = [_tool(tool, f"tools.{place}") for place, tool in enumerate(listed(value, name))]
+            chat["tools"] = [
+                _tool(tool, f"tools.{place}")
+                for place, tool in enumerate(listed(value, name))
+            ]
         elif name == "tool_choice":
             chat |= _tool_choice(_object(value, name))
         elif name == "metadata":
-            chat |= {"user": value["user_id"]} if isinstance(value, dict) and value.get("user_id") else {}
+            chat |= (
+                {"user": value["user_id"]}
+                if isinstance(value, dict) and value.get("user_id")
+                else {}
+            )
         elif name == "output_config":
             chat |= _output(_object(value, name))
         elif name != "thinking" or _object(value, name).get("type") != "disabled":
@@ -83,12 +93,24 @@ def _assistant(blocks: list[Json], where: str) -> Json:
         if block["type"] == "text":
             texts.append(block.get("text") or "")
         elif block["type"] == "tool_use":
-            function = {"name": block.get("name"), "arguments": to_json(block.get("input") or {}).decode()}
-            calls.append({"id": block.get("id"), "type": "function", "function": function})
-        elif block["type"] not in ("thinking", "redacted_thinking"):  # of use to the model that thought it alone
+            function = {
+                "name": block.get("name"),
+                "arguments": to_json(block.get("input") or {}).decode(),
+            }
+            calls.append(
+                {"id": block.get("id"), "type": "function", "function": function}
+            )
+        elif block["type"] not in (
+            "thinking",
+            "redacted_thinking",
+        ):  # of use to the model that thought it alone
             raise untranslatable(f"{where}.{place}.type", "OpenAI")
     message: Json = {"role": "assistant", "content": "".join(texts) or None}
-    return {**message, "tool_calls": calls} if calls else {**message, "content": "".join(texts)}
+    return (
+        {**message, "tool_calls": calls}
+        if calls
+        else {**message, "content": "".join(texts)}
+    )
 
 
 def _user(blocks: list[Json], where: str) -> Iterator[Json]:
@@ -98,7 +120,11 @@ def _user(blocks: list[Json], where: str) -> Iterator[Json]:
         inside = f"{where}.{place}"
         if block["type"] == "tool_result":
             content = _plain(block.get("content") or "", f"{inside}.content")
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
+            yield {
+                "role": "tool",
+                "tool_call_id": block.get("tool_use_id"),
+                "content": content,
+            }
         else:
             parts.append(_part(block, inside))
     if parts:
@@ -119,7 +145,10 @@ def _part(block: Json, where: str) -> Json:
         return {"type": "text", "text": str(source.get("data") or "")}
     if source.get("type") != "base64":
         raise untranslatable(f"{where}.source.type", "OpenAI")
-    return {"type": "file", "file": {"filename": block.get("title") or "document.pdf", "file_data": data}}
+    return {
+        "type": "file",
+        "file": {"filename": block.get("title") or "document.pdf", "file_data": data},
+    }
 
 
 def _plain(content: Any, where: str) -> str:
@@ -135,8 +164,15 @@ def _plain(content: Any, where: str) -> str:
 def _tool(tool: Any, where: str) -> Json:
     if not isinstance(tool, dict) or tool.get("type", "custom") != "custom":
         raise untranslatable(f"{where}.type", "OpenAI")
-    function = {"name": tool.get("name"), "parameters": tool.get("input_schema") or {"type": "object"}}
-    function |= {name: tool[name] for name in ("description", "strict") if tool.get(name) is not None}
+    function = {
+        "name": tool.get("name"),
+        "parameters": tool.get("input_schema") or {"type": "object"},
+    }
+    function |= {
+        name: tool[name]
+        for name in ("description", "strict")
+        if tool.get(name) is not None
+    }
     return {"type": "function", "function": function}
 
 
@@ -147,13 +183,26 @@ def _tool_choice(choice: Json) -> Json:
     elif kind in TOOL_CHOICES:
         chosen = TOOL_CHOICES[kind]
     else:
-        raise Problem(400, "tool_choice.type: give auto, any, tool or none", code="invalid_value", param="tool_choice")
-    return {"tool_choice": chosen} | ({"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {})
+        raise Problem(
+            400,
+            "tool_choice.type: give auto, any, tool or none",
+            code="invalid_value",
+            param="tool_choice",
+        )
+    return {"tool_choice": chosen} | (
+        {"parallel_tool_calls": False}
+        if choice.get("disable_parallel_tool_use")
+        else {}
+    )
 
 
 def _output(config: Json) -> Json:
     form = config.get("format")
-    if set(config) - {"format"} or not isinstance(form, dict) or form.get("type") != "json_schema":
+    if (
+        set(config) - {"format"}
+        or not isinstance(form, dict)
+        or form.get("type") != "json_schema"
+    ):
         raise untranslatable("output_config", "OpenAI")
     schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -161,7 +210,9 @@ def _output(config: Json) -> Json:
 
 def _object(value: Any, where: str) -> Json:
     if not isinstance(value, dict):
-        raise Problem(400, f"{where}: give an object", code="invalid_value", param=where)
+        raise Problem(
+            400, f"{where}: give an object", code="invalid_value", param=where
+        )
     return value
 
 
@@ -185,9 +236,26 @@ def message_answer(body: bytes) -> bytes:
         for call in message.get("tool_calls") or ():
             function = call["function"]
             asked = from_json(function.get("arguments") or "{}")
-            content.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": asked})
-        reason = "refusal" if message.get("refusal") else _stop_reason(choice.get("finish_reason"))
-        return to_json({**_frame(chat, content), "stop_reason": reason, "usage": _usage(chat.get("usage"))})
+            content.append(
+                {
+                    "type": "tool_use",
+                    "id": call["id"],
+                    "name": function["name"],
+                    "input": asked,
+                }
+            )
+        reason = (
+            "refusal"
+            if message.get("refusal")
+            else _stop_reason(choice.get("finish_reason"))
+        )
+        return to_json(
+            {
+                **_frame(chat, content),
+                "stop_reason": reason,
+                "usage": _usage(chat.get("usage")),
+            }
+        )
     except (KeyError, IndexError, TypeError, AttributeError):
         raise ValueError("it is no answer of /chat/completions") from None
 
@@ -213,7 +281,10 @@ def _usage(usage: Json | None) -> Json:
     usage = usage or {}
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     asked = usage.get("prompt_tokens") or 0
-    counts = {"input_tokens": max(0, asked - cached), "output_tokens": usage.get("completion_tokens") or 0}
+    counts = {
+        "input_tokens": max(0, asked - cached),
+        "output_tokens": usage.get("completion_tokens") or 0,
+    }
     return counts | ({"cache_read_input_tokens": cached} if cached else {})
 
 
@@ -230,7 +301,11 @@ class MessageEvents:
 
     def feed(self, events: bytes) -> bytes:
         try:
-            return b"".join(named_event(event) for chunk in event_data(events) for event in self._turned(chunk))
+            return b"".join(
+                named_event(event)
+                for chunk in event_data(events)
+                for event in self._turned(chunk)
+            )
         except (KeyError, TypeError, AttributeError, IndexError):
             raise BadStream(GARBAGE) from None
 
@@ -239,14 +314,19 @@ class MessageEvents:
             raise BadStream(GARBAGE)
         delta = {"stop_reason": _stop_reason(self._reason), "stop_sequence": None}
         last = {"type": "message_delta", "delta": delta, "usage": _usage(self._usage)}
-        return b"".join(map(named_event, (*self._close(), last, {"type": "message_stop"})))
+        return b"".join(
+            map(named_event, (*self._close(), last, {"type": "message_stop"}))
+        )
 
     def _turned(self, chunk: Json) -> Iterator[Json]:
         if chunk.get("error"):
             raise BadStream(GARBAGE)
         if not self._begun:
             self._begun = True
-            yield {"type": "message_start", "message": {**_frame(chunk, []), "usage": _usage(None)}}
+            yield {
+                "type": "message_start",
+                "message": {**_frame(chunk, []), "usage": _usage(None)},
+            }
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
@@ -261,7 +341,14 @@ class MessageEvents:
     def _call(self, call: Json) -> Iterator[Json]:
         function, place = call.get("function") or {}, call.get("index") or 0
         if place not in self._calls:
-            yield from self._start({"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}})
+            yield from self._start(
+                {
+                    "type": "tool_use",
+                    "id": call["id"],
+                    "name": function["name"],
+                    "input": {},
+                }
+            )
             self._calls[place] = self._blocks - 1
         if written := function.get("arguments"):
             yield self._delta({"type": "input_json_delta", "partial_json": written})
@@ -269,11 +356,19 @@ class MessageEvents:
     def _start(self, block: Json) -> Iterator[Json]:
         yield from self._close()
         self._open = block
-        yield {"type": "content_block_start", "index": self._blocks, "content_block": block}
+        yield {
+            "type": "content_block_start",
+            "index": self._blocks,
+            "content_block": block,
+        }
         self._blocks += 1
 
     def _delta(self, delta: Json) -> Json:
-        return {"type": "content_block_delta", "index": self._blocks - 1, "delta": delta}
+        return {
+            "type": "content_block_delta",
+            "index": self._blocks - 1,
+            "delta": delta,
+        }
 
     def _close(self) -> Iterator[Json]:
         if self._open is not None:

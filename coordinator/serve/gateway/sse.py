@@ -1,12 +1,12 @@
-"""A stream of server-sent events on its way from an expert to a client, in whole events, each sent when it is there.
+"""A stream of server-sent events on its way from an expert to a client, in whole events, each sent
+when it is there.
 
-A piece is passed the moment it arrives unless it ends in the middle of an event; then that end waits for its rest, so
-that an error can be put behind what a client has already got. Nothing is parsed, unless the client speaks another API
-than the expert. The next piece is read when the last one was taken, so a slow client slows its expert down and nothing
-heaps up. If the client goes, or takes nothing for a minute, the expert's connection is closed; if the expert fails, the
-client gets an error as its last event.
-
-Knows bytes and ASGI. Knows nothing of routing.
+A piece is passed the moment it arrives unless it ends in the middle of an event; then that end
+waits for its rest, so that an error can be put behind what a client has already got. Nothing is
+parsed, unless the client speaks another API than the expert. The next piece is read when the last
+one was taken, so a slow client slows its expert down and nothing heaps up. If the client goes, or
+takes nothing for a minute, the expert's connection is closed; if the expert fails, the client gets
+an error as its last event.
 """
 
 from __future__ import annotations
@@ -24,19 +24,44 @@ from starlette.types import Receive, Scope, Send
 from ridgeway.common.http.held_bytes import let_go
 from ridgeway.common.http.http_errors import ClientGone, Problem
 from ridgeway.coordinator.serve.gateway.expert_link import Attempt
-from ridgeway.coordinator.serve.gateway.failures import BROKEN_OFF, GARBAGE, SILENT, ExpertFailure, FailureKind
+from ridgeway.coordinator.serve.gateway.failures import (
+    BROKEN_OFF,
+    GARBAGE,
+    SILENT,
+    ExpertFailure,
+    FailureKind,
+)
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 CLIENT_TIMEOUT_S = 60.0
-"""A client that takes nothing for this long is as good as gone: it must not hold a place at the expert."""
-LINE_STARTS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\n", b"\r", b"\xef\xbb\xbf")
+"""A client that takes nothing for this long is as good as gone: it must not hold a place at the
+expert.
+"""
+LINE_STARTS = (
+    b"data:",
+    b"event:",
+    b":",
+    b"id:",
+    b"retry:",
+    b"\n",
+    b"\r",
+    b"\xef\xbb\xbf",
+)
 """How a line of such a stream can begin. The last is a byte order mark."""
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 DONE = b"[DONE]"
-LAST_EVENTS = (b"event: message_stop", b"event: response.completed", b"event: response.incomplete")
+LAST_EVENTS = (
+    b"event: message_stop",
+    b"event: response.completed",
+    b"event: response.incomplete",
+)
 """The names of the events that end a stream, where its last word is not [DONE]."""
 
-STOPPING = Problem(503, "the service is stopping, and the answer is not whole; ask again", code="stopping")
+STOPPING = Problem(
+    503,
+    "the service is stopping, and the answer is not whole; ask again",
+    code="stopping",
+)
 
 Result = TypeVar("Result")
 
@@ -51,12 +76,15 @@ class EventStream:
     """The events of one answer.
 
     silence_s: no piece for as many seconds, and the stream has failed.
-    framed:    whether HTTP itself says where the answer ends; if not, only its last word can say so.
+    framed:    whether HTTP itself says where the answer ends; if not, only its last word can say
+               so.
     """
 
     __slots__ = ("_framed", "_held", "_last", "_read", "_silence_s")
 
-    def __init__(self, read: Callable[[], Awaitable[bytes]], silence_s: float, framed: bool) -> None:
+    def __init__(
+        self, read: Callable[[], Awaitable[bytes]], silence_s: float, framed: bool
+    ) -> None:
         self._read = read
         self._silence_s = silence_s
         self._framed = framed
@@ -90,10 +118,14 @@ class EventStream:
         if not self._held and piece.endswith(EVENT_ENDS):
             return piece
         piece = self._held + piece
-        may_begin = piece.startswith(LINE_STARTS) or any(start.startswith(piece) for start in LINE_STARTS)
+        may_begin = piece.startswith(LINE_STARTS) or any(
+            start.startswith(piece) for start in LINE_STARTS
+        )
         if len(piece) > MAX_EVENT_BYTES or not may_begin:
             raise BadStream(GARBAGE)
-        cut = max(piece.rfind(end) + len(end) if end in piece else 0 for end in EVENT_ENDS)
+        cut = max(
+            piece.rfind(end) + len(end) if end in piece else 0 for end in EVENT_ENDS
+        )
         self._held = piece[cut:]
         return piece[:cut]
 
@@ -103,7 +135,9 @@ class EventStream:
             self._last = rest
         if not self._last:
             raise BadStream(GARBAGE)
-        is_ended = DONE in self._last[-64:] or any(name in self._last for name in LAST_EVENTS)
+        is_ended = DONE in self._last[-64:] or any(
+            name in self._last for name in LAST_EVENTS
+        )
         if not self._framed and not is_ended:
             raise BadStream(BROKEN_OFF)
         return rest
@@ -113,7 +147,8 @@ class EventStream:
 class StreamAnswer:
     """A stream whose first events are there. Its owner reads it to its end or closes it.
 
-    close_connection: does nothing if the answer was read to its end; then the connection is kept for the next.
+    close_connection: does nothing if the answer was read to its end; then the connection is kept
+                      for the next.
     """
 
     attempt: Attempt
@@ -159,7 +194,8 @@ def named_event(data: Mapping[str, Any]) -> bytes:
 class StreamRelay(Response):
     """The answer to a request for a stream.
 
-    on_events: sees what the expert sent, before it is passed on. on_end: is called once, however it ends.
+    on_events: sees what the expert sent, before it is passed on. on_end: is called once, however it
+               ends.
     """
 
     def __init__(
@@ -172,7 +208,9 @@ class StreamRelay(Response):
         on_end: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(None, 200, {**headers, "x-accel-buffering": "no"})
-        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+        self.raw_headers = [
+            pair for pair in self.raw_headers if pair[0] != b"content-length"
+        ]
         self.raw_headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
         self._answer = answer
         self._streams = streams
@@ -197,12 +235,16 @@ class StreamRelay(Response):
             self._answer.attempt.end("gone", None)  # nothing, if it has ended already
 
     async def _pass_on(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        )
         try:
             failure = await self._relay(send)
             if failure is not None:
                 await _send(send, failure.problem({}).event(self._path))
-        except asyncio.CancelledError:  # the service stops, and has waited long enough; or the client has gone
+        except (
+            asyncio.CancelledError
+        ):  # the service stops, and has waited long enough; or the client has gone
             await _send(send, STOPPING.event(self._path))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             raise
@@ -215,7 +257,9 @@ class StreamRelay(Response):
             while events:
                 if self._on_events is not None:
                     self._on_events(events)
-                await _send(send, events if translator is None else translator.feed(events))
+                await _send(
+                    send, events if translator is None else translator.feed(events)
+                )
                 events = await self._answer.events.next()
             if translator is not None:
                 await _send(send, translator.finish())
@@ -235,7 +279,9 @@ async def _send(send: Send, body: bytes) -> None:
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """What the work returns; if the client goes first, the work is cancelled and ClientGone is raised."""
+    """What the work returns; if the client goes first, the work is cancelled and ClientGone is
+    raised.
+    """
     doing = asyncio.create_task(work)
     watching = asyncio.create_task(_departure(receive))
     try:

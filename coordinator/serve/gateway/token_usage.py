@@ -1,6 +1,7 @@
-"""The tokens that an answer says it used, whole or streamed, in each of the APIs; and what they cost.
+"""The tokens that an answer says it used, whole or streamed, in each of the APIs; and what they
+cost.
 
-Knows where answers say it. Keeps nothing else of them.
+ Keeps nothing else of them.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ class TokenUsage(NamedTuple):
     answer: int = 0
 
     def cost(self, expert: Expert) -> float:
-        """In the unit of experts.toml: by the tokens where it has prices for them, else that of one answer."""
+        """In the unit of experts.toml: by the tokens where it has prices for them, else that of one
+        answer.
+        """
         if expert.prompt_price is None and expert.answer_price is None:
             return expert.cost
-        prices = (expert.prompt_price or 0.0) * self.prompt + (expert.answer_price or 0.0) * self.answer
+        prices = (expert.prompt_price or 0.0) * self.prompt + (
+            expert.answer_price or 0.0
+        ) * self.answer
         return prices / TOKENS_PER_PRICE
 
 
@@ -44,7 +49,9 @@ def whole_usage(body: bytes) -> TokenUsage | None:
     is_long = len(body) > MAX_READ_BYTES
     try:
         if is_long:
-            rest = body[body.rindex(MARK) + len(MARK) :][:MAX_READ_BYTES].lstrip(b": \t\r\n")
+            rest = body[body.rindex(MARK) + len(MARK) :][:MAX_READ_BYTES].lstrip(
+                b": \t\r\n"
+            )
             told = {"usage": from_json(rest, allow_partial=True)}
         else:
             told = from_json(body)
@@ -72,12 +79,18 @@ class StreamedUsage:
 
 
 class WithoutUsage:
-    """Takes out the event that says what was used and nothing else, where the client has not asked for it."""
+    """Takes out the event that says what was used and nothing else, where the client has not asked
+    for it.
+    """
 
     def feed(self, events: bytes) -> bytes:
         if MARK not in events:
             return events
-        return b"".join(line for line in events.splitlines(keepends=True) if not _says_usage_alone(line))
+        return b"".join(
+            line
+            for line in events.splitlines(keepends=True)
+            if not _says_usage_alone(line)
+        )
 
     def finish(self) -> bytes:
         return b""

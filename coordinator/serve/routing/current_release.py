@@ -1,7 +1,4 @@
-"""The release in use, and the next one taking its place while requests go on.
-
-Knows releases. Knows nothing of HTTP.
-"""
+"""The release in use, and the next one taking its place while requests go on."""
 
 from __future__ import annotations
 
@@ -14,7 +11,14 @@ from typing import Any
 
 from ridgeway.common.base.errors import ReleaseError, RidgewayError
 from ridgeway.common.base.files import stamp_if_there
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, Release, load_manifest, load_release
+from ridgeway.common.routing.release import (
+    MANIFEST,
+    ROUTER,
+    TOKENIZER,
+    Release,
+    load_manifest,
+    load_release,
+)
 from ridgeway.common.routing.router import Router, router_of
 
 log = logging.getLogger("ridgeway.serve")
@@ -28,7 +32,8 @@ class ServedRelease:
 
     since:        when it was taken, in seconds since 1970.
     runs_a_model: whether deciding runs a model, which keeps all cores busy by itself.
-    is_quick:     whether a short prompt is decided in less time than it takes to hand it to another thread.
+    is_quick:     whether a short prompt is decided in less time than it takes to hand it to another
+                  thread.
     """
 
     release: Release
@@ -40,9 +45,12 @@ class ServedRelease:
     is_quick: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "id", str(self.router.release))  # what every request reads is worked out once
+        # what every request reads is worked out once
+        object.__setattr__(self, "id", str(self.router.release))
         object.__setattr__(self, "runs_a_model", self.router.compiled.runs_a_model)
-        object.__setattr__(self, "is_quick", self.router.make_fast() and not self.runs_a_model)
+        object.__setattr__(
+            self, "is_quick", self.router.make_fast() and not self.runs_a_model
+        )
 
     @property
     def number(self) -> int:
@@ -58,25 +66,34 @@ class ServedRelease:
             "since": self.since,
             "domains": manifest["domains"],
             "masses": manifest["masses"],
-            "manifest": {name: value for name, value in manifest.items() if name != "signature"},
+            "manifest": {
+                name: value for name, value in manifest.items() if name != "signature"
+            },
         }
 
 
 def find_release(path: Path) -> Path:
-    """The folder of the release: the path itself, or the newest of a coordinator's folder or of its releases."""
+    """The folder of the release: the path itself, or the newest of a coordinator's folder or of its
+    releases.
+    """
     for place in (path, path / LATEST, path / LATEST.name):
         if (place / MANIFEST).is_file():
             return place
     if not path.is_dir():
-        raise ReleaseError(f"there is no folder {path}; name that of a release, or a coordinator's")
-    raise ReleaseError(f"{path} holds no release: neither {MANIFEST} nor {LATEST} is there")
+        raise ReleaseError(
+            f"there is no folder {path}; name that of a release, or a coordinator's"
+        )
+    raise ReleaseError(
+        f"{path} holds no release: neither {MANIFEST} nor {LATEST} is there"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSource:
     """Where releases come from, and what is asked of them.
 
-    key:          the public key that must have signed the first one; without one, whoever signed it is trusted.
+    key:          the public key that must have signed the first one; without one, whoever signed it
+                  is trusted.
     model, device: of a contextual encoder.
     check:        raises if a release cannot be used here, for a reason of its own.
     changes:      of the confidence that releases come with: threshold, fallback.
@@ -91,17 +108,24 @@ class ReleaseSource:
 
     def stamp(self) -> list[object]:
         """What changes when the release does."""
-        return [stamp_if_there(self.folder / name) for name in (MANIFEST, ROUTER, TOKENIZER)]
+        return [
+            stamp_if_there(self.folder / name) for name in (MANIFEST, ROUTER, TOKENIZER)
+        ]
 
     def open(self, signer: str | None = None) -> ServedRelease:
         """Read and verify the release that is there now, and route a first prompt with it.
 
-        signer: the newest key that is known of those who sign; an earlier one, also `key`, counts no more.
+        signer: the newest key that is known of those who sign; an earlier one, also `key`, counts
+                no more.
         """
         folder = self.folder.resolve()
-        release = load_release(folder, key=signer or self.key, model=self.model, device=self.device)
+        release = load_release(
+            folder, key=signer or self.key, model=self.model, device=self.device
+        )
         if self.changes:
-            release = replace(release, confidence=replace(release.confidence, **self.changes))
+            release = replace(
+                release, confidence=replace(release.confidence, **self.changes)
+            )
         router = router_of(release)
         if self.check is not None:
             self.check(router)
@@ -112,15 +136,18 @@ class ReleaseSource:
 def _without_path(words: str, folder: Path) -> str:
     """What is wrong with a release, without saying where on this machine it lies."""
     for path in (str(folder.resolve()), str(folder.absolute())):
-        words = words.replace(f"the release in {path}", "the new release").replace(f"{path}/", "")
+        words = words.replace(f"the release in {path}", "the new release").replace(
+            f"{path}/", ""
+        )
     return words
 
 
 class CurrentRelease:
-    """The release in use. `refresh` takes a new one if there is one and it is good; a bad one is refused.
+    """The release in use. `refresh` takes a new one if there is one and it is good; a bad one is
+    refused.
 
-    It does not go back: neither to a lower number, nor to a release that it left, nor to a key
-    that was handed over. This is kept in memory: a new process begins with the release that is there.
+    It does not go back: neither to a lower number, nor to a release that it left, nor to a key that
+    was handed over. This is kept in memory: a new process begins with the release that is there.
     """
 
     def __init__(self, source: ReleaseSource) -> None:
@@ -145,7 +172,8 @@ class CurrentRelease:
         before = (self.served.id, self.refused)
         try:
             manifest = load_manifest(self._source.folder.resolve(), key=self._signer)
-            self._signer = str(manifest["signature"]["key"])  # newer, even if the release is refused
+            # newer, even if the release is refused
+            self._signer = str(manifest["signature"]["key"])
             taken = self._source.open(self._signer)
             self._check_order(taken)
         except OSError:
@@ -161,13 +189,17 @@ class CurrentRelease:
         return before != (self.served.id, self.refused)
 
     def _check_order(self, taken: ServedRelease) -> None:
-        """Raise if a release is older than the one in use. Releases that no federation made have no number."""
+        """Raise if a release is older than the one in use. Releases that no federation made have no
+        number.
+        """
         if taken.number < self.served.number:
             raise ReleaseError(
-                f"it is number {taken.number}, and number {self.served.number} is in use; "
-                "`coordinator rollback` publishes an earlier router under a higher number"
+                f"it is number {taken.number}, and number {self.served.number} is in"
+                " use; `coordinator rollback` publishes an earlier router under a"
+                " higher number"
             )
         if taken.id in (*self._older, self.served.release.manifest.get("parent")):
             raise ReleaseError(
-                "it is an earlier state of the one in use, or was replaced before; publish it under a higher number"
+                "it is an earlier state of the one in use, or was replaced before;"
+                " publish it under a higher number"
             )

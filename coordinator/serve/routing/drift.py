@@ -1,6 +1,6 @@
 """How far today's prompts are from the text that the router was built on, and when that is too far.
 
-The sign is the share of recent prompts of low confidence. Knows confidences. Holds no prompt.
+The sign is the share of recent prompts of low confidence.  Holds no prompt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class DriftSettings:
     """When prompts count as drifted.
 
     low:   a confidence below this is low.
-    share: the alarm is raised above this share of prompts of low confidence; None: as fits the release.
+    share: the alarm is raised above this share of prompts of low confidence; None: as fits the
+           release.
     """
 
     low: float = 0.5
@@ -34,20 +35,30 @@ class DriftSettings:
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0 < self.share <= 1:
-            raise InputError(f"--drift-share is a share between 0 and 1, not {self.share:g}")
+            raise InputError(
+                f"--drift-share is a share between 0 and 1, not {self.share:g}"
+            )
 
     def share_alarm(self, served: ServedRelease | None) -> float:
-        """What was asked for, else a quarter, or more where the release itself is less certain than that."""
+        """What was asked for, else a quarter, or more where the release itself is less certain than
+        that.
+        """
         if self.share is not None:
             return self.share
-        expected = expected_share(served.release.manifest, self.low) if served is not None else 0.0
+        expected = (
+            expected_share(served.release.manifest, self.low)
+            if served is not None
+            else 0.0
+        )
         return min(max(MIN_SHARE_ALARM, expected + SHARE_ALARM_MARGIN), 0.95)
 
 
 def expected_share(manifest: Mapping[str, Any], low: float) -> float:
-    """The most prompts of low confidence that held-out accuracy explains, if confidence means what it says.
+    """The most prompts of low confidence that held-out accuracy explains, if confidence means what
+    it says.
 
-    A decision of confidence c is wrong in 1 − c of cases, so those below `low` are at most errors / (1 − low).
+    A decision of confidence c is wrong in 1 − c of cases, so those below `low` are at most errors /
+    (1 − low).
     """
     figures = manifest.get("evaluation")
     if not figures or not manifest["confidence"].get("calibrated"):
@@ -84,5 +95,7 @@ class DriftMonitor:
             "low_confidence_share": share,
             "low_below": self._settings.low,
             "share_alarm": limit,
-            "alarm": prompts >= MIN_PROMPTS_FOR_ALARM and share is not None and share > limit,
+            "alarm": (
+                prompts >= MIN_PROMPTS_FOR_ALARM and share is not None and share > limit
+            ),
         }

@@ -1,7 +1,7 @@
 """The routing API: where a prompt should go and why, the release in use, and how the service is.
 
-Five endpoints for applications and operators, and two for the page; and a shorter way to those that are called most.
-Knows HTTP; decisions are made by the service.
+Five endpoints for applications and operators, and two for the page; and a shorter way to those that
+are called most.
 """
 
 from __future__ import annotations
@@ -23,9 +23,17 @@ from ridgeway.common.http.http_errors import Problem, problem_of
 from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.router import Decision, Explanation, Router, origin
 from ridgeway.coordinator.serve.conversations import evidence_to_leave, leaning
-from ridgeway.coordinator.serve.request_bodies import RouteRequest, WantedDecisions, described, read_body
+from ridgeway.coordinator.serve.request_bodies import (
+    RouteRequest,
+    WantedDecisions,
+    described,
+    read_body,
+)
 from ridgeway.coordinator.serve.routing.current_release import ServedRelease
-from ridgeway.coordinator.serve.routing.routing_service import RoutingService, TooManyTokens
+from ridgeway.coordinator.serve.routing.routing_service import (
+    RoutingService,
+    TooManyTokens,
+)
 from ridgeway.coordinator.serve.schemas import (
     ERRORS,
     ErrorReply,
@@ -47,17 +55,25 @@ MAX_EXPLAINED_CHARACTERS = 100_000
 class Shortcut:
     """Answers POST requests to some paths itself and leaves everything else to the application.
 
-    FastAPI's way to a handler takes longer than routing decides a short prompt. The handlers are the very ones that
-    the framework has and describes; what they raise is answered alike.
+    FastAPI's way to a handler takes longer than routing decides a short prompt. The handlers are
+    the very ones that the framework has and describes; what they raise is answered alike.
     """
 
     def __init__(self, app: ASGIApp, *apis: APIRouter) -> None:
         self.app = app
-        routes = [route for api in apis for route in api.routes if isinstance(route, APIRoute)]
-        self._handlers: dict[str, Handler] = {each.path: each.endpoint for each in routes if each.methods == {"POST"}}
+        routes = [
+            route for api in apis for route in api.routes if isinstance(route, APIRoute)
+        ]
+        self._handlers: dict[str, Handler] = {
+            each.path: each.endpoint for each in routes if each.methods == {"POST"}
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self._handlers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        handler = (
+            self._handlers.get(scope["path"])
+            if scope["type"] == "http" and scope["method"] == "POST"
+            else None
+        )
         if handler is None:
             await self.app(scope, receive, send)
             return
@@ -90,7 +106,10 @@ def routing_api(
 
     def with_expert(router: Router, decision: Decision) -> dict[str, Any]:
         found = decision.to_json()
-        if expert_of is not None and (choice := expert_of(router, decision)) is not None:
+        if (
+            expert_of is not None
+            and (choice := expert_of(router, decision)) is not None
+        ):
             found |= choice.to_json()
         return found
 
@@ -102,15 +121,22 @@ def routing_api(
     )
     async def route(request: Request) -> Response:
         """Where a prompt, many prompts, or a conversation should go."""
-        wanted = (await read_body(request, RouteRequest)).wanted()  # the body is not held any longer
+        # the body is not held any longer
+        wanted = (await read_body(request, RouteRequest)).wanted()
         if wanted.explain:
             return await _explained(service, wanted, with_expert)
         if wanted.prompts is None:
-            (turns, left_out) = wanted.texts[0]
+            turns, left_out = wanted.texts[0]
             served, decision = await service.decide(turns)
-            told = with_expert(served.router, decision) | origin(served.router) | _cut(left_out)
+            told = (
+                with_expert(served.router, decision)
+                | origin(served.router)
+                | _cut(left_out)
+            )
             if wanted.after is not None:
-                told |= await asyncio.to_thread(_staying, served.router, decision, wanted.after)
+                told |= await asyncio.to_thread(
+                    _staying, served.router, decision, wanted.after
+                )
             return json_answer(told)
         served, decisions = await service.decide_many(wanted.prompts)
         decided = [
@@ -130,12 +156,19 @@ def routing_api(
         response_class=Response,
     )
     async def compare(request: Request) -> Response:
-        """The same as /v1/route with an explanation, by the release that `--compare` names; it is counted nowhere."""
+        """The same as /v1/route with an explanation, by the release that `--compare` names; it is
+        counted nowhere.
+        """
         if service.compared is None:
-            words = "there is no second release here; start `ridgeway serve` with --compare to have one"
+            words = (
+                "there is no second release here; start `ridgeway serve` with --compare"
+                " to have one"
+            )
             raise Problem(404, words, code="no_comparison")
         wanted = (await read_body(request, RouteRequest)).wanted()
-        return await _explained(service, wanted, lambda _, decision: decision.to_json(), service.compared)
+        return await _explained(
+            service, wanted, lambda _, decision: decision.to_json(), service.compared
+        )
 
     _add_state(api, service, experts, worths)
     return api
@@ -151,16 +184,27 @@ def _add_state(
 
     @api.get("/v1/releases/current", responses=ERRORS)
     async def current() -> ReleaseCard:
-        """The release in use: its manifest, who signed it, and why a newer one was refused, if one was."""
-        return ReleaseCard(**service.current.served.card(), refused=service.current.refused)
+        """The release in use: its manifest, who signed it, and why a newer one was refused, if one
+        was.
+        """
+        return ReleaseCard(
+            **service.current.served.card(), refused=service.current.refused
+        )
 
     @api.get("/v1/activity", include_in_schema=False)
     async def activity() -> Response:
         """What the page shows: the last minutes, and drift."""
         served = service.current.served
         compared = service.compared.id if service.compared else None
-        standing = {"release": served.id, "compared": compared, "refused": service.current.refused}
-        recent = {"activity": service.activity.to_json(), "drift": service.drift.to_json(served)}
+        standing = {
+            "release": served.id,
+            "compared": compared,
+            "refused": service.current.refused,
+        }
+        recent = {
+            "activity": service.activity.to_json(),
+            "drift": service.drift.to_json(served),
+        }
         return json_answer({**standing, **recent, "experts": experts()})
 
     @api.get("/v1/worths", include_in_schema=False)
@@ -181,7 +225,12 @@ def _add_state(
         states = experts() if request.scope.get(HAS_KEY, True) else {}
         return Readiness(ready=True, release=service.current.served.id, experts=states)
 
-    @api.get("/metrics", tags=["operating"], response_class=PlainTextResponse, responses=ERRORS)
+    @api.get(
+        "/metrics",
+        tags=["operating"],
+        response_class=PlainTextResponse,
+        responses=ERRORS,
+    )
     async def metrics() -> Response:
         """Everything that is counted, for Prometheus."""
         return Response(service.exposition(), media_type=EXPOSITION)
@@ -194,7 +243,11 @@ def _cut(left_out: int) -> dict[str, int]:
 
 def _staying(router: Router, decision: Decision, after: str | None) -> dict[str, Any]:
     """Whether a chat stays with its domain, if one was named."""
-    return {} if after is None else evidence_to_leave(decision, after, leaning(router)).to_json()
+    return (
+        {}
+        if after is None
+        else evidence_to_leave(decision, after, leaning(router)).to_json()
+    )
 
 
 async def _explained(
@@ -205,8 +258,13 @@ async def _explained(
 ) -> Response:
     """Put together beside the event loop, since every token is in it."""
     texts = [turns for turns, _ in wanted.texts]
-    if sum(len(turn.text) for turns in texts for turn in turns) > MAX_EXPLAINED_CHARACTERS:
-        words = f"only texts of up to {MAX_EXPLAINED_CHARACTERS:,} characters are explained"
+    if (
+        sum(len(turn.text) for turns in texts for turn in turns)
+        > MAX_EXPLAINED_CHARACTERS
+    ):
+        words = (
+            f"only texts of up to {MAX_EXPLAINED_CHARACTERS:,} characters are explained"
+        )
         raise Problem(400, words, code="too_long_to_explain")
 
     def write(router: Router, explanations: list[Explanation]) -> bytes:
@@ -217,7 +275,11 @@ async def _explained(
             | _staying(router, each.decision, wanted.after)
             for each, (_, left_out) in zip(explanations, wanted.texts, strict=True)
         ]
-        whole = decided[0] | origin(router) if wanted.prompts is None else {**origin(router), "decisions": decided}
+        whole = (
+            decided[0] | origin(router)
+            if wanted.prompts is None
+            else {**origin(router), "decisions": decided}
+        )
         return to_json(whole)
 
     try:

@@ -1,12 +1,11 @@
 """What all endpoints share: the release in use, the batches of prompts, and what is counted.
 
-With a compiled tokenizer, a short prompt or chat is decided at once: handing it to another thread would take longer.
-Without, there are micro-batches: prompts that come while others are being routed wait, and are routed together next.
-Tokenising is then most of the work and lets other threads run meanwhile, so it is done beside the event loop; many
-short prompts in one go cost little more than one. Chats, long texts, batches and explanations have threads of their own
-each, and none waits behind another. A batch is routed in pieces, and waits its turn for each beside other batches.
-
-Knows asyncio, and how a decision is made and recorded. Knows nothing of requests and answers.
+With a compiled tokenizer, a short prompt or chat is decided at once: handing it to another thread
+would take longer. Without, there are micro-batches: prompts that come while others are being routed
+wait, and are routed together next. Tokenising is then most of the work and lets other threads run
+meanwhile, so it is done beside the event loop; many short prompts in one go cost little more than
+one. Chats, long texts, batches and explanations have threads of their own each, and none waits
+behind another. A batch is routed in pieces, and waits its turn for each beside other batches.
 """
 
 from __future__ import annotations
@@ -26,7 +25,11 @@ from ridgeway.common.http.file_watch import WATCH_S, Look, watching
 from ridgeway.common.http.workers import PeerMetrics
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.router import Decision, Explanation, Router
-from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
+from ridgeway.coordinator.serve.routing.current_release import (
+    CurrentRelease,
+    ReleaseSource,
+    ServedRelease,
+)
 from ridgeway.coordinator.serve.routing.drift import DriftMonitor, DriftSettings
 from ridgeway.coordinator.serve.telemetry import Activity, Metrics
 from ridgeway.coordinator.serve.tracing import NO_TRACING, Tracing
@@ -50,7 +53,9 @@ Result = TypeVar("Result")
 
 
 class MicroBatcher:
-    """Routes with the release that is in use when a batch begins, and returns it with the decisions."""
+    """Routes with the release that is in use when a batch begins, and returns it with the
+    decisions.
+    """
 
     def __init__(self, current: Callable[[], ServedRelease]) -> None:
         self._current = current
@@ -60,14 +65,17 @@ class MicroBatcher:
         self._chats = ThreadPoolExecutor(cores(), "route-chat")
         self._long = ThreadPoolExecutor(cores(), "route-long")
         self._batches = ThreadPoolExecutor(cores(), "route-batch")
-        self._explaining = ThreadPoolExecutor(1, "explain")  # what each token adds takes much memory
+        # what each token adds takes much memory
+        self._explaining = ThreadPoolExecutor(1, "explain")
 
     async def route(self, text: str) -> tuple[ServedRelease, Decision]:
         """Where one prompt should go."""
         if len(text) <= MAX_QUICK_CHARACTERS and (served := self._current()).is_quick:
             return served, served.router.route(text)
         if len(text) > MAX_BATCHED_CHARACTERS:
-            return await self._beside(self._long, lambda served: served.router.route(text))
+            return await self._beside(
+                self._long, lambda served: served.router.route(text)
+            )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[tuple[ServedRelease, Decision]] = loop.create_future()
         self._waiting.append((text, future))
@@ -76,7 +84,9 @@ class MicroBatcher:
             loop.call_soon(self._begin)  # those that come in the same moment go along
         return await future
 
-    async def route_turns(self, turns: Sequence[Turn]) -> tuple[ServedRelease, Decision]:
+    async def route_turns(
+        self, turns: Sequence[Turn]
+    ) -> tuple[ServedRelease, Decision]:
         """Where a conversation should go."""
         if len(turns) == 1:
             return await self.route(turns[0].text)
@@ -86,7 +96,9 @@ class MicroBatcher:
         pool = self._chats if size <= MAX_BATCHED_CHARACTERS else self._long
         return await self._beside(pool, lambda served: served.router.route_turns(turns))
 
-    async def route_many(self, prompts: Sequence[str]) -> tuple[ServedRelease, list[Decision]]:
+    async def route_many(
+        self, prompts: Sequence[str]
+    ) -> tuple[ServedRelease, list[Decision]]:
         """Where each of many prompts should go: as many pieces at a time as there are cores."""
         served = self._current()
         pieces = _pieces(prompts)
@@ -102,36 +114,68 @@ class MicroBatcher:
         return served, [decision for part in decided for decision in part]
 
     async def explain(
-        self, work: Callable[[ServedRelease], Result], served: ServedRelease | None = None
+        self,
+        work: Callable[[ServedRelease], Result],
+        served: ServedRelease | None = None,
     ) -> tuple[ServedRelease, Result]:
-        """What is made of explanations, one request at a time; by a release other than that in use, if one is given."""
+        """What is made of explanations, one request at a time; by a release other than that in use,
+        if one is given.
+        """
         return await self._beside(self._explaining, work, served)
 
     async def _beside(
-        self, pool: ThreadPoolExecutor, work: Callable[[ServedRelease], Result], served: ServedRelease | None = None
+        self,
+        pool: ThreadPoolExecutor,
+        work: Callable[[ServedRelease], Result],
+        served: ServedRelease | None = None,
     ) -> tuple[ServedRelease, Result]:
         served = served or self._current()
         return served, await self._run(pool, partial(work, served), served)
 
-    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], Result], served: ServedRelease) -> Result:
+    async def _run(
+        self,
+        pool: ThreadPoolExecutor,
+        work: Callable[[], Result],
+        served: ServedRelease,
+    ) -> Result:
         """A model keeps all cores busy by itself, so with one everything is done in one thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._short if served.runs_a_model else pool, work)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._short if served.runs_a_model else pool, work
+        )
 
     def _begin(self) -> None:
         batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-        self._short.submit(self._work, batch, self._current(), asyncio.get_running_loop())
+        self._short.submit(
+            self._work, batch, self._current(), asyncio.get_running_loop()
+        )
 
-    def _work(self, batch: list[Waiting], served: ServedRelease, loop: asyncio.AbstractEventLoop) -> None:
+    def _work(
+        self,
+        batch: list[Waiting],
+        served: ServedRelease,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         """In a thread of its own; the results go back to the loop in one call."""
         results: list[Decision] | Exception
         try:
             results = served.router.route_many([text for text, _ in batch])
-        except BaseException as error:  # also what a library in another language raises when it gives up
-            results = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
+        except (
+            BaseException
+        ) as error:  # also what a library in another language raises when it gives up
+            results = (
+                error
+                if isinstance(error, Exception)
+                else RuntimeError(type(error).__name__)
+            )
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._finish, batch, served, results)
 
-    def _finish(self, batch: list[Waiting], served: ServedRelease, results: list[Decision] | Exception) -> None:
+    def _finish(
+        self,
+        batch: list[Waiting],
+        served: ServedRelease,
+        results: list[Decision] | Exception,
+    ) -> None:
         if self._waiting:
             self._begin()
         else:
@@ -145,7 +189,13 @@ class MicroBatcher:
                 future.set_result((served, results[place]))
 
     def close(self) -> None:
-        for pool in (self._short, self._chats, self._long, self._batches, self._explaining):
+        for pool in (
+            self._short,
+            self._chats,
+            self._long,
+            self._batches,
+            self._explaining,
+        ):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -154,7 +204,10 @@ def _pieces(prompts: Sequence[str]) -> list[list[str]]:
     pieces: list[list[str]] = [[]]
     size = 0
     for prompt in prompts:
-        if pieces[-1] and (size + len(prompt) > MAX_PIECE_CHARACTERS or len(pieces[-1]) == MAX_PIECE_PROMPTS):
+        if pieces[-1] and (
+            size + len(prompt) > MAX_PIECE_CHARACTERS
+            or len(pieces[-1]) == MAX_PIECE_PROMPTS
+        ):
             pieces.append([])
             size = 0
         pieces[-1].append(prompt)
@@ -171,7 +224,9 @@ class TooManyTokens(Exception):
 
 
 class RoutingService:
-    """One router being served. `watchers` are called every `watch_s` seconds, in a thread; never if that is 0."""
+    """One router being served. `watchers` are called every `watch_s` seconds, in a thread; never if
+    that is 0.
+    """
 
     def __init__(
         self,
@@ -205,7 +260,9 @@ class RoutingService:
         self.drift.observe(served, [decision.confidence])
         return served, decision
 
-    async def decide_many(self, prompts: Sequence[str]) -> tuple[ServedRelease, list[Decision]]:
+    async def decide_many(
+        self, prompts: Sequence[str]
+    ) -> tuple[ServedRelease, list[Decision]]:
         began = time.perf_counter()
         served, decisions = await self.batcher.route_many(prompts)
         self._count(decisions, time.perf_counter() - began)
@@ -218,15 +275,21 @@ class RoutingService:
         write: Callable[[Router, list[Explanation]], Result],
         compared: ServedRelease | None = None,
     ) -> Result:
-        """What `write` makes of the explanations, which are not held any longer. Raises TooManyTokens.
+        """What `write` makes of the explanations, which are not held any longer. Raises
+        TooManyTokens.
 
-        compared: the release that explains in place of the one in use; what it decides is not counted.
+        compared: the release that explains in place of the one in use; what it decides is not
+                  counted.
         """
         began = time.perf_counter()
 
         def explained(served: ServedRelease) -> tuple[list[Decision], Result]:
             router = served.router
-            tokens = sum(len(router.tokenizer.encode(turn.text)) for turns in texts for turn in turns)
+            tokens = sum(
+                len(router.tokenizer.encode(turn.text))
+                for turns in texts
+                for turn in turns
+            )
             if tokens * len(router.domains) > MAX_EXPLAINED_PARTS:
                 raise TooManyTokens(tokens, MAX_EXPLAINED_PARTS // len(router.domains))
             found = [router.explain_turns(turns) for turns in texts]
@@ -234,7 +297,8 @@ class RoutingService:
 
         _, (decisions, written) = await self.batcher.explain(explained, compared)
         if compared is None:
-            self._count(decisions, time.perf_counter() - began)  # a person is looking: that tells nothing of drift
+            # a person is looking: that tells nothing of drift
+            self._count(decisions, time.perf_counter() - began)
         return written
 
     def _count(self, decisions: Sequence[Decision], seconds: float) -> None:
@@ -281,9 +345,15 @@ class RoutingService:
             return
         if self.current.refused is not None:
             self.metrics.refused_releases.inc()
-            log.error("a new release is refused and the old one goes on: %s", self.current.refused)
+            log.error(
+                "a new release is refused and the old one goes on: %s",
+                self.current.refused,
+            )
         elif self.current.served is before:
-            log.warning("the release that was refused has gone; release %s goes on", before.id[:12])
+            log.warning(
+                "the release that was refused has gone; release %s goes on",
+                before.id[:12],
+            )
         else:
             self._note_release()
             log.warning("release %s is in use now", self.current.served.id[:12])

@@ -1,1 +1,3 @@
-"""Serving under load, from other processes on loopback: the routing API beside a bare echo, the gateway beside none."""
+"""Serving under load, from other processes on loopback: the routing API beside a bare echo, the
+gateway beside none.
+"""

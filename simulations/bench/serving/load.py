@@ -1,7 +1,7 @@
-"""Servers in processes of their own on loopback, and load on them: short requests made by wrk, and streams of events.
+"""Servers in processes of their own on loopback, and load on them: short requests made by wrk, and
+streams of events.
 
-wrk is a program in C that takes little of the machine itself. Knows processes, wrk's scripts and what they print,
-aiohttp and server-sent events. Knows nothing of what is served.
+wrk is a program in C that takes little of the machine itself.
 """
 
 from __future__ import annotations
@@ -64,18 +64,31 @@ class Server:
 def stand_in(kind: str) -> AbstractContextManager[Server]:
     """One of the stand-ins, `echo` or `expert`."""
     port = free_port()
-    return _running([sys.executable, "-m", "ridgeway.simulations.bench.serving.stand_ins", kind, str(port)], port)
+    return _running(
+        [
+            sys.executable,
+            "-m",
+            "ridgeway.simulations.bench.serving.stand_ins",
+            kind,
+            str(port),
+        ],
+        port,
+    )
 
 
 def ridgeway_serve(release: Path, *options: str) -> AbstractContextManager[Server]:
     port = free_port()
-    return _running([script("ridgeway"), "serve", str(release), "--port", str(port), *options], port)
+    return _running(
+        [script("ridgeway"), "serve", str(release), "--port", str(port), *options], port
+    )
 
 
 @contextmanager
 def _running(command: Sequence[str], port: int) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
-        child = Child("a server to be measured", command, os.environ, Path(folder) / "server.log")
+        child = Child(
+            "a server to be measured", command, os.environ, Path(folder) / "server.log"
+        )
         child.start()
         try:
             yield Server(port, _pid_once_ready(child, port))
@@ -97,7 +110,9 @@ def _pid_once_ready(child: Child, port: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a while of load gave: requests a second, and milliseconds at the middle and near the end."""
+    """What a while of load gave: requests a second, and milliseconds at the middle and near the
+    end.
+    """
 
     rate: float
     p50_ms: float
@@ -117,17 +132,37 @@ def write_script(path: Path, bodies: Sequence[Any]) -> Path:
 def _quoted(text: str) -> str:
     """A string as Lua writes it: every byte but plain letters as its number."""
     plain = set(range(32, 127)) - {ord('"'), ord("\\")}
-    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03}" for byte in text.encode()) + '"'
+    return (
+        '"'
+        + "".join(
+            chr(byte) if byte in plain else f"\\{byte:03}" for byte in text.encode()
+        )
+        + '"'
+    )
 
 
 def run_wrk(url: str, script: Path, *, connections: int, seconds: int) -> Load:
     """Load over some connections, each of which sends its next request when it has its answer."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(script), url]
+    command = [
+        "wrk",
+        "-t1",
+        f"-c{connections}",
+        f"-d{seconds}s",
+        "--timeout",
+        "30s",
+        "-s",
+        str(script),
+        url,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.strip().splitlines()[-1])
     if found["failed"]:
-        raise ProcessError(f"{found['failed']} of {found['requests']} requests of a measurement failed")
-    return Load(found["requests"] / found["us"] * 1e6, found["p50"] / 1000, found["p99"] / 1000)
+        raise ProcessError(
+            f"{found['failed']} of {found['requests']} requests of a measurement failed"
+        )
+    return Load(
+        found["requests"] / found["us"] * 1e6, found["p50"] / 1000, found["p99"] / 1000
+    )
 
 
 # Streams
@@ -135,7 +170,9 @@ def run_wrk(url: str, script: Path, *, connections: int, seconds: int) -> Load:
 
 @dataclass(slots=True)
 class StreamTimes:
-    """One stream: seconds to its first piece, its pieces, the longest that one was on the way, and whether it ended."""
+    """One stream: seconds to its first piece, its pieces, the longest that one was on the way, and
+    whether it ended.
+    """
 
     first: float = 0.0
     pieces: int = 0
@@ -162,15 +199,25 @@ class StreamTotals:
 
 def stream_request(model: str, prompt: str, pieces: int, pace: float) -> dict[str, Any]:
     message = {"role": "user", "content": prompt}
-    return {"model": model, "messages": [message], "stream": True, "max_tokens": pieces, "pace": pace}
+    return {
+        "model": model,
+        "messages": [message],
+        "stream": True,
+        "max_tokens": pieces,
+        "pace": pace,
+    }
 
 
 def open_session() -> aiohttp.ClientSession:
     timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=timeout
+    )
 
 
-async def one_stream(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> StreamTimes:
+async def one_stream(
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any]
+) -> StreamTimes:
     began = time.perf_counter()
     stream = StreamTimes()
     async with session.post(url, json=body) as answer:
@@ -184,12 +231,19 @@ async def one_stream(session: aiohttp.ClientSession, url: str, body: dict[str, A
             if not stream.pieces:
                 stream.first = time.perf_counter() - began
             stream.pieces += 1
-            stream.longest_way = max(stream.longest_way, time.time() - json.loads(line[6:])["sent"])
+            stream.longest_way = max(
+                stream.longest_way, time.time() - json.loads(line[6:])["sent"]
+            )
     return stream
 
 
 async def many_streams(
-    url: str, body: Callable[[int], dict[str, Any]], *, streams: int, seconds: float, each_second: Callable[[], None]
+    url: str,
+    body: Callable[[int], dict[str, Any]],
+    *,
+    streams: int,
+    seconds: float,
+    each_second: Callable[[], None],
 ) -> StreamTotals:
     """Streams at once for a while; each client asks again when it has its last piece."""
     totals = StreamTotals()

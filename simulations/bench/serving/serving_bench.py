@@ -1,5 +1,7 @@
-"""The routing API beside a bare echo of the same body: with prompts of several lengths, under a second load on the same
-cores, and with many idle connections; and a batch beside bare tokenisation of its prompts."""
+"""The routing API beside a bare echo of the same body: with prompts of several lengths, under a
+second load on the same cores, and with many idle connections; and a batch beside bare tokenisation
+of its prompts.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ from ridgeway.simulations.bench.measuring import (
     resident_bytes,
     seconds_in_turns,
 )
-from ridgeway.simulations.bench.serving.load import Load, Server, ridgeway_serve, run_wrk, stand_in, write_script
+from ridgeway.simulations.bench.serving.load import (
+    Load,
+    Server,
+    ridgeway_serve,
+    run_wrk,
+    stand_in,
+    write_script,
+)
 
 TOKENS = 160
 SIZES = (16, TOKENS, 1600)
@@ -45,7 +54,9 @@ PAUSE_S = 0.3
 SPIN = "while True: pass"
 
 
-def prompts_of(release: Path, texts: Sequence[str], tokens: int = TOKENS, limit: int = BODIES) -> list[str]:
+def prompts_of(
+    release: Path, texts: Sequence[str], tokens: int = TOKENS, limit: int = BODIES
+) -> list[str]:
     """The first tokens of texts that are long enough, as texts."""
     tokenizer = _tokenizer(release)
     found: list[str] = []
@@ -56,7 +67,10 @@ def prompts_of(release: Path, texts: Sequence[str], tokens: int = TOKENS, limit:
         if len(found) == limit:
             break
     if len(found) < BATCH:
-        raise InputError(f"only {len(found)} texts have {tokens} tokens; serving is measured on {BATCH} or more")
+        raise InputError(
+            f"only {len(found)} texts have {tokens} tokens; serving is measured on"
+            f" {BATCH} or more"
+        )
     return found
 
 
@@ -65,7 +79,10 @@ def prompts_by_size(release: Path, texts: Sequence[str]) -> dict[int, list[str]]
     found = {}
     for size in SIZES:
         each = 1 + size // TOKENS_PER_TEXT
-        joined = ["\n".join(texts[start : start + each]) for start in range(0, len(texts), each)]
+        joined = [
+            "\n".join(texts[start : start + each])
+            for start in range(0, len(texts), each)
+        ]
         found[size] = prompts_of(release, joined, size)
     return found
 
@@ -74,31 +91,54 @@ def _tokenizer(release: Path) -> Tokenizer:
     return Tokenizer.from_file(str(release / "tokenizer.json"))
 
 
-def bench_routes(release: Path, prompts: dict[int, list[str]], work: Path) -> list[Result]:
-    """prompts: by their number of tokens; those of TOKENS are also sent in batches, and under other load."""
+def bench_routes(
+    release: Path, prompts: dict[int, list[str]], work: Path
+) -> list[Result]:
+    """prompts: by their number of tokens; those of TOKENS are also sent in batches, and under other
+    load.
+    """
     scripts = {
-        size: write_script(work / f"single-{size}.lua", [{"prompt": prompt} for prompt in own])
+        size: write_script(
+            work / f"single-{size}.lua", [{"prompt": prompt} for prompt in own]
+        )
         for size, own in prompts.items()
     }
     usual = prompts[TOKENS]
-    batches = [usual[start : start + BATCH] for start in range(0, len(usual) - BATCH + 1, BATCH)]
+    batches = [
+        usual[start : start + BATCH]
+        for start in range(0, len(usual) - BATCH + 1, BATCH)
+    ]
     many = write_script(work / "many.lua", [{"prompts": batch} for batch in batches])
     found: list[Result] = []
     with ticking("routes", (2 * len(scripts) + 5) * (ROUNDS + 1)) as tick:
-        with ridgeway_serve(release, "--keep-alive", "60") as ours, stand_in("echo") as echo:
+        with (
+            ridgeway_serve(release, "--keep-alive", "60") as ours,
+            stand_in("echo") as echo,
+        ):
             for size, script in scripts.items():
                 about = f"{CONNECTIONS} connections, prompts of {size} tokens"
-                found += _beside_echo(f", {size} tokens", _both(ours, echo, script, tick), about)
+                found += _beside_echo(
+                    f", {size} tokens", _both(ours, echo, script, tick), about
+                )
             with _spinning(cores()):
                 about = f"{cores()} processes beside them that never rest"
-                found += _beside_echo(" under other load", _both(ours, echo, scripts[TOKENS], tick), about)
+                found += _beside_echo(
+                    " under other load", _both(ours, echo, scripts[TOKENS], tick), about
+                )
             found += _with_idle_connections(ours, echo, scripts[TOKENS], tick)
         with ridgeway_serve(release) as ours:
-            (batched,) = _in_turns([(f"{ours.url}/v1/route", many)], BATCH_CONNECTIONS, tick)
+            (batched,) = _in_turns(
+                [(f"{ours.url}/v1/route", many)], BATCH_CONNECTIONS, tick
+            )
     tokenizer = _tokenizer(release)
     times = seconds_in_turns(
-        lambda: [tokenizer.encode_batch(batch, add_special_tokens=False) for batch in batches],
-        lambda: [tokenizer.encode_batch_fast(batch, add_special_tokens=False) for batch in batches],
+        lambda: [
+            tokenizer.encode_batch(batch, add_special_tokens=False) for batch in batches
+        ],
+        lambda: [
+            tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            for batch in batches
+        ],
         rounds=ROUNDS * 4,
     )
     bare, fast = (len(batches) * BATCH / seconds for seconds in times)
@@ -106,7 +146,11 @@ def bench_routes(release: Path, prompts: dict[int, list[str]], work: Path) -> li
 
 
 def _both(ours: Server, echo: Server, script: Path, tick: Tick) -> list[Load]:
-    return _in_turns([(f"{ours.url}/v1/route", script), (f"{echo.url}/echo", script)], CONNECTIONS, tick)
+    return _in_turns(
+        [(f"{ours.url}/v1/route", script), (f"{echo.url}/echo", script)],
+        CONNECTIONS,
+        tick,
+    )
 
 
 @contextmanager
@@ -128,8 +172,12 @@ def _asked_once(connection: HTTPConnection) -> socket | None:
     return connection.sock
 
 
-def _with_idle_connections(ours: Server, echo: Server, script: Path, tick: Tick) -> list[Result]:
-    """Connections that have asked once and are kept open, at ours alone; then the same load as before."""
+def _with_idle_connections(
+    ours: Server, echo: Server, script: Path, tick: Tick
+) -> list[Result]:
+    """Connections that have asked once and are kept open, at ours alone; then the same load as
+    before.
+    """
     before = resident_bytes("VmRSS", ours.pid)
     with ExitStack() as stack:
         idle = [HTTPConnection("127.0.0.1", ours.port, timeout=30) for _ in range(IDLE)]
@@ -143,17 +191,27 @@ def _with_idle_connections(ours: Server, echo: Server, script: Path, tick: Tick)
         most = resident_bytes("VmHWM", ours.pid) / 1e6
     words = f"{grown:.1f} kB for each idle connection"
     name = f"memory after all this, with {IDLE:,} idle connections, MB"
-    results = _beside_echo(f" with {IDLE:,} idle connections", loads, "none of them at the echo")
-    return [*results, at_most(name, most, MAX_MEMORY_MB, f"{most:.0f} MB at most", words)]
+    results = _beside_echo(
+        f" with {IDLE:,} idle connections", loads, "none of them at the echo"
+    )
+    return [
+        *results,
+        at_most(name, most, MAX_MEMORY_MB, f"{most:.0f} MB at most", words),
+    ]
 
 
-def _in_turns(targets: Sequence[tuple[str, Path]], connections: int, tick: Tick) -> list[Load]:
+def _in_turns(
+    targets: Sequence[tuple[str, Path]], connections: int, tick: Tick
+) -> list[Load]:
     """Each target's median over several turns, the first one for warming up."""
     loads: list[list[Load]] = [[] for _ in targets]
     for turn in range(ROUNDS + 1):
         for found, (url, script) in zip(loads, targets, strict=True):
-            measured = run_wrk(url, script, connections=connections, seconds=SECONDS if turn else 1)
-            time.sleep(PAUSE_S)  # what was asked last is still being answered when the load has ended
+            measured = run_wrk(
+                url, script, connections=connections, seconds=SECONDS if turn else 1
+            )
+            # what was asked last is still being answered when the load has ended
+            time.sleep(PAUSE_S)
             if turn:
                 found.append(measured)
             tick()
@@ -166,16 +224,37 @@ def _beside_echo(what: str, loads: Sequence[Load], about: str) -> list[Result]:
     times = (f"{each.p99_ms:.2f} ms (median {each.p50_ms:.2f})" for each in loads)
     name, slowest = f"POST /v1/route{what}", routed.p99_ms / echoed.p99_ms
     return [
-        at_least(f"{name}, requests a second to an echo's", routed.rate / echoed.rate, 0.8, *rates),
+        at_least(
+            f"{name}, requests a second to an echo's",
+            routed.rate / echoed.rate,
+            0.8,
+            *rates,
+        ),
         at_most(f"{name}, 99th percentile to an echo's", slowest, 1.5, *times),
     ]
 
 
 def _beside_tokenising(ours: float, bare: float, fast: float) -> list[Result]:
-    """Beside the library's quickest call, which leaves places in the text out as routing does, and its plain one."""
-    name, done = f"POST /v1/route with {BATCH} prompts, prompts a second", f"{ours:,.0f} a second"
+    """Beside the library's quickest call, which leaves places in the text out as routing does, and
+    its plain one.
+    """
+    name, done = (
+        f"POST /v1/route with {BATCH} prompts, prompts a second",
+        f"{ours:,.0f} a second",
+    )
     about = f"in one process; {BATCH_CONNECTIONS} connections here"
     return [
-        at_least(f"{name} to encode_batch_fast", ours / fast, 0.8, done, f"{fast:,.0f} a second, {about}"),
-        figure(f"{name} to encode_batch", ours / bare, done, f"{bare:,.0f} a second, {about}"),
+        at_least(
+            f"{name} to encode_batch_fast",
+            ours / fast,
+            0.8,
+            done,
+            f"{fast:,.0f} a second, {about}",
+        ),
+        figure(
+            f"{name} to encode_batch",
+            ours / bare,
+            done,
+            f"{bare:,.0f} a second, {about}",
+        ),
     ]

@@ -1,10 +1,11 @@
-"""All routers on one dataset, tried and timed: the figures that tables are made of. Here are also the two routers that
-look at nothing, which every router must beat, and ours as it comes: a masked round of a simulated federation with one
-holder a domain, all settings at their defaults, and the release that comes of it.
+"""All routers on one dataset, tried and timed: the figures that tables are made of. Here are also
+the two routers that look at nothing, which every router must beat, and ours as it comes: a masked
+round of a simulated federation with one holder a domain, all settings at their defaults, and the
+release that comes of it.
 
-Times are taken router beside router, in one process on the CPU. A router of each shape is timed: a table of the same
-size, as many known texts, a classifier of the same kind. What stands in them does not change the time, so nothing has
-to be learnt again for it. Knows nothing of how figures are shown.
+Times are taken router beside router, in one process on the CPU. A router of each shape is timed: a
+table of the same size, as many known texts, a classifier of the same kind. What stands in them does
+not change the time, so nothing has to be learnt again for it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ from ridgeway.simulations.experiments.baselines.routing_method import (
     task_of,
     tried,
 )
-from ridgeway.simulations.experiments.baselines.token_routers import CROSS_ENTROPY, IR3DE, NAIVE_BAYES, compiled
+from ridgeway.simulations.experiments.baselines.token_routers import (
+    CROSS_ENTROPY,
+    IR3DE,
+    NAIVE_BAYES,
+    compiled,
+)
 from ridgeway.simulations.experiments.dataset import Dataset, in_turn
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 
@@ -64,7 +70,9 @@ def _guess(task: Task) -> Trained:
     """Law: the same prompts in the same order are sent to the same domains."""
 
     def routed(prompts: Sequence[str]) -> Iterator[Places]:
-        yield np.random.default_rng(task.seed).integers(len(task.domains), size=len(prompts))
+        yield np.random.default_rng(task.seed).integers(
+            len(task.domains), size=len(prompts)
+        )
 
     return Trained([Variant("random", "", NOTHING)], routed)
 
@@ -73,13 +81,17 @@ def _always(task: Task) -> Trained:
     """A variant for each domain."""
 
     def routed(prompts: Sequence[str]) -> Iterator[Places]:
-        return (np.full(len(prompts), place, dtype=np.int64) for place in range(len(task.domains)))
+        return (
+            np.full(len(prompts), place, dtype=np.int64)
+            for place in range(len(task.domains))
+        )
 
     return Trained([Variant("always", name, NOTHING) for name in task.domains], routed)
 
 
 def our_router(task: Task, more: str = "") -> tuple[Router, Simulated]:
-    """The router of a masked round with one holder a domain, all settings at their defaults, and how it went.
+    """The router of a masked round with one holder a domain, all settings at their defaults, and
+    how it went.
 
     more: what the encoder's name is followed by, if it has more than words beside its tokens.
     """
@@ -91,7 +103,14 @@ def our_router(task: Task, more: str = "") -> tuple[Router, Simulated]:
     corpora.write(task.dataset.corpora, data)
     mode: Mode = "masked" if len(task.domains) >= SMALLEST_COHORT else "clear"
     encoder = bare_name(task.encoder) + WORDS + more
-    done = simulate(task.work / "federation", no_watch, data=data, out=release, encoder=encoder, mode=mode)
+    done = simulate(
+        task.work / "federation",
+        no_watch,
+        data=data,
+        out=release,
+        encoder=encoder,
+        mode=mode,
+    )
     return Router.load(release), done
 
 
@@ -99,22 +118,46 @@ def _ours(task: Task) -> Trained:
     router, done = our_router(task)
 
     def routed(prompts: Sequence[str]) -> Iterator[Places]:
-        yield np.array([task.domains.index(each.best) for each in router.route_many(prompts)], dtype=np.int64)
+        yield np.array(
+            [task.domains.index(each.best) for each in router.route_many(prompts)],
+            dtype=np.int64,
+        )
 
     how = f"λ = {done.manifest['ridge']['value']:g}, selector {router.selector.name}"
-    note = f"{done.mode} round of {done.holders} holders; chosen by them on held-out text: {how}"
+    note = (
+        f"{done.mode} round of {done.holders} holders; chosen by them on held-out text:"
+        f" {how}"
+    )
     variants = [Variant("ours", how, table_shape(router.selector))]
     return Trained(variants, routed, note, aside=done.timings["evaluation"])
 
 
-RANDOM = RoutingMethod("random", "chance", _guess, {"random": RowNames(chosen="random")}, gathers=False)
+RANDOM = RoutingMethod(
+    "random", "chance", _guess, {"random": RowNames(chosen="random")}, gathers=False
+)
 _SINGLE_ROWS = {"always": RowNames(each="always {}")}
-SINGLE = RoutingMethod("always", "one expert for everything", _always, _SINGLE_ROWS, gathers=False)
-_OUR_WORDS, _OUR_ROWS = "windows of embeddings, ridge regression", {"ours": RowNames(chosen="Ridgeway (ours)")}
-OURS = RoutingMethod("ridgeway", _OUR_WORDS, _ours, _OUR_ROWS, gathers=False, decides=repr(DEFAULT))
+SINGLE = RoutingMethod(
+    "always", "one expert for everything", _always, _SINGLE_ROWS, gathers=False
+)
+_OUR_WORDS, _OUR_ROWS = (
+    "windows of embeddings, ridge regression",
+    {"ours": RowNames(chosen="Ridgeway (ours)")},
+)
+OURS = RoutingMethod(
+    "ridgeway", _OUR_WORDS, _ours, _OUR_ROWS, gathers=False, decides=repr(DEFAULT)
+)
 METHODS = {
     each.key: each
-    for each in (RANDOM, SINGLE, sentence_routers.KNN, sentence_routers.MODEM, NAIVE_BAYES, CROSS_ENTROPY, IR3DE, OURS)
+    for each in (
+        RANDOM,
+        SINGLE,
+        sentence_routers.KNN,
+        sentence_routers.MODEM,
+        NAIVE_BAYES,
+        CROSS_ENTROPY,
+        IR3DE,
+        OURS,
+    )
 }
 """All the routers of a comparison, in the order of its table."""
 
@@ -123,7 +166,8 @@ METHODS = {
 class ComparedRouter:
     """A router's figures.
 
-    shown: on the texts that all were compared on. whole: on all test texts, where it was given them.
+    shown: on the texts that all were compared on. whole: on all test texts, where it was given
+           them.
     """
 
     method: RoutingMethod
@@ -166,14 +210,27 @@ def compare(plan: ExperimentPlan, dataset: Dataset) -> Compared:
             tick()
     task = task_of(plan, dataset, plan.work / f"{dataset.name}-times")
     times = _times(plan, task, outcomes)
-    rows = [row for key, outcome in outcomes.items() for row in _rows(task, METHODS[key], outcome, times)]
+    rows = [
+        row
+        for key, outcome in outcomes.items()
+        for row in _rows(task, METHODS[key], outcome, times)
+    ]
     return Compared(dataset, task, tuple(rows), tuple(left_out))
 
 
-def _times(plan: ExperimentPlan, task: Task, outcomes: Mapping[str, Outcome]) -> list[tuple[Any, float | None]]:
+def _times(
+    plan: ExperimentPlan, task: Task, outcomes: Mapping[str, Outcome]
+) -> list[tuple[Any, float | None]]:
     """Each shape of a router with its milliseconds for one prompt, all measured in one go."""
-    shapes = unlike([row["shape"] for outcome in outcomes.values() for row in outcome["rows"]])
-    key = {"setting": task.dataset.digest, "encoder": plan.encoder, "full": plan.full, "seed": plan.seed}
+    shapes = unlike(
+        [row["shape"] for outcome in outcomes.values() for row in outcome["rows"]]
+    )
+    key = {
+        "setting": task.dataset.digest,
+        "encoder": plan.encoder,
+        "full": plan.full,
+        "seed": plan.seed,
+    }
     key |= {"code": TIMING_CODE, "shapes": shapes}
 
     def make() -> list[float | None]:
@@ -189,24 +246,41 @@ def unlike(values: Sequence[Any]) -> list[Any]:
 
 
 def _rows(
-    task: Task, method: RoutingMethod, outcome: Outcome, times: Sequence[tuple[Any, float | None]]
+    task: Task,
+    method: RoutingMethod,
+    outcome: Outcome,
+    times: Sequence[tuple[Any, float | None]],
 ) -> Iterator[ComparedRouter]:
     shown = of_outcome(outcome, task.shown, task.dataset.test, task.shown)
     for row in outcome["rows"]:
         found = evaluation(task.domains, shown[row["name"]])
-        whole = evaluation(task.domains, row["routed"]) if outcome["tested"] == "all" else None
+        whole = (
+            evaluation(task.domains, row["routed"])
+            if outcome["tested"] == "all"
+            else None
+        )
         time = next(time for shape, time in times if shape == row["shape"])
         words = (row["name"], row["variant"], row["note"])
-        yield ComparedRouter(method, *words, found, whole, outcome["seconds"], time, outcome["machine"])
+        yield ComparedRouter(
+            method, *words, found, whole, outcome["seconds"], time, outcome["machine"]
+        )
 
 
 # Time for one prompt
 
 
-def milliseconds(task: Task, shapes: Sequence[Shape], tick: Callable[[], None] = lambda: None) -> list[float | None]:
-    """For each shape the median over passes of the mean over prompts; None where a router does nothing."""
+def milliseconds(
+    task: Task, shapes: Sequence[Shape], tick: Callable[[], None] = lambda: None
+) -> list[float | None]:
+    """For each shape the median over passes of the mean over prompts; None where a router does
+    nothing.
+    """
     prompts = in_turn(task.shown, PROMPTS[task.full])
-    routes = {place: _MAKERS[shape["kind"]](task, shape) for place, shape in enumerate(shapes) if shape != NOTHING}
+    routes = {
+        place: _MAKERS[shape["kind"]](task, shape)
+        for place, shape in enumerate(shapes)
+        if shape != NOTHING
+    }
     times: dict[int, list[float]] = {place: [] for place in routes}
     for route in routes.values():
         _pass(route, prompts[:WARM_UP_PROMPTS])
@@ -214,7 +288,10 @@ def milliseconds(task: Task, shapes: Sequence[Shape], tick: Callable[[], None] =
         for place, route in routes.items():
             times[place].append(_pass(route, prompts))
         tick()
-    return [statistics.median(times[place]) if place in times else None for place in range(len(shapes))]
+    return [
+        statistics.median(times[place]) if place in times else None
+        for place in range(len(shapes))
+    ]
 
 
 def _pass(route: Route, prompts: Sequence[str]) -> float:
@@ -226,21 +303,32 @@ def _pass(route: Route, prompts: Sequence[str]) -> float:
 
 def _table(task: Task, shape: Shape) -> Route:
     encoder = task.static_encoder()
-    exact = np.random.default_rng(task.seed).standard_normal((encoder.rows, len(task.domains)))
-    return Router(task.domains, compiled(exact), encoder.tokenizer, Selector(shape["selector"], shape["k"] or 1)).route
+    exact = np.random.default_rng(task.seed).standard_normal(
+        (encoder.rows, len(task.domains))
+    )
+    return Router(
+        task.domains,
+        compiled(exact),
+        encoder.tokenizer,
+        Selector(shape["selector"], shape["k"] or 1),
+    ).route
 
 
 def _nearest(task: Task, shape: Shape) -> Route:
     encoder, chance = sentence_routers.minilm("cpu"), np.random.default_rng(task.seed)
     known = chance.standard_normal((shape["texts"], encoder.width)).astype(np.float32)
     labels = chance.integers(len(task.domains), size=len(known))
-    classifier = sentence_routers.nearest(known, labels, max(sentence_routers.NEIGHBOURS))
+    classifier = sentence_routers.nearest(
+        known, labels, max(sentence_routers.NEIGHBOURS)
+    )
     return lambda prompt: classifier.predict(encoder.embed([prompt]))
 
 
 def _classifier(task: Task, shape: Shape) -> Route:
     base, _ = sentence_routers.find_base(task.full)
-    encoder, head = sentence_routers.untrained(base, "cpu", shape["tokens"], len(task.domains))
+    encoder, head = sentence_routers.untrained(
+        base, "cpu", shape["tokens"], len(task.domains)
+    )
     return lambda prompt: sentence_routers.classified(encoder, head, [prompt])
 
 

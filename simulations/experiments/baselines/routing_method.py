@@ -1,7 +1,6 @@
-"""What a router is asked to do in a comparison, what it looks like to the code that compares, and how it is tried: it
-learns, held-out text decides among its variants, and the test texts are routed. Nothing learns again after the choice.
-
-Knows datasets. Knows nothing of any router, nor of how figures are shown.
+"""What a router is asked to do in a comparison, what it looks like to the code that compares, and
+how it is tried: it learns, held-out text decides among its variants, and the test texts are routed.
+Nothing learns again after the choice.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ Outcome = Mapping[str, Any]
 """What JSON keeps of a method's trial: `rows`, `seconds`, `tested` and the `machine`."""
 
 SHORT_TEST_TEXTS = 30
-"""Test texts of a domain that routers are compared on in a short run: a sentence encoder has no time for more."""
+"""Test texts of a domain that routers are compared on in a short run: a sentence encoder has no
+time for more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,17 @@ class Task:
 
         found = find_encoder(self.encoder)
         if not isinstance(found, TableEncoder):
-            raise EncoderError(f"{self.encoder} is no table over tokens, and this router needs one")
+            raise EncoderError(
+                f"{self.encoder} is no table over tokens, and this router needs one"
+            )
         return found
 
 
 def task_of(plan: ExperimentPlan, dataset: Dataset, work: Path) -> Task:
     shown = dataset if plan.full else dataset.sampled(plan.seed, test=SHORT_TEST_TEXTS)
-    return Task(dataset, shown.test, plan.encoder, plan.full, plan.device, plan.seed, work)
+    return Task(
+        dataset, shown.test, plan.encoder, plan.full, plan.device, plan.seed, work
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +111,10 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class RowNames:
-    """The rows that come of a line: of every variant (`{}` stands for its words), of the one that did best on
-    held-out text, and of the one that did best on the test, which nobody can know beforehand."""
+    """The rows that come of a line: of every variant (`{}` stands for its words), of the one that
+    did best on held-out text, and of the one that did best on the test, which nobody can know
+    beforehand.
+    """
 
     each: str = ""
     chosen: str = ""
@@ -120,7 +127,8 @@ class RoutingMethod:
 
     made_of:  what it is made of, in a few words.
     gathers:  whether it needs all domains' text in one place.
-    sentence: whether it runs a sentence encoder on every text, and so on few of them in a short run.
+    sentence: whether it runs a sentence encoder on every text, and so on few of them in a short
+              run.
     decides:  production's settings that its results depend on, in words.
     code:     counted up when results would change.
     """
@@ -137,25 +145,44 @@ class RoutingMethod:
 
 def table_shape(selector: Selector) -> dict[str, Any]:
     """Of a router that is a table over tokens."""
-    return {"kind": "table", "selector": selector.name, "k": selector.k if selector.name == "entropy" else 0}
+    return {
+        "kind": "table",
+        "selector": selector.name,
+        "k": selector.k if selector.name == "entropy" else 0,
+    }
 
 
 def labelled(texts: Texts) -> tuple[list[str], Places]:
     """All texts in one row, and the place of each one's domain."""
     labels = [place for place, own in enumerate(texts.values()) for _ in own]
-    return [text for own in texts.values() for text in own], np.array(labels, dtype=np.int64)
+    return [text for own in texts.values() for text in own], np.array(
+        labels, dtype=np.int64
+    )
 
 
 # Trials
 
 
 def tried(plan: ExperimentPlan, dataset: Dataset, method: RoutingMethod) -> Outcome:
-    """The outcome of a method, made now or taken from the cache. What is kept there does not depend on the machine,
-    so a trial on another machine is taken over by copying its file."""
-    key = {"setting": dataset.digest, "domains": list(dataset.domains), "encoder": plan.encoder, "full": plan.full}
-    key |= {"seed": plan.seed, "method": method.key, "decides": method.decides, "code": method.code}
+    """The outcome of a method, made now or taken from the cache. What is kept there does not depend
+    on the machine, so a trial on another machine is taken over by copying its file.
+    """
+    key = {
+        "setting": dataset.digest,
+        "domains": list(dataset.domains),
+        "encoder": plan.encoder,
+        "full": plan.full,
+    }
+    key |= {
+        "seed": plan.seed,
+        "method": method.key,
+        "decides": method.decides,
+        "code": method.code,
+    }
     task = task_of(plan, dataset, plan.work / f"{dataset.name}-{method.key}")
-    found: Outcome = plan.cache.kept(f"router-{method.key}", key, lambda: trial(method, task))
+    found: Outcome = plan.cache.kept(
+        f"router-{method.key}", key, lambda: trial(method, task)
+    )
     return found
 
 
@@ -177,7 +204,9 @@ def trial(method: RoutingMethod, task: Task) -> Outcome:
             "routed": routed[place],
         }
         for line, names in method.lines.items()
-        for own in [[place for place, variant in enumerate(variants) if variant.line == line]]
+        for own in [
+            [place for place, variant in enumerate(variants) if variant.line == line]
+        ]
         for name, places in (
             (names.each, own),
             (names.chosen, [_first_best(own, scores)]),
@@ -186,23 +215,42 @@ def trial(method: RoutingMethod, task: Task) -> Outcome:
         for place in (places if name else ())
     ]
     tested = "shown" if method.sentence else "all"
-    return {"rows": rows, "seconds": seconds, "tested": tested, "machine": machine_in_words(task.device)}
+    return {
+        "rows": rows,
+        "seconds": seconds,
+        "tested": tested,
+        "machine": machine_in_words(task.device),
+    }
 
 
-def chosen_rows(method: RoutingMethod, task: Task, trained: Trained) -> Iterator[tuple[str, int]]:
-    """The rows of the variants that did best on held-out text: their names, and the variants' places."""
+def chosen_rows(
+    method: RoutingMethod, task: Task, trained: Trained
+) -> Iterator[tuple[str, int]]:
+    """The rows of the variants that did best on held-out text: their names, and the variants'
+    places.
+    """
     scores = _held_scores(method, task, trained)
     for line, names in method.lines.items():
-        own = [place for place, variant in enumerate(trained.variants) if variant.line == line]
+        own = [
+            place
+            for place, variant in enumerate(trained.variants)
+            if variant.line == line
+        ]
         if names.chosen:
-            yield names.chosen.format(trained.variants[_first_best(own, scores)].words), _first_best(own, scores)
+            yield (
+                names.chosen.format(trained.variants[_first_best(own, scores)].words),
+                _first_best(own, scores),
+            )
 
 
 def _held_scores(method: RoutingMethod, task: Task, trained: Trained) -> list[float]:
     """How well each variant does on held-out text; nothing is routed where there is no choice."""
     if len(trained.variants) == len(method.lines) or not any(trained.held.values()):
         return [0.0] * len(trained.variants)
-    return [evaluation(task.domains, found).accuracy for found in routed_texts(trained, trained.held)]
+    return [
+        evaluation(task.domains, found).accuracy
+        for found in routed_texts(trained, trained.held)
+    ]
 
 
 def routed_texts(trained: Trained, texts: Texts) -> Iterator[dict[str, list[int]]]:
@@ -219,7 +267,10 @@ def _first_best(places: Sequence[int], scores: Sequence[float]) -> int:
 
 def evaluation(domains: Sequence[str], routed: Decisions) -> Evaluation:
     """How well texts were routed, by domain."""
-    rows = (np.bincount(np.array(routed[name], dtype=np.int64), minlength=len(domains)) for name in domains)
+    rows = (
+        np.bincount(np.array(routed[name], dtype=np.int64), minlength=len(domains))
+        for name in domains
+    )
     return Evaluation(tuple(domains), tuple(tuple(row.tolist()) for row in rows))
 
 
@@ -229,11 +280,16 @@ def among(whole: Sequence[str], part: Sequence[str]) -> list[int]:
     return [next(place for place, text in places if text == wanted) for wanted in part]
 
 
-def of_outcome(outcome: Outcome, shown: Texts, whole: Texts, tests: Texts) -> dict[str, Decisions]:
+def of_outcome(
+    outcome: Outcome, shown: Texts, whole: Texts, tests: Texts
+) -> dict[str, Decisions]:
     """The decisions of each row of an outcome on some of the texts that it was tested on."""
     there = whole if outcome["tested"] == "all" else shown
     places = {name: among(there[name], own) for name, own in tests.items()}
     return {
-        row["name"]: {name: [row["routed"][name][place] for place in own] for name, own in places.items()}
+        row["name"]: {
+            name: [row["routed"][name][place] for place in own]
+            for name, own in places.items()
+        }
         for row in outcome["rows"]
     }

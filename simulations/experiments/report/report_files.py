@@ -1,9 +1,10 @@
-"""A report as a folder: report.json, tables as CSV and JSON, plots as SVG, and one page that shows it all.
+"""A report as a folder: report.json, tables as CSV and JSON, plots as SVG, and one page that shows
+it all.
 
-    OUT/index.html   OUT/report.json   OUT/tables/KEY.csv   OUT/tables/KEY.json   OUT/plots/KEY.svg   OUT/cache/
+    OUT/index.html   OUT/report.json   OUT/tables/KEY.csv   OUT/tables/KEY.json   OUT/plots/KEY.svg
+    OUT/cache/
 
-The page is one of HTML that needs nothing else: no script, no font, no picture from elsewhere. Knows files and jinja2,
-which is imported when a page is made. Knows nothing of how findings come about.
+The page is one of HTML that needs nothing else: no script, no font, no picture from elsewhere.
 """
 
 from __future__ import annotations
@@ -60,21 +61,32 @@ def check_drawable() -> None:
     try:
         import jinja2  # noqa: F401
     except ImportError:
-        raise InputError("writing a report needs the package jinja2; install ridgeway[simulation]") from None
+        raise InputError(
+            "writing a report needs the package jinja2; install ridgeway[simulation]"
+        ) from None
 
 
 def check_report_folder(folder: Path) -> None:
-    """Raise unless a report may be written here: where there is nothing, or no more than a cache, or a report."""
+    """Raise unless a report may be written here: where there is nothing, or no more than a cache,
+    or a report.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder for the report")
-    others = {path.name for path in folder.iterdir()} - {CACHE} if folder.is_dir() else set()
+    others = (
+        {path.name for path in folder.iterdir()} - {CACHE} if folder.is_dir() else set()
+    )
     if others and not (folder / MARK).is_file():
-        raise InputError(f"{folder} exists and is not a report, for it has no {MARK}; name a new folder with --out")
+        raise InputError(
+            f"{folder} exists and is not a report, for it has no {MARK}; name a new"
+            " folder with --out"
+        )
     read_report(folder)
 
 
 def read_report(folder: Path) -> ExperimentReport:
-    """What a folder holds; an empty report where there is none. Raises FormatError for anything else."""
+    """What a folder holds; an empty report where there is none. Raises FormatError for anything
+    else.
+    """
     path = folder / MARK
     if not path.exists():
         return ExperimentReport()
@@ -86,20 +98,24 @@ def read_report(folder: Path) -> ExperimentReport:
         return ExperimentReport(dict(found["facts"]), parts, dict(found["failures"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise FormatError(
-            f"{path} is not a report that this version of Ridgeway can read; name a new folder with --out"
+            f"{path} is not a report that this version of Ridgeway can read; name a new"
+            " folder with --out"
         ) from None
 
 
 def write_report(folder: Path, report: ExperimentReport) -> None:
-    """Bring a folder up to date, the mark that it is a report first. Files of tables and plots that are no longer in
-    the report go away."""
+    """Bring a folder up to date, the mark that it is a report first. Files of tables and plots that
+    are no longer in the report go away.
+    """
     before = read_report(folder)
     _write(folder / MARK, _json_text(report.to_json()))
     contents = {path: make for part in report.parts for path, make in _files(part)}
     for path, make in contents.items():
         _write(folder / path, make())
     _write(folder / PAGE, page(report))
-    for path in {path for part in before.parts for path, _ in _files(part)} - contents.keys():
+    for path in {
+        path for part in before.parts for path, _ in _files(part)
+    } - contents.keys():
         (folder / path).unlink(missing_ok=True)
 
 
@@ -147,7 +163,13 @@ def page(report: ExperimentReport) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(words=_words, sentence=_sentence, duration=duration, lines=_lines, file_name=file_name)
+    environment.filters.update(
+        words=_words,
+        sentence=_sentence,
+        duration=duration,
+        lines=_lines,
+        file_name=file_name,
+    )
     environment.filters.update(shown=_shown, svg=lambda plot: Markup(svg(plot)))
     tables = [table for part in report.parts for table in part.tables]
     return environment.get_template("page.html").render(
@@ -156,7 +178,9 @@ def page(report: ExperimentReport) -> str:
         facts={"date": "", "ridgeway": "", **report.facts},
         surroundings=report.facts,
         bold=any(
-            any(best(*each)) for table in tables for each in zip(cells_by_column(table), table.columns, strict=True)
+            any(best(*each))
+            for table in tables
+            for each in zip(cells_by_column(table), table.columns, strict=True)
         ),
     )
 
@@ -164,7 +188,10 @@ def page(report: ExperimentReport) -> str:
 def _shown(table: Table) -> dict[str, Any]:
     """A table's headings and rows of cells, and whether it is wide or tall."""
     columns = list(map(_column, cells_by_column(table), table.columns))
-    widths = [max([len(cell["words"]) for cell in cells] + [len(head["name"]) // 2]) + 2 for head, cells in columns]
+    widths = [
+        max([len(cell["words"]) for cell in cells] + [len(head["name"]) // 2]) + 2
+        for head, cells in columns
+    ]
     return {
         "columns": [head for head, _ in columns],
         "rows": list(zip(*(cells for _, cells in columns), strict=True)),
@@ -173,11 +200,21 @@ def _shown(table: Table) -> dict[str, Any]:
     }
 
 
-def _column(cells: tuple[Cell, ...], column: Column) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _column(
+    cells: tuple[Cell, ...], column: Column
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A heading and its cells."""
     numeric = holds_numbers(cells)
-    words = [re.sub("^-", "−", word) if numeric else word for word in written(cells, column)]
-    look = "number" if numeric else "long" if max(map(len, words), default=0) > LONG else ""
+    words = [
+        re.sub("^-", "−", word) if numeric else word for word in written(cells, column)
+    ]
+    look = (
+        "number"
+        if numeric
+        else "long"
+        if max(map(len, words), default=0) > LONG
+        else ""
+    )
     marked = zip(words, best(cells, column), strict=True)
     shown = [{"words": word, "best": mark, "class": look} for word, mark in marked]
     return {"name": column.name, "unit": column.unit, "class": look}, shown
@@ -189,7 +226,13 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), MINUTE)
     hours, some = divmod(minutes, MINUTE)
-    return f"{hours} h {some} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return (
+        f"{hours} h {some} min"
+        if hours
+        else f"{minutes} min {rest} s"
+        if minutes
+        else f"{rest} s"
+    )
 
 
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -203,7 +246,13 @@ def _in_words(value: Any) -> str:
         return ", ".join(_in_words(each) for each in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return (
+        "–"
+        if value is None
+        else f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def _words(text: str) -> Markup:
@@ -212,7 +261,8 @@ def _words(text: str) -> Markup:
 
     pieces = re.split(r"`([^`]+)`", text)
     return Markup("").join(
-        Markup("<code>{}</code>").format(piece) if place % 2 else escape(piece) for place, piece in enumerate(pieces)
+        Markup("<code>{}</code>").format(piece) if place % 2 else escape(piece)
+        for place, piece in enumerate(pieces)
     )
 
 

@@ -1,7 +1,8 @@
-"""What an experiment found: words, tables and plots as plain values that survive a trip through JSON, and how a
-table's values are written for people: digits, thousands, gaps, and which of a column is the best.
+"""What an experiment found: words, tables and plots as plain values that survive a trip through
+JSON, and how a table's values are written for people: digits, thousands, gaps, and which of a
+column is the best.
 
-A report holds the parts found so far. Knows nothing of how they come about, nor of where they are shown.
+A report holds the parts found so far.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Scale = Literal["linear", "log"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """digits: how many stand behind the point where the column holds numbers. better: what is printed bold."""
+    """digits: how many stand behind the point where the column holds numbers. better: what is
+    printed bold.
+    """
 
     name: str
     unit: str = ""
@@ -35,7 +38,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """key: the name of its files, such as `accuracy-clm`; unlike that of any other table or plot."""
+    """key: the name of its files, such as `accuracy-clm`; unlike that of any other table or
+    plot.
+    """
 
     key: str
     title: str
@@ -59,7 +64,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Lines over one axis. `level` draws a dotted line across, such as a baseline's accuracy, with its name."""
+    """Lines over one axis. `level` draws a dotted line across, such as a baseline's accuracy, with
+    its name.
+    """
 
     key: str
     title: str
@@ -76,7 +83,8 @@ class Plot:
 class ReportPart:
     """One experiment's findings.
 
-    words:   paragraphs, what is shown and what to see in it. Figures in them are written by the code that measured.
+    words:   paragraphs, what is shown and what to see in it. Figures in them are written by the
+             code that measured.
     facts:   what decided the result: seeds, sizes, devices; small and printable.
     command: what makes this part again. seconds: how long it took.
     left_out: what could not be done here, each with the reason.
@@ -97,7 +105,9 @@ class ReportPart:
 
 
 def part_from_json(value: Any) -> ReportPart:
-    """The inverse of ReportPart.to_json, also after JSON has made lists of tuples. Law: it gives an equal part."""
+    """The inverse of ReportPart.to_json, also after JSON has made lists of tuples. Law: it gives an
+    equal part.
+    """
     from pydantic import TypeAdapter
 
     return TypeAdapter(ReportPart).validate_python(value)
@@ -119,8 +129,12 @@ class ExperimentReport:
         """With this part in its place; an older one of its name gives way."""
         places = {key: place for place, key in enumerate(PARTS)}
         others = (each for each in self.parts if each.key != part.key)
-        parts = sorted([part, *others], key=lambda each: places.get(each.key, len(places)))
-        failures = {key: reason for key, reason in self.failures.items() if key != part.key}
+        parts = sorted(
+            [part, *others], key=lambda each: places.get(each.key, len(places))
+        )
+        failures = {
+            key: reason for key, reason in self.failures.items() if key != part.key
+        }
         return ExperimentReport(self.facts, tuple(parts), failures)
 
     def failing(self, key: str, reason: str) -> ExperimentReport:
@@ -132,9 +146,15 @@ class ExperimentReport:
 
 
 def file_name(key: str) -> str:
-    """The key itself where it is a plain name; otherwise one that is, and unlike that of any other key."""
+    """The key itself where it is a plain name; otherwise one that is, and unlike that of any other
+    key.
+    """
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", key)
-    return plain if plain == key != "" else f"{plain}-{sha256(key.encode(errors='replace'))[:8]}"
+    return (
+        plain
+        if plain == key != ""
+        else f"{plain}-{sha256(key.encode(errors='replace'))[:8]}"
+    )
 
 
 # How values are written
@@ -169,25 +189,41 @@ def _written(cell: Cell, digits: int) -> str:
     if isinstance(cell, str):
         return cell
     words = f"{cell or 0:,.{digits}f}"  # zero has no sign
-    return words if cell == 0 or any(figure in "123456789" for figure in words) else f"{cell:.1g}"
+    return (
+        words
+        if cell == 0 or any(figure in "123456789" for figure in words)
+        else f"{cell:.1g}"
+    )
 
 
 def best(cells: Sequence[Cell], column: Column) -> list[bool]:
-    """Which cells are the best of their column: all that read like the best one, and none if all read the same."""
-    numbers = [cell for cell in cells if isinstance(cell, int | float) and is_number(cell)]
+    """Which cells are the best of their column: all that read like the best one, and none if all
+    read the same.
+    """
+    numbers = [
+        cell for cell in cells if isinstance(cell, int | float) and is_number(cell)
+    ]
     words = written(cells, column)
     if not column.better or not numbers:
         return [False] * len(cells)
     top = words[cells.index(max(numbers) if column.better == "more" else min(numbers))]
-    marks = [is_number(cell) and word == top for cell, word in zip(cells, words, strict=True)]
+    marks = [
+        is_number(cell) and word == top for cell, word in zip(cells, words, strict=True)
+    ]
     return marks if sum(marks) < len(numbers) else [False] * len(cells)
 
 
 def cells_by_column(table: Table) -> list[tuple[Cell, ...]]:
     """Also where it has no rows."""
-    return [tuple(row[place] for row in table.rows) for place in range(len(table.columns))]
+    return [
+        tuple(row[place] for row in table.rows) for place in range(len(table.columns))
+    ]
 
 
 def written_rows(table: Table) -> list[list[str]]:
     """A table's cells, written, by row."""
-    return list(map(list, zip(*map(written, cells_by_column(table), table.columns), strict=True)))
+    return list(
+        map(
+            list, zip(*map(written, cells_by_column(table), table.columns), strict=True)
+        )
+    )

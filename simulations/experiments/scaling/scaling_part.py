@@ -1,4 +1,5 @@
-"""The part `scaling`: time, bytes and memory over holders, over the width h and over domains, with the slope of each.
+"""The part `scaling`: time, bytes and memory over holders, over the width h and over domains, with
+the slope of each.
 
 scaling_costs (mostly in a process of its own) ──▶ figures ──▶ tables, log–log plots, slopes
 """
@@ -19,7 +20,14 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.simulations.bench.measuring import measured_apart
 from ridgeway.simulations.experiments.dataset import in_turn
 from ridgeway.simulations.experiments.plan import ExperimentPlan, Tick
-from ridgeway.simulations.experiments.report.report_tables import Cell, Column, Plot, ReportPart, Series, Table
+from ridgeway.simulations.experiments.report.report_tables import (
+    Cell,
+    Column,
+    Plot,
+    ReportPart,
+    Series,
+    Table,
+)
 from ridgeway.simulations.experiments.scaling import scaling_costs as costs
 
 KEY = "scaling"
@@ -29,11 +37,14 @@ MODES: tuple[Mode, ...] = ("masked", "clear")
 Point = Mapping[str, Any]
 apart: Callable[..., dict[str, Any]] = partial(measured_apart, costs.__name__)
 """Costs by the name of what measures them, and its words."""
-CONTEXTUAL = "costs over domains: a contextual encoder has no table to compile a router to, so they were not measured"
+CONTEXTUAL = (
+    "costs over domains: a contextual encoder has no table to compile a router to, so"
+    " they were not measured"
+)
 METHOD = (
-    "Whole rounds in the in-memory engine over random text, so that the protocol is what counts; then a single "
-    "message, its masks and the solve over widths; then releases over domains. Seconds are of this machine, bytes "
-    "hardly depend on it."
+    "Whole rounds in the in-memory engine over random text, so that the protocol is"
+    " what counts; then a single message, its masks and the solve over widths; then"
+    " releases over domains. Seconds are of this machine, bytes hardly depend on it."
 )
 
 
@@ -50,7 +61,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Costs over one quantity, which every point has under the name `x`. plots: figures that share a plot, by title."""
+    """Costs over one quantity, which every point has under the name `x`. plots: figures that share
+    a plot, by title.
+    """
 
     key: str
     title: str
@@ -60,8 +73,14 @@ class Sweep:
     note: str = ""
 
     def table(self, points: Sequence[Point]) -> Table:
-        columns = (Column(self.x, digits=0), *(Column(each.label, each.unit, each.digits) for each in self.costs))
-        rows = tuple((point[self.x], *(point[each.name] * each.factor for each in self.costs)) for point in points)
+        columns = (
+            Column(self.x, digits=0),
+            *(Column(each.label, each.unit, each.digits) for each in self.costs),
+        )
+        rows = tuple(
+            (point[self.x], *(point[each.name] * each.factor for each in self.costs))
+            for point in points
+        )
         return Table(f"scaling-{self.key}", self.title, columns, rows, self.note)
 
     def drawn(self, points: Sequence[Point]) -> tuple[Plot, ...]:
@@ -69,7 +88,11 @@ class Sweep:
         x = tuple(float(point[self.x]) for point in points)
 
         def line(name: str) -> Series:
-            return Series(labels[name], x, tuple(point[name] if point[name] > 0 else None for point in points))
+            return Series(
+                labels[name],
+                x,
+                tuple(point[name] if point[name] > 0 else None for point in points),
+            )
 
         def plot(unit: str, names: Sequence[str]) -> Plot:
             key, title = f"scaling-{self.key}-{unit}", f"{self.title}: {unit}"
@@ -83,7 +106,9 @@ class Sweep:
         for each in self.costs:
             y = [float(point[each.name]) for point in points]
             if len(y) > 1 and min(y) > 0:
-                found.append((each.label, self.title, len(y), slope(x, y), slope(x[-2:], y[-2:])))
+                found.append(
+                    (each.label, self.title, len(y), slope(x, y), slope(x[-2:], y[-2:]))
+                )
         return found
 
 
@@ -118,9 +143,10 @@ def _rounds(mode: Mode) -> Sweep:
             Cost("memory", "peak memory", "MB", 1e3, 0),
         ),
         {"seconds": ("holder", "coordinator"), "bytes": ("up", "down", "total")},
-        f"Random text, {costs.DOCUMENTS_PER_HOLDER} documents a holder, {costs.ROUND_DOMAINS} domains, "
-        f"h = {costs.ROUND_WIDTH}; all holders of a round one after the other in one process, its seconds are "
-        "therefore theirs together. Bytes are those of packets: headers, signatures and numbers.",
+        f"Random text, {costs.DOCUMENTS_PER_HOLDER} documents a holder,"
+        f" {costs.ROUND_DOMAINS} domains, h = {costs.ROUND_WIDTH}; all holders of a"
+        " round one after the other in one process, its seconds are therefore theirs"
+        " together. Bytes are those of packets: headers, signatures and numbers.",
     )
 
 
@@ -139,10 +165,14 @@ WIDTHS = Sweep(
         Cost("holder_memory", "memory at a holder", "MB", 1e3, 0),
         Cost("coordinator_memory", "memory at the coordinator", "MB", 1e3, 0),
     ),
-    {"seconds": ("summing", "sealing", "opening", "checking", "solving"), "bytes": ("bytes",)},
-    f"A random table of {costs.ROWS:,} tokens; a message in the clear with its column; windows of "
-    f"{costs.WINDOW} tokens; masks among {costs.MEMBERS} members, {costs.DOMAINS} domains. Memory is "
-    "the largest resident size beyond that before the work.",
+    {
+        "seconds": ("summing", "sealing", "opening", "checking", "solving"),
+        "bytes": ("bytes",),
+    },
+    f"A random table of {costs.ROWS:,} tokens; a message in the clear with its column;"
+    f" windows of {costs.WINDOW} tokens; masks among {costs.MEMBERS} members,"
+    f" {costs.DOMAINS} domains. Memory is the largest resident size beyond that before"
+    " the work.",
 )
 DOMAINS = Sweep(
     "domains",
@@ -156,7 +186,8 @@ DOMAINS = Sweep(
         Cost("tokenising", "of it tokenising", "ms", 1e3, 3),
     ),
     {"seconds": ("solving", "routing"), "bytes": ("bytes", "release")},
-    "Texts of the first dataset dealt out to made-up domains; test texts as prompts, warm, median.",
+    "Texts of the first dataset dealt out to made-up domains; test texts as prompts,"
+    " warm, median.",
 )
 
 
@@ -167,45 +198,93 @@ def run(plan: ExperimentPlan) -> ReportPart:
 def measure(plan: ExperimentPlan, sizes: ScalingSizes) -> ReportPart:
     encoder = find_encoder(plan.encoder)
     static = encoder if isinstance(encoder, TableEncoder) else None
-    counts = [count for count in sizes.domains if count <= len(in_turn(plan.datasets[0].train, costs.TEXTS))]
-    ticks = len(MODES) * len(sizes.holders) + len(sizes.widths) + (len(counts) if static else 0)
+    counts = [
+        count
+        for count in sizes.domains
+        if count <= len(in_turn(plan.datasets[0].train, costs.TEXTS))
+    ]
+    ticks = (
+        len(MODES) * len(sizes.holders)
+        + len(sizes.widths)
+        + (len(counts) if static else 0)
+    )
     with plan.ticking("scaling", ticks) as tick:
-        rounds = {mode: [_round(plan, count, mode, tick) for count in sizes.holders] for mode in MODES}
+        rounds = {
+            mode: [_round(plan, count, mode, tick) for count in sizes.holders]
+            for mode in MODES
+        }
         widths = [_width(plan, width, tick) for width in sizes.widths]
-        domains = [_domains(plan, static, count, tick) for count in counts] if static else []
-    found = [*((ROUNDS[mode], rounds[mode]) for mode in MODES), (WIDTHS, widths), *[(DOMAINS, domains)] * bool(domains)]
-    slopes = slopes_table([row for sweep, points in found for row in sweep.slopes(points)])
+        domains = (
+            [_domains(plan, static, count, tick) for count in counts] if static else []
+        )
+    found = [
+        *((ROUNDS[mode], rounds[mode]) for mode in MODES),
+        (WIDTHS, widths),
+        *[(DOMAINS, domains)] * bool(domains),
+    ]
+    slopes = slopes_table(
+        [row for sweep, points in found for row in sweep.slopes(points)]
+    )
     tables = (*(sweep.table(points) for sweep, points in found), slopes)
     plots = tuple(plot for sweep, points in found for plot in sweep.drawn(points))
     facts = {**plan.facts(), **asdict(sizes)}
-    return ReportPart(KEY, TITLE, (METHOD,), tables, plots, facts, () if static else (CONTEXTUAL,))
+    return ReportPart(
+        KEY, TITLE, (METHOD,), tables, plots, facts, () if static else (CONTEXTUAL,)
+    )
 
 
-def _round(plan: ExperimentPlan, holders: int, mode: Mode, tick: Tick) -> dict[str, Any]:
+def _round(
+    plan: ExperimentPlan, holders: int, mode: Mode, tick: Tick
+) -> dict[str, Any]:
     def make() -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="ridgeway-") as folder:
             return apart("round_costs", holders, mode, plan.seed, folder)
 
-    return _kept(plan, "round", {"holders": holders, "mode": mode, "seed": plan.seed}, make, tick)
+    return _kept(
+        plan, "round", {"holders": holders, "mode": mode, "seed": plan.seed}, make, tick
+    )
 
 
 def _width(plan: ExperimentPlan, width: int, tick: Tick) -> dict[str, Any]:
     def make() -> dict[str, Any]:
-        sides = [apart(side, width, plan.seed) for side in ("holder_costs", "coordinator_costs")]
+        sides = [
+            apart(side, width, plan.seed)
+            for side in ("holder_costs", "coordinator_costs")
+        ]
         return {"h": width, **sides[0], **sides[1]}
 
     return _kept(plan, "width", {"width": width, "seed": plan.seed}, make, tick)
 
 
-def _domains(plan: ExperimentPlan, encoder: TableEncoder, count: int, tick: Tick) -> dict[str, Any]:
-    make = partial(costs.domain_costs, encoder, plan.datasets[0], count, plan.work / f"release-{count}")
-    return _kept(plan, "domains", {**plan.facts(), "domains": count, "texts": costs.TEXTS}, make, tick)
+def _domains(
+    plan: ExperimentPlan, encoder: TableEncoder, count: int, tick: Tick
+) -> dict[str, Any]:
+    make = partial(
+        costs.domain_costs,
+        encoder,
+        plan.datasets[0],
+        count,
+        plan.work / f"release-{count}",
+    )
+    return _kept(
+        plan,
+        "domains",
+        {**plan.facts(), "domains": count, "texts": costs.TEXTS},
+        make,
+        tick,
+    )
 
 
 def _kept(
-    plan: ExperimentPlan, name: str, key: Mapping[str, Any], make: Callable[[], dict[str, Any]], tick: Tick
+    plan: ExperimentPlan,
+    name: str,
+    key: Mapping[str, Any],
+    make: Callable[[], dict[str, Any]],
+    tick: Tick,
 ) -> dict[str, Any]:
-    found: dict[str, Any] = plan.cache.kept(f"scaling-{name}", {**key, "code": CODE}, make)
+    found: dict[str, Any] = plan.cache.kept(
+        f"scaling-{name}", {**key, "code": CODE}, make
+    )
     tick()
     return found
 
@@ -217,11 +296,17 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 def slopes_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
     columns = (
-        *(Column("what"), Column("over"), Column("points", digits=0), Column("slope", digits=2)),
+        *(
+            Column("what"),
+            Column("over"),
+            Column("points", digits=0),
+            Column("slope", digits=2),
+        ),
         Column("slope at the end", digits=2),
     )
     note = (
-        "slope: of log y over log x by least squares over all points; at the end: between the last two. 0 stays, "
-        "1 grows in proportion, 2 with the square; what is fixed flattens the line."
+        "slope: of log y over log x by least squares over all points; at the end:"
+        " between the last two. 0 stays, 1 grows in proportion, 2 with the square; what"
+        " is fixed flattens the line."
     )
     return Table("scaling-slopes", "How costs grow", columns, tuple(rows), note)
