@@ -132,7 +132,8 @@ def summed_documents(
 ) -> Iterator[str]:
     """The documents that `prepare` sums, one after another; whole: long ones are not cut."""
     sources, _ = find_sources(job.roots)
-    total, done = sum(source.bytes for source in sources), 0
+    total = sum(source.bytes for source in sources)
+    done = 0
     for source in sources:
         position = Position()
         skipped: list[str] | None = [] if job.skip_broken else None
@@ -149,13 +150,15 @@ def summed_documents(
 
 def text_batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """Texts in batches of the size that `prepare` tokenises at once."""
-    batch, size = list[str](), 0
+    batch = list[str]()
+    size = 0
     for text in texts:
         batch.append(text)
         size += len(text)
         if size >= BATCH_CHARACTERS:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield batch
 
@@ -170,7 +173,8 @@ def true_counts(
     is refused.
     """
     counts, summed = read_summed(job, encoder, [prepared.sampling], watch)
-    there, here = prepared.statistics, summed[prepared.sampling]
+    there = prepared.statistics
+    here = summed[prepared.sampling]
     if not here.equals(there):
         names = ", ".join(str(root) for root in job.roots)
         raise CorpusError(

@@ -197,7 +197,8 @@ class HolderRecord:
         """Every hand-over must be signed with the key before it, and none may have been taken
         twice.
         """
-        known, pinned = self.handovers, self.settings.policy.coordinator
+        known = self.handovers
+        pinned = self.settings.policy.coordinator
         if not all(link.holds for link in (*known.links, *known.forks)):
             raise JournalError(
                 "the journal has a hand-over of a key that is not signed with it;"

@@ -136,7 +136,8 @@ def _check_budget(holder: Holder, terms: Terms) -> float:
     """
     if not terms.privacy:
         return math.inf
-    account, settings = holder.account, holder.settings
+    account = holder.account
+    settings = holder.settings
     outputs: list[Expense] = [
         account.expense("", "statistics", "private", terms.privacy, settings.holdout),
         account.expense("", "counts", "private", terms.privacy, settings.holdout),

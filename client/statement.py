@@ -189,7 +189,8 @@ def _meaning() -> Section:
 
 
 def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
-    account, policy = record.account, record.settings.policy
+    account = record.account
+    policy = record.settings.policy
     rows = [
         ("ε so far", _epsilon(account.epsilon())),
         ("at a δ of", f"{account.delta:g}"),
@@ -223,10 +224,8 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
 
 
 def _outputs(record: HolderRecord) -> Section:
-    account, own = (
-        record.account,
-        set(record.handovers.keys(record.settings.policy.coordinator)),
-    )
+    account = record.account
+    own = set(record.handovers.keys(record.settings.policy.coordinator))
     rows = [
         (
             _time(each.time),
@@ -300,7 +299,8 @@ def _trust(record: HolderRecord, privacy: Privacy | None) -> Section:
 def _figures(
     record: HolderRecord, made_at: str, privacy: Privacy | None
 ) -> dict[str, Any]:
-    account, policy = record.account, record.settings.policy
+    account = record.account
+    policy = record.settings.policy
     so_far = account.epsilon()
     return {
         "domain": record.settings.domain,
@@ -345,7 +345,8 @@ def _left(account: Account) -> str:
 
 def further_rounds(record: HolderRecord, privacy: Privacy) -> int | None:
     """How many more private rounds fit into the budget; None: more than anybody will run."""
-    account, holdout = record.account, record.settings.holdout
+    account = record.account
+    holdout = record.settings.holdout
     paid = account.expenses()
     a_round = [
         account.expense("", "statistics", "private", privacy, holdout),
@@ -362,7 +363,8 @@ def further_rounds(record: HolderRecord, privacy: Privacy) -> int | None:
 
     if fits(MAX_ROUNDS_FORESEEN):
         return None
-    low, high = 0, MAX_ROUNDS_FORESEEN
+    low = 0
+    high = MAX_ROUNDS_FORESEEN
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -96,7 +96,8 @@ def measure(estimate: Integers, truth: Integers) -> Measures:
         raise ShapeMismatch(
             f"an estimate of {estimate.size} tokens cannot be held against {truth.size}"
         )
-    there, found = truth > 0, estimate > 0
+    there = truth > 0
+    found = estimate > 0
     rare = there & (truth <= MAX_RARE_COUNT)
     return Measures(
         tokens=int(there.sum()),
@@ -137,12 +138,11 @@ def histogram(
     sums: Floats = gram.astype(np.float64)
     public = features.T @ features
     if window == 1:
-        change, target = _whitening(*_scatter(public)), sums
+        change = _whitening(*_scatter(public))
+        target = sums
     else:
-        change, target = (
-            _whitening(*_noise(sums, public, window)),
-            _as_single_tokens(sums, window),
-        )
+        change = _whitening(*_noise(sums, public, window))
+        target = _as_single_tokens(sums, window)
     features = features @ change
     scale = np.einsum("ij,ij->i", features, features)
     features /= np.sqrt(scale)[
@@ -161,7 +161,8 @@ def _as_single_tokens(gram: Floats, window: int) -> Floats:
     """What single tokens would have summed to, if windows were w tokens drawn alike: w²·scatter +
     w·mass·mean·meanᵀ.
     """
-    column, mass = gram[:, -1], gram[-1, -1]
+    column = gram[:, -1]
+    mass = gram[-1, -1]
     mean = np.outer(column, column) / mass
     expected: Floats = window**2 * (gram - mean) + window * mean
     return expected
@@ -181,7 +182,8 @@ def _noise(gram: Floats, public: Floats, window: int) -> tuple[Floats, Floats]:
     every token out.
     """
     mean, own = _scatter(gram)
-    mass, features = gram[-1, -1], len(gram)
+    mass = gram[-1, -1]
+    features = len(gram)
     return mean, (mass * own + features * _scatter(public)[1] / window) / (
         mass + features
     )
@@ -211,13 +213,13 @@ def _non_negative(
     which takes their errors back. Ends when the rounded counts explain the target, or when rounds
     no longer improve what was found.
     """
-    unknowns, counts, best = (
-        np.zeros(len(features)),
-        np.zeros(len(features)),
-        np.zeros(len(features)),
-    )
+    unknowns = np.zeros(len(features))
+    counts = np.zeros(len(features))
+    best = np.zeros(len(features))
     short = features.astype(np.float32)
-    size, least, idle = float(np.linalg.norm(target)), np.inf, 0
+    size = float(np.linalg.norm(target))
+    least = np.inf
+    idle = 0
     for turn in range(MAX_ROUNDS):
         if (
             np.linalg.norm(target - _moment(features, counts * scale))
@@ -230,7 +232,8 @@ def _non_negative(
         early = turn <= WARM_UP_ROUNDS
         idle = 0 if early or left < STALLED_RATIO * least else idle + 1
         if early or left < least:
-            least, best = left, counts
+            least = left
+            best = counts
         if idle == MAX_IDLE_ROUNDS:
             break
         slope = _squares(features, residual)
@@ -251,7 +254,9 @@ def _conjugate_gradients(
 ) -> Floats:
     """Some steps towards the least squares solution, from the slope at zero."""
     found = np.zeros_like(slope)
-    residual, direction, norm = slope.copy(), slope.copy(), float(slope @ slope)
+    residual = slope.copy()
+    direction = slope.copy()
+    norm = float(slope @ slope)
     for _ in range(steps):
         image = _squares(features, _moment(features, direction))
         curvature = float(direction @ image)

@@ -72,10 +72,8 @@ def membership_scores(rows: Integers, sums: DocumentSums) -> Floats:
 def auc(members: Floats, others: Floats) -> float:
     """How often a member scores higher than another: 0.5 is guessing, 1 is certain."""
     ranked = np.sort(others)
-    below, upto = (
-        np.searchsorted(ranked, members, "left"),
-        np.searchsorted(ranked, members, "right"),
-    )
+    below = np.searchsorted(ranked, members, "left")
+    upto = np.searchsorted(ranked, members, "right")
     return float((below + upto).mean() / 2 / len(others))
 
 

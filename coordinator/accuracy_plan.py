@@ -44,12 +44,14 @@ KINDS = (
     KindOfText("questions and answers of four domains", 2.913, 3.336, 1.556),
     KindOfText("pages of books of five domains", 2.663, 3.367, 1.573),
 )
-HALF_KNOWN, STEEPNESS = 5.751, 1.285
+HALF_KNOWN = 5.751
+STEEPNESS = 1.285
 """Products tell half of what they could where the noise on their eigenvalues is so many times their
 mean.
 """
 
-FIT_ERROR, MAX_NOISE = 0.03, 0.54
+FIT_ERROR = 0.03
+MAX_NOISE = 0.54
 """What a simulation may differ by from the formula, and the noise on a mean up to which there are
 any: from 300 documents a domain on, with ε = 1 or more. The 144 means of two that it was fitted to,
 of all domains and of three or four, differ by 1.0 points in the root mean square and by 3.1 at

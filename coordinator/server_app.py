@@ -24,7 +24,8 @@ from ridgeway.coordinator.round.round import RoundWishes, deliver_newest, run_ro
 from ridgeway.coordinator.round.run_order import take_order
 
 app = ServerApp()
-LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 2.0
+LEAST_PAUSE_S = 0.2
+MOST_PAUSE_S = 2.0
 """A look for answers costs the SuperLink 10 ms a holder, so pauses are a tenth of the time waited,
 within these.
 """
@@ -89,7 +90,8 @@ class GridTransport:
     """Flower's Grid as the transport of a round."""
 
     def __init__(self, grid: Grid, least_pause_s: float = LEAST_PAUSE_S) -> None:
-        self._grid, self._least_pause_s = grid, least_pause_s
+        self._grid = grid
+        self._least_pause_s = least_pause_s
         self._late: dict[str, int] = {}
 
     def peers(self) -> Sequence[int]:

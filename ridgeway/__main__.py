@@ -8,12 +8,10 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-HOLDER, OPERATOR, APPLICATION, RESEARCHER = (
-    "a domain holder",
-    "an operator",
-    "anyone with a release",
-    "a researcher or newcomer",
-)
+HOLDER = "a domain holder"
+OPERATOR = "an operator"
+APPLICATION = "anyone with a release"
+RESEARCHER = "a researcher or newcomer"
 COMMANDS = {
     "simulate": ("simulations.cli.simulate_command", "simulate", RESEARCHER),
     "audit": ("simulations.cli.cohort_audit_command", "audit", RESEARCHER),
@@ -67,10 +65,8 @@ def _main(arguments: list[str] | None) -> None:
     # one is found sooner than all
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         module, attribute, who = COMMANDS[name]
-        found, panel = (
-            getattr(import_module(f"ridgeway.{module}"), attribute),
-            f"For {who}",
-        )
+        found = getattr(import_module(f"ridgeway.{module}"), attribute)
+        panel = f"For {who}"
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name, rich_help_panel=panel)
         else:

@@ -81,7 +81,8 @@ def plant(
         row_unit(privacy.mode) ** 2 * lengths + float(count_unit(privacy.mode)) ** 2
     )
     squares += lengths**2 if privacy.mode == "full" else 0
-    planted, scores = [], []
+    planted = []
+    scores = []
     for _ in range(runs):
         noise = under_noise(empty_sums(privacy.mode, rows.shape[1]), privacy, draw)
         coins = rng.random(len(rows)) < 0.5
@@ -90,8 +91,10 @@ def plant(
             membership_scores(rows, noise) / np.sqrt(squares) + coins * np.sqrt(squares)
         )
         tick()
-    chosen, found = np.concatenate(planted), np.concatenate(scores)
-    inside, outside = found[chosen], found[~chosen]
+    chosen = np.concatenate(planted)
+    found = np.concatenate(scores)
+    inside = found[chosen]
+    outside = found[~chosen]
     return CanaryFinding(
         len(found),
         auc(inside, outside),
@@ -133,7 +136,8 @@ def _bound(
         else (outside <= edge, inside <= edge)
     )
     tail = (1 - CONFIDENCE) / 2
-    hits, alarms = int(likely.sum()), int(unlikely.sum())
+    hits = int(likely.sum())
+    alarms = int(unlikely.sum())
     least = float(beta.ppf(tail, hits, len(likely) - hits + 1)) if hits else 0.0
     most = (
         float(beta.ppf(1 - tail, alarms + 1, len(unlikely) - alarms))

@@ -36,7 +36,8 @@ from ridgeway.common.privacy.built_in_text import (
     this_machine,
 )
 
-TRAIN, TEST = ".train.jsonl", ".test.jsonl"
+TRAIN = ".train.jsonl"
+TEST = ".test.jsonl"
 
 WORDS_PER_RUN = 8
 FAMILIAR_SHARE = 1 / 4

@@ -103,7 +103,8 @@ def run_on_flower(
             "--format",
             "json",
         ]
-        log, answer = simulated.folder / "flower.log", simulated.folder / "run.json"
+        log = simulated.folder / "flower.log"
+        answer = simulated.folder / "run.json"
         # files: a SuperLink that stays would hold a pipe open
         with log.open("wb") as err, answer.open("wb") as out:
             subprocess.run(

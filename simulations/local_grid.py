@@ -35,10 +35,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from ridgeway.common.base.threads import one_blas_thread
 
-RUN, SERVER = 1, 1
+RUN = 1
+SERVER = 1
 ANSWERS_AHEAD = 3
 """How many requests a process is asked before an answer of it is read."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 """Of malloc.h."""
 LARGEST_KEPT_BYTES = 1 << 26
 
@@ -134,7 +136,8 @@ class AnsweringProcess:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._sender, self._receiver = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._sender = ThreadPoolExecutor(1)
+        self._receiver = ThreadPoolExecutor(1)
         self._queue: deque[tuple[str, int, Parts]] = deque()
         self._asked: deque[tuple[str, Future[Parts]]] = deque()
         self._sent: Parts = {}

@@ -120,7 +120,8 @@ def create_simulated_federation(
     )
     if given is not None:
         write_prior(given, federation.folder / PRIOR)
-    homes, roster = {}, []
+    homes = {}
+    roster = []
     threads = 1 if len(dealt) >= MANY_HOLDERS else 0
     for name, (domain, texts) in dealt.items():
         homes[name] = _holder(folder, name, domain, texts, federation, threads=threads)
@@ -211,7 +212,8 @@ def _holder(
 ) -> Path:
     corpus = folder / "corpora" / f"{name}.jsonl"
     corpora.write_texts(corpus, texts)
-    settings, terms = federation.settings, federation.terms
+    settings = federation.settings
+    terms = federation.terms
     allowed = {
         "max_round_epsilon": settings.privacy.epsilon,
         "max_epsilon": settings.privacy.epsilon,

@@ -123,11 +123,9 @@ def audit(
     settings = None
     if statistics.is_dir():
         settings, statistics = _of_folder(statistics, corpus)
-        corpus, text_field, skip_broken = (
-            list(map(Path, settings.corpus)),
-            settings.text_field,
-            settings.skip_broken,
-        )
+        corpus = list(map(Path, settings.corpus))
+        text_field = settings.text_field
+        skip_broken = settings.skip_broken
     if plot is not None:
         if not corpus:
             raise InputError(
@@ -188,7 +186,8 @@ def _audit_sums(
         findings = list(
             attack_holder(encoder, prepared.statistics, prepared.sampling, truth, ticks)
         )
-    weighting, words = survives_weighting(prepared.statistics), advice(findings[0])
+    weighting = survives_weighting(prepared.statistics)
+    words = advice(findings[0])
     if plot is not None:
         draw(plot, f"What the sums of {prepared.domain} give away", findings)
     if json:

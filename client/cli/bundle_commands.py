@@ -58,7 +58,8 @@ def bundle(
         if folder is not None
         else (installed_bundle(), None)
     )
-    digest, files = bundle_sha256(shown), unpacked_bundle(shown)
+    digest = bundle_sha256(shown)
+    files = unpacked_bundle(shown)
     approved = (
         None if folder is None else digest in open_holder(folder).settings.bundles
     )
@@ -135,7 +136,8 @@ def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
     )
     from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
 
-    settings, notice = holder.settings, kept_notice(holder.folder)
+    settings = holder.settings
+    notice = kept_notice(holder.folder)
     waiting = unapproved(holder.folder, settings.bundles)
     if not waiting:
         return installed_bundle(), None

@@ -523,7 +523,8 @@ def inspect(
     from ridgeway.common.statistics.statistics_file import load_prepared
 
     prepared = load_prepared(statistics)
-    sums, terms = prepared.statistics, prepared.sampling
+    sums = prepared.statistics
+    terms = prepared.sampling
     triangle, cross = sums.packed()
     counted = "" if terms.window > 1 else COUNTS_FOLLOW
     told: list[tuple[str, Any, str]] = [

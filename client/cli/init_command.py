@@ -296,12 +296,10 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
     """
     from ridgeway.client.round.holder import CARD, SETTINGS
 
-    folder, key, terms, policy = (
-        made.folder,
-        made.identity.public,
-        paper.terms,
-        made.settings.policy,
-    )
+    folder = made.folder
+    key = made.identity.public
+    terms = paper.terms
+    policy = made.settings.policy
     if json:
         facts = {
             "folder": str(folder),

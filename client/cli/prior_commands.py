@@ -90,11 +90,9 @@ def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
             f"{', '.join(map(str, folders))} has no text that Ridgeway reads; name"
             " files or folders of it"
         )
-    groups, total, done = (
-        dict[Path, list[str]](),
-        sum(source.bytes for source in sources),
-        0,
-    )
+    groups = dict[Path, list[str]]()
+    total = sum(source.bytes for source in sources)
+    done = 0
     with stop_on_signal() as stopped, progress_bar("reads") as progress:
         for source in sources:
             if stopped():

@@ -52,7 +52,8 @@ def pin(
     holder = open_holder(folder)
     if invite is not None:
         paper = _read_members(holder, invite)
-        places, handovers = list(paper.roster), paper.handovers
+        places = list(paper.roster)
+        handovers = paper.handovers
     else:
         papers = [read_paper(path, Card) for path in cards or ()]
         places = [

@@ -97,7 +97,8 @@ def _show_epoch(epoch: dict[str, Any] | None) -> None:
 
 def show_spent(holder: Holder) -> None:
     account = holder.account
-    spent, allowed = account.epsilon(), account.max_epsilon
+    spent = account.epsilon()
+    allowed = account.max_epsilon
     exact = [each for each in account.expenses() if each.rho == float("inf")]
     if exact:
         step(

@@ -34,8 +34,10 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 
-MIN_TASK_BYTES, MAX_TASK_BYTES = 4 << 20, 512 << 20
-MIN_CARD_TASK_BYTES, MAX_CARD_TASK_BYTES = 256 << 20, 4 << 30
+MIN_TASK_BYTES = 4 << 20
+MAX_TASK_BYTES = 512 << 20
+MIN_CARD_TASK_BYTES = 256 << 20
+MAX_CARD_TASK_BYTES = 4 << 30
 """Where cards sum: a task has processes of its own that read for its card, which take seconds to
 start.
 """
@@ -113,18 +115,18 @@ def ray_engine(
     """
 
     def engine(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
-        ray, only_cards = _ray(), isinstance(encoder, ContextualEncoder)
+        ray = _ray()
+        only_cards = isinstance(encoder, ContextualEncoder)
         idle = deque(
             workers(_machines(ray), threads, cards=cards, only_cards=only_cards)
         )
-        waiting, running = (
-            deque(tasks(todo, idle)),
-            dict[Any, tuple[Worker, list[Unread]]](),
-        )
+        waiting = deque(tasks(todo, idle))
+        running = dict[Any, tuple[Worker, list[Unread]]]()
         try:
             while waiting or running:
                 while waiting and idle:
-                    worker, group = idle.popleft(), waiting.popleft()
+                    worker = idle.popleft()
+                    group = waiting.popleft()
                     running[
                         _submitted(ray, job, word, encoder.fingerprint, group, worker)
                     ] = worker, group
@@ -183,7 +185,8 @@ def workers(
     """
     found: list[Worker] = []
     for node in nodes:
-        cores, own = int(node.get("CPU", 0)), int(node.get("GPU", 0)) if cards else 0
+        cores = int(node.get("CPU", 0))
+        own = int(node.get("GPU", 0)) if cards else 0
         if own:
             found += [Worker(max(1, cores // own), card=True)] * own
         else:

@@ -168,7 +168,8 @@ def renew_node_key(folder: Path) -> str:
     """Give the SuperNode another key, and the holder a card with it, signed with the key that
     others have pinned.
     """
-    holder, draft = Holder(folder), folder / ".node.key.draft"
+    holder = Holder(folder)
+    draft = folder / ".node.key.draft"
     draft.unlink(missing_ok=True)
     line = create_node_key(draft)
     draft.replace(folder / "node.key")
@@ -179,10 +180,8 @@ def renew_node_key(folder: Path) -> str:
 
 def _write_card(holder: Holder) -> None:
     key = holder.identity.public
-    links, line = (
-        holder.handovers.leading_to(key),
-        public_line(holder.folder / "node.key"),
-    )
+    links = holder.handovers.leading_to(key)
+    line = public_line(holder.folder / "node.key")
     write_paper(
         Card(domain=holder.domain, key=key, node=line, handovers=links),
         holder.identity,
@@ -277,7 +276,8 @@ def _literal(value: Any) -> str:
 
 def holder_leftovers(holder: Holder, keep: int) -> list[Leftover]:
     """Everything that may go, by kind. keep: how many releases stay, the newest ones."""
-    folder, notice = holder.folder, kept_notice(holder.folder)
+    folder = holder.folder
+    notice = kept_notice(holder.folder)
     numbers = sorted(int(entry.facts["number"]) for entry in holder.releases())
     stored = [holder.release_folder(number) for number in numbers[:-keep]]
     announced = {f"{each.sha256}.fab" for each in notice.bundles} if notice else set()

@@ -34,7 +34,8 @@ class JoinReport:
     """Tells what has happened since it was made. tell: gets a verb, a subject and figures."""
 
     def __init__(self, holder: Holder, tell: Tell) -> None:
-        self._holder, self._tell = holder, tell
+        self._holder = holder
+        self._tell = tell
         self._bundles = holder.folder / "logs" / "bundles.log"
         self._stamp: list[str | int] | None = None
         self._again = 0.0

@@ -166,7 +166,8 @@ def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
     """Put the authority in place that the notice names, unless it is there or could vouch for
     nothing.
     """
-    told, path = notice.authority.encode(), folder / AUTHORITY
+    told = notice.authority.encode()
+    path = folder / AUTHORITY
     if path.exists() and path.read_bytes() == told:
         return []
     try:
@@ -198,7 +199,9 @@ class NoticeWatch:
     def __init__(
         self, gate: Gate, key: str, approved: Callable[[], Collection[str]]
     ) -> None:
-        self._gate, self._key, self._approved = gate, key, approved
+        self._gate = gate
+        self._key = key
+        self._approved = approved
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._said: set[str] = set()

@@ -140,7 +140,9 @@ class LogTail:
     """
 
     def __init__(self, log: Path, address: str, word: Word) -> None:
-        self._log, self._address, self._word = log, address, word
+        self._log = log
+        self._address = address
+        self._word = word
         self._position = log.stat().st_size if log.exists() else 0
         self._away = False
         self._connected = log.with_name("connected")

@@ -77,11 +77,9 @@ def quicken(loop: ModuleType, bell: str) -> None:
     late one of a run that was cut off, and each reply would from then on wait for the next message.
     So replies are pushed until that of the message's own run is among them.
     """
-    wait, pull, push = (
-        loop.start_client_internal.__code__,
-        loop._pull_and_store_message,
-        loop._push_messages,
-    )
+    wait = loop.start_client_internal.__code__
+    pull = loop._pull_and_store_message
+    push = loop._push_messages
     known = IDLE_S in wait.co_consts and REPLY_S in push.__code__.co_consts
     if not known or not {"_pull_and_store_message", "_push_messages"} <= set(
         wait.co_names

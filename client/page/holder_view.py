@@ -173,7 +173,8 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
     clear:  answers that showed its own exact numbers. noisy: its own numbers under noise.
     """
     masked = [each for each in items if each.kind == "sealed_sums"]
-    policy, account = record.settings.policy, record.account.to_json()
+    policy = record.settings.policy
+    account = record.account.to_json()
     return {
         "spent": account["spent"],
         "allowed": account["allowed"],
@@ -200,7 +201,8 @@ def _epoch(record: HolderRecord) -> dict[str, Any] | None:
     opened = record.epochs()
     if not opened:
         return None
-    name, time = opened[-1].facts["epoch"], opened[-1].time
+    name = opened[-1].facts["epoch"]
+    time = opened[-1].time
     used = any(each.epoch == name for each in record.account.expenses())
     return {"name": name, "time": time, "used": used, "number": len(opened)}
 

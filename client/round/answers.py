@@ -79,7 +79,8 @@ def answer(holder: Holder, packet: Packet) -> Packet:
         }
         message, blobs = _handler(request)(holder, request)
     except Exception as error:
-        message, blobs = _refusal(holder, error), ()
+        message = _refusal(holder, error)
+        blobs = ()
     reply = seal_packet(
         message,
         holder.identity,
@@ -304,7 +305,8 @@ def _noisy_counts(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     under.
     """
     message = request.message
-    terms, privacy = message.terms, message.terms.privacy
+    terms = message.terms
+    privacy = message.terms.privacy
     assert privacy is not None
     if message.session or message.temperatures or message.experts or message.last:
         raise Refused(
@@ -327,7 +329,8 @@ def _noisy_counts(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
 def _solved(holder: Holder, request: Opened[messages.Evaluate]) -> Weights:
     """The weights of the router that the request's noisy total gives."""
     message = request.message
-    terms, domains = message.terms, len(message.domains)
+    terms = message.terms
+    domains = len(message.domains)
     encoder = holder.encoder(terms)
     assert terms.privacy is not None
     prior = holder.prior(terms.privacy)

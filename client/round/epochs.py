@@ -44,9 +44,13 @@ from ridgeway.common.statistics.sums import Integers
 
 OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
-EPOCH, STATISTICS, DOCUMENTS = "epoch.json", "statistics.stats", "documents.sums"
+EPOCH = "epoch.json"
+STATISTICS = "statistics.stats"
+DOCUMENTS = "documents.sums"
 SCORES = "scores.json"
-HELD_OUT, DIGESTS, NOISY = "held-out.ids", "documents.digests", ".noisy"
+HELD_OUT = "held-out.ids"
+DIGESTS = "documents.digests"
+NOISY = ".noisy"
 
 Digests = NDArray[np.uint64]
 

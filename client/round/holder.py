@@ -50,7 +50,9 @@ from ridgeway.common.routing.release import (
 )
 from ridgeway.common.statistics.sums import Integers, Statistics
 
-SETTINGS, CARD, IDENTITY = "client.toml", "holder.pub", "identity.key"
+SETTINGS = "client.toml"
+CARD = "holder.pub"
+IDENTITY = "identity.key"
 REFUSED_BUNDLE = "refused_bundle"
 """The kind of a journal's entry about code that was sent, and not run."""
 PRIOR = "prior.safetensors"

@@ -12,7 +12,8 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.identity import HandOver, HandOvers
 from ridgeway.common.base.journal import Journal
 
-HANDED_OVER, FORKED_KEY = "handed_over", "forked_key"
+HANDED_OVER = "handed_over"
+FORKED_KEY = "forked_key"
 """The kinds of a journal's entries: a key that was handed over, and one that was handed over once
 more.
 """

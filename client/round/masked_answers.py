@@ -91,7 +91,8 @@ def advertised(
 
 def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
     message = request.message
-    cohort, agreement = message.cohort, message.agreement
+    cohort = message.cohort
+    agreement = message.agreement
     check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
     with holder.sessions.alone():
         state = holder.sessions.of_round(request.round)
@@ -105,10 +106,8 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
             )
             holder.note_cohort(request.round, cohort, agreement.id.hex())
             envelopes = pack_by_place(dealt.envelopes)
-            agreed, dealt_to = (
-                Agreed.of(cohort, agreement),
-                tuple(sorted(dealt.envelopes)),
-            )
+            agreed = Agreed.of(cohort, agreement)
+            dealt_to = tuple(sorted(dealt.envelopes))
             changes = {"agreed": agreed, "kept": dealt.kept.hex(), "dealt": dealt_to}
             state = state.with_answer(
                 "share", request.digest, envelopes.hex(), **changes
@@ -122,7 +121,8 @@ def _check_session(
     holder: Holder, state: SessionState, message: messages.Share
 ) -> None:
     """Everything that must hold before a secret is dealt out."""
-    cohort, agreement = message.cohort, message.agreement
+    cohort = message.cohort
+    agreement = message.agreement
     if not cohort.terms.uses_masks:
         raise Refused("not_masked", "secrets are shared for sums under masks only")
     if agreement.round != state.round or agreement.lots != LOTS:
@@ -170,7 +170,8 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
     state = _state(holder, request, message.session)
     if state.taken("hold", request.digest) is None:
         session = state.session
-        shared, own = tuple(sorted(set(message.shared))), state.place
+        shared = tuple(sorted(set(message.shared)))
+        own = state.place
         check_survivors(session, shared, shared)
         if own not in shared:
             raise Refused(
@@ -186,10 +187,8 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
                 "bad_envelope",
                 "the shares are not those of the other members that have shared",
             )
-        held, secrets_ = (
-            ({own: bytes.fromhex(state.kept)} if state.kept else {}),
-            state.secrets,
-        )
+        held = {own: bytes.fromhex(state.kept)} if state.kept else {}
+        secrets_ = state.secrets
         for place, envelope in envelopes.items():
             held[place] = open_envelope(session, secrets_, own, place, envelope)
         holding = tuple(sorted(held))
@@ -221,7 +220,8 @@ def _sums(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int
     noise.
     """
     check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
-    terms, epoch = cohort.terms, _advertised_epoch(holder, state)
+    terms = cohort.terms
+    epoch = _advertised_epoch(holder, state)
     if terms.privacy:
         own = holder.noisy(epoch, terms.privacy).shared_sums(
             len(cohort.members), cohort.id
@@ -291,7 +291,8 @@ def seal_counts(
     """
     message = request.message
     assert message.session is not None
-    domains, own = len(message.domains), message.domains.index(holder.domain)
+    domains = len(message.domains)
+    own = message.domains.index(holder.domain)
     if sum(each.size for each in rows) * domains + calibration.size > MAX_COUNTS:
         raise Refused("too_large", f"more than {MAX_COUNTS:,} counts were asked for")
     placed = np.concatenate(
@@ -362,7 +363,8 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
     shares were revealed. To sign it is to give up the larger one.
     """
     message = request.message
-    lot, step = message.lot, f"confirm {message.lot}"
+    lot = message.lot
+    step = f"confirm {message.lot}"
     with holder.sessions.alone():
         state = _state(holder, request, message.session)
         sent = tuple(sorted(set(message.sent)))
@@ -395,7 +397,8 @@ def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
     that.
     """
     message = request.message
-    lot, step = message.lot, f"lock {message.lot}"
+    lot = message.lot
+    step = f"lock {message.lot}"
     with holder.sessions.alone():
         state = _state(holder, request, message.session)
         sent = _signed_last(state, lot, message.sent)
@@ -430,11 +433,13 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
     secrets are gone.
     """
     message = request.message
-    lot, step = message.lot, f"open {message.lot}"
+    lot = message.lot
+    step = f"open {message.lot}"
     with holder.sessions.alone():
         state = _state(holder, request, message.session)
         if state.taken(step, request.digest) is None:
-            session, question = state.session, _question(state, lot)
+            session = state.session
+            question = _question(state, lot)
             sent = _signed_last(state, lot, message.sent)
             if session.neighbourhood and f"lock {lot}" not in state.answered:
                 raise Refused(
@@ -495,7 +500,8 @@ def _total(
     holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]
 ) -> SignedTotal:
     """The total over these members."""
-    session, known = state.session, holder.handovers
+    session = state.session
+    known = holder.handovers
     keys = {place: session.keys[place - 1] for place in sent}
     epochs = {
         known.owner(key): session.sources[place - 1] for place, key in keys.items()
@@ -517,7 +523,8 @@ def _agree_to_sum(
     terms = state.session.terms
     check_members_of_sum(holder.settings.policy, len(sent), len(holder.pinned_keys))
     epoch = _advertised_epoch(holder, state)
-    total, session = _total(holder, state, lot, sent), state.session.digest
+    total = _total(holder, state, lot, sent)
+    session = state.session.digest
     account = holder.account
     with account.exclusive():
         if not terms.privacy:

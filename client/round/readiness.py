@@ -64,7 +64,8 @@ def _has_data(holder: Holder, cohort: Cohort) -> None:
 
 
 def _knows_the_members(holder: Holder, cohort: Cohort) -> None:
-    keys, pinned = {member.key for member in cohort.members}, holder.pinned_keys
+    keys = {member.key for member in cohort.members}
+    pinned = holder.pinned_keys
     check_members(holder.handovers, pinned, keys)
     if unknown := keys - pinned:
         raise Refused(

@@ -113,10 +113,8 @@ class Scorer:
                 self._table, self._rule, self._ids, self._lengths
             )
         else:
-            scores, voters = (
-                np.zeros((0, self._table.domains)),
-                np.zeros(0, dtype=np.int64),
-            )
+            scores = np.zeros((0, self._table.domains))
+            voters = np.zeros(0, dtype=np.int64)
         parts = [
             reliability(scores, voters, self._own, temperatures),
             belonging_counts(scores, voters, self._own),

@@ -181,7 +181,8 @@ class SessionState(Record):
     def without_lot(self, index: int) -> SessionState:
         """The same without the secrets of one lot, its own and those held for others."""
         # in digits: a seed's and a mask key's
-        start, end = 4 * SHARE_BYTES * index, 4 * SHARE_BYTES * (index + 1)
+        start = 4 * SHARE_BYTES * index
+        end = 4 * SHARE_BYTES * (index + 1)
         blank = "0" * (end - start)
         return self.model_copy(
             update={
@@ -203,7 +204,8 @@ class SessionFile:
     """The state on disk. Use it within `alone`: two processes must not answer from one state."""
 
     def __init__(self, folder: Path, identity: Identity) -> None:
-        self._path, self._lock = folder / "session", folder / "session.lock"
+        self._path = folder / "session"
+        self._lock = folder / "session.lock"
         self._agreed = folder / "session.agreed"
         self._identity = identity
 

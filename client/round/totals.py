@@ -18,7 +18,8 @@ from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import record_json
 from ridgeway.common.protocol.messages import Lot
 
-SIGNED, OPENED = "signed", "opened"
+SIGNED = "signed"
+OPENED = "opened"
 FEW_MEMBERS = 3
 """Fewer members than this that joined or left between two totals are worth a notice."""
 

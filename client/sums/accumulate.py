@@ -53,7 +53,8 @@ FLOAT_BLOCK_SAMPLES = 512
 float32's limit.
 """
 
-COARSE, COARSE_BESIDE = 128, 32
+COARSE = 128
+COARSE_BESIDE = 32
 """Windows of eight tokens have few words, all multiples of the first number: they are multiplied in
 a way of their own, if a multiple of the second number of columns stands beside them.
 """
@@ -128,7 +129,8 @@ class WindowTable:
         """How many of the last features are those of words."""
         self.width = self._linear_width + (cosines.width if cosines else 0)
         self._fill = compiled_means()
-        self._words, self._cosines = words, cosines
+        self._words = words
+        self._cosines = cosines
         # numpy sums in the width of the table, the extension in its own; a copy of numpy's has
         # large pages, read faster
         width = np.dtype(np.int32 if self._fill is None else np.int16)
@@ -192,7 +194,8 @@ def in_memory(
     words: WordSketch,
 ) -> tuple[NDArray[np.uint8], Integers, int, int, int, int]:
     """A sketch as the extension takes it."""
-    options, spelling = words.options, words.spelling
+    options = words.options
+    spelling = words.spelling
     return (
         spelling.letters,
         spelling.starts,
@@ -239,14 +242,17 @@ def compiled_products() -> Callable[..., None] | None:
         from ridgeway.client.sums.byte_products import byte_products
     except ImportError:
         return None
-    dense, coarse, count = COARSE_BESIDE, 4, 40
+    dense = COARSE_BESIDE
+    coarse = 4
+    count = 40
     samples = (
         np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, count * (dense + coarse))
         .astype(np.int16)
         .reshape(count, -1)
     )
     samples[:, dense:] = samples[::-1, :coarse] // COARSE * COARSE
-    centre, gram = -samples[3], np.zeros((dense + coarse + 1,) * 2, dtype=np.int64)
+    centre = -samples[3]
+    gram = np.zeros((dense + coarse + 1,) * 2, dtype=np.int64)
     centre[dense:] = 0
     byte_products(samples, centre, gram, 3)
     byte_products(samples, centre, gram, 4, coarse)
@@ -386,10 +392,8 @@ class ExactGram:
             self._multiply(kind)
         if self._pending:
             self._flush()
-        centre, sums = (
-            np.zeros(self._features, dtype=np.int64),
-            self._total[:, -1].copy(),
-        )
+        centre = np.zeros(self._features, dtype=np.int64)
+        sums = self._total[:, -1].copy()
         if self._centre is not None:
             centre[:-1] = self._centre
         total: Integers = np.stack((centre, sums), axis=1) @ np.stack(

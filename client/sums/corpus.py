@@ -289,7 +289,8 @@ class _BrokenRecords:
     """
 
     def __init__(self, counters: Counters, places: list[str] | None) -> None:
-        self._counters, self._places = counters, places
+        self._counters = counters
+        self._places = places
 
     def __enter__(self) -> None:
         pass
@@ -372,7 +373,8 @@ class _Tracked(io.RawIOBase):
     """A file that notes how far it was read, and ends at a place before its end if one is given."""
 
     def __init__(self, raw: IO[bytes], position: Position, end: int) -> None:
-        self._raw, self._position = raw, position
+        self._raw = raw
+        self._position = position
         self._left = end - raw.tell() if end >= 0 else sys.maxsize
 
     def readable(self) -> bool:
@@ -494,16 +496,12 @@ def _parquet_texts(
         columns = [name for name in names if name in file.schema_arrow.names]
         if not columns:
             record_text(dict.fromkeys(file.schema_arrow.names), names, str(source.path))
-        size, groups, before = (
-            file_status(source.path).size,
-            file.metadata.num_row_groups,
-            0,
-        )
+        size = file_status(source.path).size
+        groups = file.metadata.num_row_groups
+        before = 0
         for group in range(groups):
-            place, rows = (
-                size * group // groups,
-                file.metadata.row_group(group).num_rows,
-            )
+            place = size * group // groups
+            rows = file.metadata.row_group(group).num_rows
             seen = before
             before += rows
             if place < source.begin or 0 <= source.end <= place:

@@ -35,7 +35,9 @@ def part_numbers(word: str) -> tuple[int, int]:
 
 def pieces_of(stamps: Sequence[Stamp], number: int, of: int) -> list[Stamp]:
     """The pieces of a part: pieces stand in one row, which is divided by bytes."""
-    total, before, chosen = sum(stamp.bytes for stamp in stamps), 0, []
+    total = sum(stamp.bytes for stamp in stamps)
+    before = 0
+    chosen = []
     for stamp in stamps:
         middle = 2 * before + stamp.bytes
         if min(of, 1 + middle * of // max(1, 2 * total)) == number:

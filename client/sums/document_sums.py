@@ -92,7 +92,10 @@ def _batches(
             f"{', '.join(map(str, job.roots))} has no file that can be read"
         )
     skipped: list[str] | None = [] if job.skip_broken else None
-    size, done, texts, held = sum(source.bytes for source in sources), 0, list[str](), 0
+    size = sum(source.bytes for source in sources)
+    done = 0
+    texts = list[str]()
+    held = 0
     for source in sources:
         position = Position()
         for text in documents(
@@ -109,7 +112,8 @@ def _batches(
                 watch.progress(min(done + position.bytes, size), size)
                 if watch.stopped():
                     raise Interrupted
-                texts, held = [], 0
+                texts = []
+                held = 0
         done += source.bytes
     if texts:
         yield texts

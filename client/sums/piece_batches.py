@@ -79,13 +79,18 @@ def read_batches(
     """The documents of a piece from number `first` on; there is always a last batch, if only an
     empty one.
     """
-    met, counted, position = Counters(), Counters(), Position()
+    met = Counters()
+    counted = Counters()
+    position = Position()
     skipped: list[str] | None = [] if rules.skip_broken else None
-    texts, size, place = list[str](), 0, 0
+    texts = list[str]()
+    size = 0
+    place = 0
 
     def batch(ends: bool) -> PieceBatch:
         nonlocal texts, size, counted
-        since, broken = copy.copy(met), (skipped or [])[counted.broken :]
+        since = copy.copy(met)
+        broken = (skipped or [])[counted.broken :]
         since.add(counted, -1)
         told, texts, size, counted = texts, [], 0, copy.copy(met)
         return PieceBatch(told, since, broken, place, position.bytes, ends)

@@ -79,7 +79,8 @@ class PackedSamples(NamedTuple):
         """The samples. Raises ValueError unless they could be of texts, with ids below `rows`: sums
         over anything else would be of no text that ever was.
         """
-        ids, ends = self.ids, np.append(0, np.cumsum(self.sizes, dtype=np.int64))
+        ids = self.ids
+        ends = np.append(0, np.cumsum(self.sizes, dtype=np.int64))
         shapes = np.array([(0, 0, 0), *self.shapes], dtype=np.int64)
         _, windows, tokens = np.cumsum(shapes, axis=0).T
         in_range = (
@@ -134,12 +135,10 @@ class _Readers:
         rules: ReadingRules,
         count: int,
     ) -> None:
-        self._tokenizer, self._definition, self._pieces, self._rules = (
-            tokenizer,
-            definition,
-            pieces,
-            rules,
-        )
+        self._tokenizer = tokenizer
+        self._definition = definition
+        self._pieces = pieces
+        self._rules = rules
         self._left: SimpleQueue[int] = SimpleQueue()
         for number in range(len(pieces)):
             self._left.put(number)
@@ -229,7 +228,8 @@ class ReaderProcess:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._sink, self._source = self._process.stdin, self._process.stdout
+        self._sink = self._process.stdin
+        self._source = self._process.stdout
         # a wider pipe is quicker where there is one
         with contextlib.suppress(ImportError, AttributeError, OSError):
             import fcntl
@@ -263,11 +263,9 @@ class ReaderProcess:
         )
         while True:
             head = _line(self._source)
-            tokens, shapes, windows = (
-                head.pop("tokens"),
-                head.pop("shapes"),
-                head.pop("windows"),
-            )
+            tokens = head.pop("tokens")
+            shapes = head.pop("shapes")
+            windows = head.pop("windows")
             numbers = np.empty(head.pop("numbers"), np.int32)
             if self._source.readinto(numbers.data.cast("B")) != numbers.nbytes:  # type: ignore[attr-defined]
                 raise EOFError("the process has ended")

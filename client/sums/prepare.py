@@ -233,7 +233,8 @@ def prepare(
         job.holdout,
         share,
     )
-    seconds, files = time.monotonic() - started, len({stamp.path for stamp in stamps})
+    seconds = time.monotonic() - started
+    files = len({stamp.path for stamp in stamps})
     files_read = len({each.stamp.path for each in todo})
     return PrepareOutcome(prepared, counters, files, files_read, skipped, left, seconds)
 
@@ -271,7 +272,8 @@ def _gathered(
             if waiting is not None and _is_due(started, kept_at):
                 store.save(waiting)
                 found.append(waiting)
-                waiting, kept_at = None, time.monotonic()
+                waiting = None
+                kept_at = time.monotonic()
     finally:
         if waiting is not None:
             store.save(waiting)
@@ -294,7 +296,8 @@ def held_out_documents(
     watch = watch or Watch()
     sources, _ = find_sources(job.roots)
     skipped: list[str] | None = [] if job.skip_broken else None
-    total, done = sum(source.bytes for source in sources), 0
+    total = sum(source.bytes for source in sources)
+    done = 0
     for source in sources:
         position = Position()
         for text in documents(
@@ -410,13 +413,11 @@ class _Run:
         watch: Watch,
         total: int,
     ) -> None:
-        self._job, self._encoder, self._store, self._watch, self._total = (
-            job,
-            encoder,
-            store,
-            watch,
-            total,
-        )
+        self._job = job
+        self._encoder = encoder
+        self._store = store
+        self._watch = watch
+        self._total = total
         self._makers = makers(encoder, job.sampling, job.devices, job.threads)
         self._idle: SimpleQueue[Accumulator] = SimpleQueue()
         self._all: list[Accumulator] = []
@@ -477,7 +478,8 @@ class _Run:
         how = bool(self._job.skip_broken), size, self._job.sampling
         rules = ReadingRules(self._job.text_fields, self._job.holdout, *how)
         if many and isinstance(self._encoder, TableEncoder):
-            tokenizer, definition = self._encoder.tokenizer, self._encoder.definition
+            tokenizer = self._encoder.tokenizer
+            definition = self._encoder.definition
             more = self._encoder.words, self._encoder.cosines
             summing = not self._job.devices and not only_counts(
                 self._job.sampling, *more
@@ -510,7 +512,8 @@ class _Run:
             self._counters.tokens += self._pending.popleft().result()
         opened.met.add(batch.met)
         opened.broken += batch.broken
-        opened.place, opened.position = batch.place, min(batch.position, stamp.bytes)
+        opened.place = batch.place
+        opened.position = min(batch.position, stamp.bytes)
         if batch.ends:
             self._cover(stamp, self._open.pop(stamp), ends=True)
             self._done += stamp.bytes
@@ -562,7 +565,9 @@ class _Run:
             if self._store is not None:
                 self._store.save(part)
             self._parts.append(part)
-        self._counters, self._stretches, self._broken = Counters(), [], []
+        self._counters = Counters()
+        self._stretches = []
+        self._broken = []
         self._refill()
         if self._watch.stopped():
             raise Interrupted

@@ -55,7 +55,9 @@ class LateSums(GramSums):
     def __init__(
         self, encoder: ContextualEncoder, sampling: Sampling, device: str
     ) -> None:
-        self._encoder, self._sampling, self._device = encoder, sampling, device
+        self._encoder = encoder
+        self._sampling = sampling
+        self._device = device
         self._sums: ContextualSums | None = None
 
     def add_layers(self, found: Sequence[Layer]) -> None:
@@ -81,7 +83,9 @@ class ContextualSums(GramSums):
     ) -> None:
         import torch
 
-        self._model, self._scale, self._sampling = model, encoder.scale, sampling
+        self._model = model
+        self._scale = encoder.scale
+        self._sampling = sampling
         self._frame = model.frame(sampling.window)
         self._usual = self._frame.shape(sampling.window)
         self._waiting: dict[Shape, Rows] = {}

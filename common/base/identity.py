@@ -257,12 +257,11 @@ class HandOvers:
         own_record: whether the links are from a record of one's own, where they were verified
                     before they came in.
         """
-        known, new, forks = (
-            HandOvers(self.links, self.forks),
-            list[HandOver](),
-            list[HandOver](),
-        )
-        seen, forked = {*self.links, *self.forks}, {fork.before for fork in self.forks}
+        known = HandOvers(self.links, self.forks)
+        new = list[HandOver]()
+        forks = list[HandOver]()
+        seen = {*self.links, *self.forks}
+        forked = {fork.before for fork in self.forks}
         for link in links:
             if link in seen:
                 continue
@@ -303,7 +302,8 @@ class HandOvers:
 
     def leading_to(self, key: str) -> tuple[HandOver, ...]:
         """The hand-overs from its owner's first key to this one, in their order."""
-        made_by, found = {link.after: link for link in self.links}, list[HandOver]()
+        made_by = {link.after: link for link in self.links}
+        found = list[HandOver]()
         while (link := made_by.get(key)) is not None:
             found.append(link)
             key = link.before

@@ -91,10 +91,8 @@ class Journal:
             added = []
             for kind, facts in events:
                 number += 1
-                time, words = (
-                    self._clock().isoformat(timespec="milliseconds"),
-                    record_json(dict(facts)).decode(),
-                )
+                time = self._clock().isoformat(timespec="milliseconds")
+                words = record_json(dict(facts)).decode()
                 previous = _hash(number, time, kind, words, previous)
                 added.append(JournalEntry(number, time, kind, facts, previous))
                 database.execute(

@@ -16,11 +16,9 @@ from pydantic_core import to_json
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.settings import DOMAIN_NAME, MAX_EXPERT_LETTERS, MAX_EXPERTS
 
-STRINGS, PLAIN, ROWS = (
-    frozenset((str,)),
-    frozenset((str, int, bool, NoneType)),
-    frozenset((list, tuple)),
-)
+STRINGS = frozenset((str,))
+PLAIN = frozenset((str, int, bool, NoneType))
+ROWS = frozenset((list, tuple))
 """What both encoders write alike; of floats they do most."""
 
 

@@ -19,7 +19,8 @@ FEATURE_LIMIT = 1 << 12
 MAX_WORD_FEATURES = 1 << 14
 """How many features words may have beside their tokens'."""
 
-SHORTEST_RUN, LONGEST_RUN = 2, 5
+SHORTEST_RUN = 2
+LONGEST_RUN = 5
 """How few and how many letters the runs of words may have."""
 
 EARLIER_RUNS = {"shortest": 3, "longest": 5}
@@ -50,7 +51,8 @@ SHORT_DOCUMENT_TOKENS = 20
 DOMAIN_NAME = re.compile(r"[\w][\w.-]{0,63}")
 """What domains and holders may be called; names become names of files."""
 
-MAX_EXPERTS, MAX_EXPERT_LETTERS = 256, 200
+MAX_EXPERTS = 256
+MAX_EXPERT_LETTERS = 200
 """How many experts can be compared, and how long their names may be."""
 
 DEFAULT_LISTEN = "127.0.0.1:9443"

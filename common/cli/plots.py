@@ -114,7 +114,8 @@ def _draw_panel(axis: Axes, panel: Panel, mark: str) -> None:
                 **LABEL,
             )
     half = BAR * len(panel.series) / 2
-    lows, highs = [place - half for place in places], [place + half for place in places]
+    lows = [place - half for place in places]
+    highs = [place + half for place in places]
     axis.vlines(
         [100 * share for share in panel.marks],
         lows,

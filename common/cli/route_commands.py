@@ -206,7 +206,8 @@ def _words(decision: Decision, router: Router) -> str:
 
 
 def _show_explanation(explanation: Explanation, most: int = 12) -> None:
-    best, runner_up = explanation.decision.best, explanation.runner_up
+    best = explanation.decision.best
+    runner_up = explanation.runner_up
     merged: dict[tuple[str, str], tuple[int, float]] = {}
     for word in explanation.words:
         count, weight = merged.get((word.text, word.domain), (0, 0.0))
@@ -404,7 +405,8 @@ def calibrate(
     texts = labelled_texts(data, router.domains, field_names(text_field))
     tell_left_out(data, router.domains)
     found = outcomes(router, texts, tokens)
-    points, chosen = coverage.curve(found), coverage.proposal(found, accuracy / 100)
+    points = coverage.curve(found)
+    chosen = coverage.proposal(found, accuracy / 100)
     if plot is not None:
         _draw(plot, found, accuracy, chosen)
         step("drew", str(plot))

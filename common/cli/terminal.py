@@ -172,10 +172,8 @@ class CountingBar:
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
             )
-            self._bar, self._label = (
-                Progress(*columns, console=console, transient=True),
-                label,
-            )
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._label = label
             self._bar.disable = not console.is_terminal
             self._bar.start()
             self._bar.add_task(label, total=total)
@@ -184,7 +182,8 @@ class CountingBar:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-        self._bar, self._label = None, ""
+        self._bar = None
+        self._label = ""
 
 
 @contextmanager

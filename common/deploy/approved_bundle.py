@@ -73,7 +73,8 @@ WARM_NAME = "warm-bundle"
 """What the system calls the process of a warm bundle."""
 MAX_WORD_BYTES = 4096
 """What is written to a pipe at once arrives at once up to this size."""
-CLIENT_APP, SERVER_APP = "flwr-clientapp", "flwr-serverapp"
+CLIENT_APP = "flwr-clientapp"
+SERVER_APP = "flwr-serverapp"
 RUNTIMES = {
     CLIENT_APP: "flwr.supernode.runtime.run_clientapp",
     SERVER_APP: "flwr.superlink.runtime.run_serverapp",
@@ -457,13 +458,11 @@ class ForkingExecutor:
         note: Note,
         task: str = CLIENT_APP,
     ) -> None:
-        self._keeper, self._load, self._answer, self._note, self._task = (
-            keeper,
-            load,
-            answer,
-            note,
-            task,
-        )
+        self._keeper = keeper
+        self._load = load
+        self._answer = answer
+        self._note = note
+        self._task = task
         self._warm: WarmBundle | None = None
         self._heard, self._told = os.pipe()
         os.set_blocking(self._heard, False)

@@ -198,15 +198,14 @@ def bundle_changes(
     """
     found = []
     for name in sorted({*old, *new}):
-        before, after = old.get(name), new.get(name)
+        before = old.get(name)
+        after = new.get(name)
         if before != after:
             change = (
                 "added" if before is None else "removed" if after is None else "changed"
             )
-            old_lines, new_lines = (
-                (before or b"").splitlines(),
-                (after or b"").splitlines(),
-            )
+            old_lines = (before or b"").splitlines()
+            new_lines = (after or b"").splitlines()
             matcher = SequenceMatcher(None, old_lines, new_lines, autojunk=False)
             blocks = [each[1:] for each in matcher.get_opcodes() if each[0] != "equal"]
             counts = (

@@ -16,7 +16,8 @@ from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.protocol.invitation import SignedPaper
 
 NOTICE = "notice.json"
-NOTICE_PATH, BUNDLE_PATH = "/v1/ridgeway/notice", "/v1/ridgeway/bundle/"
+NOTICE_PATH = "/v1/ridgeway/notice"
+BUNDLE_PATH = "/v1/ridgeway/bundle/"
 MAX_NOTICE_BYTES = 1 << 20
 
 

@@ -18,7 +18,9 @@ from ridgeway.common.encoding.table_encoder import VERSION, TableEncoder, featur
 from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, of_card
 
 FORMAT = "ridgeway.encoder"
-CARD, TOKENIZER, TABLE = "encoder.json", "tokenizer.json", "table.safetensors"
+CARD = "encoder.json"
+TOKENIZER = "tokenizer.json"
+TABLE = "table.safetensors"
 
 
 def save_encoder(encoder: AnyEncoder, folder: Path) -> None:
@@ -34,7 +36,8 @@ def save_encoder(encoder: AnyEncoder, folder: Path) -> None:
         "width": encoder.width,
         "fingerprint": encoder.fingerprint,
     }
-    files, what = {TOKENIZER: encoder.definition}, "such an encoder"
+    files = {TOKENIZER: encoder.definition}
+    what = "such an encoder"
     if isinstance(encoder, TableEncoder):
         files[TABLE], what = save({"table": encoder.table}), "an encoder"
         card |= encoder.more

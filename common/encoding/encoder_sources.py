@@ -101,10 +101,8 @@ def find_encoder(source: str) -> AnyEncoder:
     found = _found(source)
     # routing asks for it, by its fingerprint alone
     if isinstance(found, TableEncoder) and found.kernel:
-        note, told = (
-            _source_note(found.fingerprint),
-            canonical_json({"source": absolute_source(source)}),
-        )
+        note = _source_note(found.fingerprint)
+        told = canonical_json({"source": absolute_source(source)})
         if not note.exists() or note.read_bytes() != told:
             write_whole(note, told)
     return found
@@ -177,7 +175,8 @@ def encoder_for_routing(
 
     card: what the manifest says of it.
     """
-    name, fingerprint = str(card["name"]), str(card["fingerprint"])
+    name = str(card["name"])
+    fingerprint = str(card["fingerprint"])
     if folder is not None:
         return _as_the_card_says(load_encoder(folder), card)
     # it may be there no longer
@@ -386,7 +385,8 @@ def converted(name: str, files: ModelFiles) -> ContextualEncoder:
     """The encoder that a model gives; the model is run once to find its scale."""
     from ridgeway.common.encoding.transformer import measured
 
-    definition, weights = plain_definition(files.tokenizer.read_bytes()), files.digest()
+    definition = plain_definition(files.tokenizer.read_bytes())
+    weights = files.digest()
     width, scale = measured(files, shared_tokenizer(definition))
     return ContextualEncoder(name, definition, width, scale, weights)
 
@@ -405,7 +405,8 @@ def _from_transformer(name: str) -> ContextualEncoder:
 
 
 def _from_hugging_face(name: str) -> TableEncoder:
-    fetch, local = fetcher(name), Path(name).is_dir()
+    fetch = fetcher(name)
+    local = Path(name).is_dir()
     definition = fetch("tokenizer.json")
     if definition is None:
         raise EncoderError(

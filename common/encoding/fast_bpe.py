@@ -30,7 +30,10 @@ SWITCH = "RIDGEWAY_TOKENIZER"
 """Set to `reference`, this variable leaves all texts to the library."""
 
 MAX_ID = 1 << 30
-OTHER, LETTER, NUMBER, SPACE = 1, 2, 4, 8
+OTHER = 1
+LETTER = 2
+NUMBER = 4
+SPACE = 8
 CLASS_PATTERNS = {
     OTHER: r"[^\s\p{L}\p{N}]",
     LETTER: r"\p{L}",
@@ -97,7 +100,8 @@ class FastEncoder:
     def __init__(self, tables: EncoderTables) -> None:
         from ridgeway.common.encoding.byte_bpe import Encoder
 
-        self.tables, self.only_nfc = tables, tables.only_nfc
+        self.tables = tables
+        self.only_nfc = tables.only_nfc
         self.encoder = Encoder(tables.pattern, *tables.parts)
 
     def knows(self, texts: Iterable[str]) -> bool:
@@ -183,10 +187,8 @@ def classes_are_the_library_s() -> bool:
     )
     classes[list(EXTRA_DIGITS)] = NUMBER
     digits = pre_tokenizers.Digits(individual_digits=False)
-    numbers, others = (
-        _text(classes == NUMBER),
-        _text((classes == OTHER) | (classes == LETTER)),
-    )
+    numbers = _text(classes == NUMBER)
+    others = _text((classes == OTHER) | (classes == LETTER))
     return (
         same
         and len(digits.pre_tokenize_str(numbers))
@@ -207,7 +209,8 @@ def cased_classes() -> NDArray[np.uint8]:
     places = np.array(
         [number for plane in planes for number in plane if number not in SURROGATES]
     )
-    text, classes = "".join(map(chr, places)), character_classes()
+    text = "".join(map(chr, places))
+    classes = character_classes()
     for number, pattern in CASES.items():
         emptied = normalizers.Replace(Regex(pattern), "\0").normalize_str(text)
         classes[
@@ -238,7 +241,8 @@ def _pattern(split: dict[str, Any] | None) -> int | None:
         or steps[-1].get("add_prefix_space")
     ):
         return None
-    before, own = steps[:-1], steps[-1].get("use_regex", True)
+    before = steps[:-1]
+    own = steps[-1].get("use_regex", True)
     if own and not before:
         return GPT2_PATTERN
     if (

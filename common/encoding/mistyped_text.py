@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 MISTYPED_CHARACTERS = 240
 """How much of a text is copied."""
 
-LEAST_PERCENT, MOST_PERCENT = 3, 25
+LEAST_PERCENT = 3
+MOST_PERCENT = 25
 """How many characters have errors, at least and at most: each text has a rate of its own."""
 
 CAPITALS_EVERY = 4
@@ -81,10 +82,8 @@ def compiled_mistypes() -> Mistypes | None:
         return None
 
     def written(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places]:
-        row, ends = (
-            np.empty(2 * len(codes), dtype=np.uint32),
-            np.empty(len(lengths), dtype=np.int64),
-        )
+        row = np.empty(2 * len(codes), dtype=np.uint32)
+        ends = np.empty(len(lengths), dtype=np.int64)
         mistype(codes, lengths, seeds, row, ends)
         return row[: ends[-1]] if len(ends) else row, ends
 

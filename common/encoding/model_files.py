@@ -22,7 +22,8 @@ from ridgeway.common.base.files import (
     write_whole,
 )
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 PASSING = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
 """What a config says of its own making, not of the model."""
 
@@ -224,10 +225,8 @@ def download(repo: str, file: str) -> Path:
     """One file of a model on the hub; the library keeps it, and finds it again without a
     network.
     """
-    hub, errors = (
-        imported("huggingface_hub", "client"),
-        imported("huggingface_hub.errors", "client"),
-    )
+    hub = imported("huggingface_hub", "client")
+    errors = imported("huggingface_hub.errors", "client")
     # its retries are not the user's concern
     imported("huggingface_hub.utils.logging", "client").set_verbosity_error()
     try:

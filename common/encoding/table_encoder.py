@@ -20,7 +20,8 @@ from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WordSketch, spelling
 
 VERSION = 1
-WORDS, COSINES = "+words", "+cosines"
+WORDS = "+words"
+COSINES = "+cosines"
 """What an encoder's name ends in where it has features of words, and then, where it has cosines."""
 
 OPTIONS: dict[str, Any] = {
@@ -82,10 +83,8 @@ class TableEncoder:
                 f" {len(self.table):,} rows; they are not of one model"
             )
         object.__setattr__(self, "tokenizer", tokenizer)
-        shape, scale = (
-            struct.pack("<QQ", *self.table.shape),
-            struct.pack("<d", self.scale),
-        )
+        shape = struct.pack("<QQ", *self.table.shape)
+        scale = struct.pack("<d", self.scale)
         little = np.ascontiguousarray(self.table, dtype="<i2").data
         parts = (
             self.definition,

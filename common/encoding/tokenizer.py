@@ -72,7 +72,9 @@ class Tokenizer:
         self._definition = definition
         self.lower = lower
         self._fast = FastEncoder(tables) if tables else None
-        self._decided, self._deciding, self._characters = tables is not None, Lock(), 0
+        self._decided = tables is not None
+        self._deciding = Lock()
+        self._characters = 0
         if tables is None:
             _ = self._backend  # a definition that cannot be used is told of at once
 
@@ -112,7 +114,8 @@ class Tokenizer:
         with self._deciding:
             if not self._decided:
                 self._fast = fast_encoder(self._definition, self._backend)
-                self._decided, self._definition = True, b""
+                self._decided = True
+                self._definition = b""
         return self._fast is not None
 
     @cached_property

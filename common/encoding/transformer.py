@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import torch
 
 EXTRA = "contextual"
-PROBED_WINDOW, PROBED_TOKENS = 64, 4096
+PROBED_WINDOW = 64
+PROBED_TOKENS = 4096
 WALK_STRIDE = 40_503
 """How the walk through the vocabulary steps: about 0.618 of 2¹⁶, so that few ids come twice."""
 UNBOUNDED_POSITIONS = 1 << 30
@@ -42,7 +43,8 @@ MAX_STATE = np.iinfo(np.int16).max
 _lock = threading.Lock()
 _loaded: dict[tuple[str, str], Transformer] = {}
 _counting = threading.Lock()
-_inside, _before = 0, 1
+_inside = 0
+_before = 1
 """How many threads are inside `one_thread`, and how many torch had before."""
 
 
@@ -54,7 +56,8 @@ class Transformer:
     """
 
     def __init__(self, model: Any, device: str, tokenizer: Tokenizer) -> None:
-        self._model, self.device = model, device
+        self._model = model
+        self.device = device
         self._prefix, self._suffix = tokenizer.surroundings
         self._positions = _positions(model)
         self.pass_tokens = PASS_TOKENS[device.partition(":")[0]]
@@ -250,7 +253,8 @@ def measured(files: ModelFiles, tokenizer: Tokenizer) -> tuple[int, float]:
 
 
 def _load(files: ModelFiles, device: str) -> Any:
-    torch, transformers = imported("torch", EXTRA), imported("transformers", EXTRA)
+    torch = imported("torch", EXTRA)
+    transformers = imported("transformers", EXTRA)
     kind = torch.float32 if device == "cpu" else torch.bfloat16
     word = (
         "dtype"
@@ -304,7 +308,8 @@ def _load(files: ModelFiles, device: str) -> Any:
 def quiet(transformers: Any) -> Iterator[None]:
     """What the library says while it loads is not the user's concern."""
     logging = transformers.utils.logging
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    before = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:

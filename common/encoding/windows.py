@@ -104,11 +104,9 @@ def _of_tokens(ids: Ids) -> list[Layer]:
 
 def _of_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[Layer]:
     """Samples that together count the same for every document that has tokens."""
-    share, begins, is_short = (
-        sampling.units // UNIT_SHARES,
-        _before(lengths),
-        lengths <= SHORT_DOCUMENT_TOKENS,
-    )
+    share = sampling.units // UNIT_SHARES
+    begins = _before(lengths)
+    is_short = lengths <= SHORT_DOCUMENT_TOKENS
     yield _first(
         ids, begins[is_short], lengths[is_short], MAX_WINDOW_TOKENS, UNIT_SHARES * share
     )
@@ -136,11 +134,9 @@ def _even_windows(
     first tokens, as many
     as a window has: where they are a window that is not left out, this one counts so much more.
     """
-    window, stride, first = (
-        sampling.window,
-        max(sampling.stride, sampling.window),
-        share,
-    )
+    window = sampling.window
+    stride = max(sampling.stride, sampling.window)
+    first = share
     share *= 2
     # tokens that stand in windows
     inside = lengths // stride * window + np.minimum(lengths % stride, window)
@@ -212,7 +208,8 @@ def _thinned(ids: Ids, lengths: Integers, sampling: Sampling) -> tuple[Ids, Inte
     """The tokens that stand in windows: of every `stride` of a document the first `window`."""
     if sampling.stride <= sampling.window:
         return ids, lengths
-    ends, counts = np.cumsum(lengths), -(-lengths // sampling.stride)
+    ends = np.cumsum(lengths)
+    counts = -(-lengths // sampling.stride)
     number = np.arange(int(counts.sum())) - np.repeat(
         np.cumsum(counts) - counts, counts
     )

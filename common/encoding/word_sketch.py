@@ -23,7 +23,8 @@ from ridgeway.common.encoding.tokenizer import Ids
 
 Integers = NDArray[np.int64]
 
-WORD_BEGIN, WORD_END = 2, 3
+WORD_BEGIN = 2
+WORD_END = 3
 """The bytes that stand for the borders of a word."""
 
 WORD_BYTES = np.array([byte >= 128 or chr(byte).isalnum() for byte in range(256)])
@@ -100,9 +101,11 @@ class WordSketch:
         lasts = np.append(firsts[1:], len(inside)) - 1
         places = np.arange(len(inside)) + 2 * words + 1
         size = len(inside) + 2 * len(firsts)
-        bytes_, owner = np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.int64)
+        bytes_ = np.zeros(size, dtype=np.uint64)
+        owner = np.zeros(size, dtype=np.int64)
         bytes_[places], owner[places] = letters[inside], owners[inside]
-        begins, stops = places[firsts] - 1, places[lasts] + 1
+        begins = places[firsts] - 1
+        stops = places[lasts] + 1
         bytes_[begins], bytes_[stops], owner[stops] = (
             WORD_BEGIN,
             WORD_END,

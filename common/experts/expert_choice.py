@@ -57,7 +57,9 @@ class ExpertChooser:
         self.is_measured = found is not None
         if found is not None:
             own = found.of_domains(domains)
-            self.names, self._known, quality = own.experts, own.counts > 0, own.expected
+            self.names = own.experts
+            self._known = own.counts > 0
+            quality = own.expected
         else:
             self.names = tuple(
                 name
@@ -136,7 +138,8 @@ class ExpertChooser:
         """The experts that name the domain ahead, the worthiest first: any of them may answer in
         another's place.
         """
-        known, servers = self._experts.experts, self._servers[decision.best]
+        known = self._experts.experts
+        servers = self._servers[decision.best]
         named = [
             name for name in servers if decision.best in (known[name].domains or ())
         ]

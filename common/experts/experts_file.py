@@ -371,7 +371,8 @@ class ExpertsFile:
         )
         if is_known or None in stamps:  # in the middle of being replaced
             return False
-        self._stamps, self._refused_for = stamps, router.release
+        self._stamps = stamps
+        self._refused_for = router.release
         experts, table = self._read()
         experts.check(router, table)
         self._refused_for = None

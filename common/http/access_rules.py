@@ -153,7 +153,8 @@ def allowed_origin(text: str) -> bytes:
         parts = urlsplit(text.lower())
         port = parts.port
     except ValueError:
-        parts, port = urlsplit(""), None
+        parts = urlsplit("")
+        port = None
     if (
         parts.scheme not in ("http", "https")
         or not parts.hostname

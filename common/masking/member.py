@@ -105,10 +105,8 @@ def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) ->
 
     Which ones is drawn here, and nobody else has a say in it.
     """
-    sizes, others = (
-        agreement.neighbourhood,
-        [place for place in agreement.places if place != own],
-    )
+    sizes = agreement.neighbourhood
+    others = [place for place in agreement.places if place != own]
     holders = draw(others, sizes.holders, random) if sizes else agreement.places
     shared = [
         secret

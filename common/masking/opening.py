@@ -45,7 +45,8 @@ class Opening:
         holders: Mapping[Place, Collection[Place]],
         size: int,
     ) -> None:
-        self._agreement, self._lot = agreement, lot
+        self._agreement = agreement
+        self._lot = lot
         self._holders = {place: frozenset(each) for place, each in holders.items()}
         self._sum: Vector = np.zeros(size, dtype="<u8")
         self.sent: set[Place] = set()
@@ -131,10 +132,8 @@ class Opening:
         )
 
     def _is_as_advertised(self, place: Place, secret: bytes) -> bool:
-        advert, index = (
-            self._agreement.advert(place),
-            self._agreement.lots.index(self._lot),
-        )
+        advert = self._agreement.advert(place)
+        index = self._agreement.lots.index(self._lot)
         if place in self.sent:
             return hmac.compare_digest(seed_digest(secret), advert.seeds[index])
         return hmac.compare_digest(public_half(secret).hex(), advert.masks[index])

@@ -38,7 +38,10 @@ from ridgeway.common.masking.member import (
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.shares import Random
 
-TERMS, COHORT, ROUND, NO_DOCUMENTS = "7" * 64, "8" * 64, "5" * 32, "9" * 64
+TERMS = "7" * 64
+COHORT = "8" * 64
+ROUND = "5" * 32
+NO_DOCUMENTS = "9" * 64
 """Stand for the terms, the cohort and the name of a round, where a session is run apart from one.
 """
 

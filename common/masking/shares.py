@@ -117,7 +117,8 @@ def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
     before = list(
         accumulate(below, lambda product, each: product * each % PRIME, initial=1)
     )
-    inverse, weights = pow(before[-1], -1, PRIME), []
+    inverse = pow(before[-1], -1, PRIME)
+    weights = []
     # one inversion for all of them
     for product, each in zip(reversed(before[:-1]), reversed(below), strict=True):
         weights.append(above * product * inverse % PRIME)

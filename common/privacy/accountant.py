@@ -66,7 +66,8 @@ def epsilon_of(rho: Cost, delta: float) -> float:
     mu = _mu(Fraction(rho))
     if _holds(mu, 0, delta):
         return 0.0
-    low, high = 0, 1
+    low = 0
+    high = 1
     while not _holds(mu, high, delta):
         low, high = high, 2 * high
     while high - low > 1:
@@ -81,7 +82,8 @@ def rho_for(epsilon: float, delta: float) -> Fraction:
     """
     steps = math.floor(epsilon * STEPS)
     steps -= steps / STEPS > epsilon
-    low, high = 0, 1 << (RHO_BITS + 8)
+    low = 0
+    high = 1 << (RHO_BITS + 8)
     while steps and high - low > 1:
         middle = (low + high) // 2
         is_enough = _holds(_mu(Fraction(middle, 1 << RHO_BITS)), steps, delta)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-MIN_PIECE_CHARACTERS, MAX_PIECE_CHARACTERS = 200, 2_000
+MIN_PIECE_CHARACTERS = 200
+MAX_PIECE_CHARACTERS = 2_000
 
 MAX_KIND_CHARACTERS = 1_500_000
 """About so much of each kind of text is read: more changes nothing."""

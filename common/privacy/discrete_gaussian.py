@@ -96,7 +96,8 @@ def _exponential(draw: Randomness, count: int, *parts: tuple[Integers, int]) -> 
     has just that one.
     """
     heads = np.zeros(count, bool)
-    alive, number = np.arange(count), 1
+    alive = np.arange(count)
+    number = 1
     while alive.size:
         fell = _below(number, len(alive), draw) == 0
         for numbers, by in parts:

@@ -125,10 +125,8 @@ def means_apart(found: NoisyMeans) -> Matrix:
     Something always remains: directions that are mostly noise still say more than none.
     """
     apart = found.means - found.means.mean(axis=0)
-    seen, expected = (
-        np.square(apart).sum(),
-        found.variances.mean() * (len(apart) - 1) * apart.shape[1],
-    )
+    seen = np.square(apart).sum()
+    expected = found.variances.mean() * (len(apart) - 1) * apart.shape[1]
     return np.asarray(
         apart * max(LEAST_KEPT, 1 - expected / max(seen, np.finfo(np.float64).tiny))
     )
@@ -178,7 +176,8 @@ def _weights(
     """
     from scipy.linalg import solve
 
-    apart, domains = means_apart(found), len(found.means)
+    apart = means_apart(found)
+    domains = len(found.means)
     varied = within + np.eye(len(within)) * found.variances.mean()
     directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
     whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)

@@ -27,7 +27,8 @@ def solve_private(
     members: the domain of each holder in it. Everything here is public, so everybody gets the same.
     """
     variance = noise_variance(privacy, members)
-    columns, counts = total.cross[:-1], total.cross[-1]
+    columns = total.cross[:-1]
+    counts = total.cross[-1]
     if privacy.mode == "columns":
         return solve_columns(columns, counts, variance, prior, scale)
     shares = product_variance(privacy, members) / variance

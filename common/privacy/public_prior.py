@@ -34,7 +34,8 @@ from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-FORMAT, VERSION = "ridgeway.prior", 1
+FORMAT = "ridgeway.prior"
+VERSION = 1
 MEAN_BITS = 8
 """A document's mean embedding is rounded to this many binary places of the table's unit."""
 

@@ -14,7 +14,8 @@ from ridgeway.common.protocol.messages import MAX_BLOBS
 from ridgeway.common.protocol.packet import MAX_BLOB_BYTES, MAX_HEADER_BYTES, Packet
 
 MESSAGE_TYPE = "query.ridgeway"
-HEADER, BULK = "ridgeway", "bulk"
+HEADER = "ridgeway"
+BULK = "bulk"
 SMALL_BULK_BYTES = 1 << 21
 
 
@@ -41,7 +42,8 @@ def from_record(record: RecordDict) -> Packet:
         config = record[HEADER]
         if not set(record) <= {HEADER, BULK} or not isinstance(config, ConfigRecord):
             raise TypeError
-        header, signature = config["header"], config["signature"]
+        header = config["header"]
+        signature = config["signature"]
         if (
             not isinstance(header, bytes)
             or not isinstance(signature, str)

@@ -25,7 +25,8 @@ from ridgeway.common.base.schema import (
 )
 from ridgeway.common.protocol.cohort import Terms
 
-INVITE, AUTHORITY = "invite.json", "ca.crt"
+INVITE = "invite.json"
+AUTHORITY = "ca.crt"
 
 
 class Place(Record):
@@ -142,7 +143,8 @@ def read_invitation(folder: Path) -> Invite:
     """The invitation that an operator handed over, whole: its certificate authority is the one that
     it names.
     """
-    paper, path = read_paper(folder / INVITE, Invite), folder / AUTHORITY
+    paper = read_paper(folder / INVITE, Invite)
+    path = folder / AUTHORITY
     if not path.exists() or sha256(path.read_bytes()) != paper.authority:
         raise FormatError(
             f"{path} is not the one that the invitation was signed with; ask the"

@@ -66,7 +66,8 @@ class Message(Record):
     blob_count: ClassVar[range]
 
     def __init_subclass__(cls, kind: str, blobs: range = range(1)) -> None:
-        cls.kind, cls.blob_count = kind, blobs
+        cls.kind = kind
+        cls.blob_count = blobs
         KINDS[kind] = cls
 
 

@@ -97,9 +97,11 @@ def fit_scope(counts: Iterable[Counts]) -> Scope | None:
     if not slope > 0:
         return None
     chances = 1 / (1 + np.exp(-(features @ [slope, growth, offset])))
-    long, mass = chances[COVERED_LENGTHS:].ravel(), inside[COVERED_LENGTHS:].ravel()
+    long = chances[COVERED_LENGTHS:].ravel()
+    mass = inside[COVERED_LENGTHS:].ravel()
     if not mass.any():
-        long, mass = chances.ravel(), inside.ravel()
+        long = chances.ravel()
+        mass = inside.ravel()
     order = np.argsort(-long, kind="stable")
     last = np.searchsorted(np.cumsum(mass[order]), COVERAGE * mass.sum())
     least = float(long[order][min(int(last), len(order) - 1)])
@@ -123,11 +125,9 @@ def _logistic(features: Floats, inside: Floats, outside: Floats) -> Floats:
     """Newton's method, held back a little so that it ends even where the two can be told apart by a
     line.
     """
-    weights, mass, small = (
-        np.zeros(features.shape[1]),
-        inside + outside,
-        1e-6 * np.eye(features.shape[1]),
-    )
+    weights = np.zeros(features.shape[1])
+    mass = inside + outside
+    small = 1e-6 * np.eye(features.shape[1])
     for _ in range(STEPS):
         chances = 1 / (1 + np.exp(-np.clip(features @ weights, -30, 30)))
         slope = features.T @ (inside - mass * chances) - small @ weights

@@ -134,7 +134,9 @@ class CosineTable:
         the same.
         tokens: how many each word has.
         """
-        count, words, sizes = len(ids), len(tokens), np.array(tokens, dtype=np.int64)
+        count = len(ids)
+        words = len(tokens)
+        sizes = np.array(tokens, dtype=np.int64)
         if not 0 < words <= MAX_WORDS_LEFT_OUT:
             return np.zeros((words, self.domains))
         whole = self.said(ids, np.array([count]))
@@ -180,10 +182,8 @@ def compile_rows(
             f"weights over {weights.shape[0]} features do not fit {cosines.width}"
             " cosines and the rest"
         )
-    linear, own = (
-        np.delete(weights, np.s_[cosines.inputs : -1], axis=0),
-        weights[cosines.inputs : -1] * scale,
-    )
+    linear = np.delete(weights, np.s_[cosines.inputs : -1], axis=0)
+    own = weights[cosines.inputs : -1] * scale
     amplitude = cosines.options.amplitude
     room = amplitude * float(np.abs(own).sum(axis=0).max())
     compiled: TokenTable | WordTable = (
@@ -206,7 +206,8 @@ def text_cosines(
 
     def means(ids: Ids) -> NDArray[np.int16]:
         used, counts = np.unique(ids, return_counts=True)
-        size, sums = len(ids), counts @ table[used].astype(np.int64)
+        size = len(ids)
+        sums = counts @ table[used].astype(np.int64)
         own = ((2 * sums + size) // (2 * size)).astype(np.int16)
         return (
             own
@@ -251,10 +252,8 @@ def side_by_side(one: RouterTable, other: RouterTable) -> RouterTable | None:
                 np.hstack([one.logits, other.logits]), one.step, one.entropies
             )
         if isinstance(one, WordTable) and isinstance(other, WordTable):
-            logits, buckets = (
-                np.hstack([one.logits, other.logits]),
-                np.hstack([one.buckets, other.buckets]),
-            )
+            logits = np.hstack([one.logits, other.logits])
+            buckets = np.hstack([one.buckets, other.buckets])
             return replace(one, logits=logits, buckets=buckets)
         if isinstance(one, CosineTable) and isinstance(other, CosineTable):
             linear = side_by_side(one.linear, other.linear)

@@ -116,7 +116,8 @@ def proposal(
     it is a little better there than it will be elsewhere.
     """
     order = np.argsort(outcomes.confidence, kind="stable")[::-1]
-    confidence, weight = outcomes.confidence[order], outcomes.weight[order]
+    confidence = outcomes.confidence[order]
+    weight = outcomes.weight[order]
     answered = np.cumsum(weight)
     right = np.cumsum(weight * outcomes.right[order])
     # equals are answered together or not at all

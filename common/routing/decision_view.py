@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 SHOWN_DOMAINS = 5
-FOR, AGAINST = "46, 125, 50", "198, 40, 40"
+FOR = "46, 125, 50"
+AGAINST = "198, 40, 40"
 """Colours of words that speak for the domain ahead, and against it; how strongly, their opacity
 says.
 """

@@ -215,7 +215,10 @@ def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
     abstain.
     """
     places = {name: place for place, name in enumerate(router.domains)}
-    confusion, sure, right, weights = [], list[float](), list[bool](), list[float]()
+    confusion = []
+    sure = list[float]()
+    right = list[bool]()
+    weights = list[float]()
     for name in router.domains:
         decisions = router.route_many(texts[name])
         confusion.append(
@@ -343,7 +346,8 @@ class _Samples:
             )
             - 1
         )
-        shares, count = (self.weights, self.weights * self.right), len(CONFIDENCE_EDGES)
+        shares = (self.weights, self.weights * self.right)
+        count = len(CONFIDENCE_EDGES)
         met = np.stack(
             [np.bincount(bins, each, minlength=count) for each in shares], axis=1
         )
@@ -380,7 +384,10 @@ def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration
 
 
 def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
-    scores, voters, labels, weights = [], [], [], []
+    scores = []
+    voters = []
+    labels = []
+    weights = []
     for place, name in enumerate(router.domains):
         found, counts = beginnings(
             router.compiled, router.selector, *router.tokenizer.encode_many(texts[name])
@@ -399,7 +406,8 @@ def beginnings(
     compiled: RouterTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The scores of texts and of their beginnings, N×C, and how many tokens voted in each."""
-    scores, voters = [], []
+    scores = []
+    voters = []
     for limit in (*BEGINNING_TOKENS, 0):
         longer = lengths > limit
         cut, counts = first_tokens(

@@ -50,7 +50,9 @@ class HiddenStateTable:
     def __init__(
         self, weights: NDArray[np.float64], scale: float, states: States
     ) -> None:
-        self._weights, self._scale, self._states = weights, scale, states
+        self._weights = weights
+        self._scale = scale
+        self._states = states
         bounds = FEATURE_LIMIT * scale * np.abs(weights[:-1]).sum(axis=0) + np.abs(
             weights[-1]
         )

@@ -109,7 +109,8 @@ class QualityTable:
         the level of the domain and its own lead.
         """
         rows, columns = self.counts.shape
-        counts, sums = self.counts.astype(np.float64), self.sums / SCORE_UNIT
+        counts = self.counts.astype(np.float64)
+        sums = self.sums / SCORE_UNIT
         level = sums.sum() / max(counts.sum(), 1.0)
         scored = np.maximum(
             counts.sum(axis=1), 1.0

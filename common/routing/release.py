@@ -45,9 +45,12 @@ from ridgeway.common.routing.word_table import WordTable
 
 FORMAT = "ridgeway.release"
 VERSION = 1
-MANIFEST, ROUTER, TOKENIZER = "manifest.json", "router.safetensors", "tokenizer.json"
+MANIFEST = "manifest.json"
+ROUTER = "router.safetensors"
+TOKENIZER = "tokenizer.json"
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
-FAMILIAR, FAMILIAR_ARRAYS = "familiar", ("logits", "buckets", "cosines")
+FAMILIAR = "familiar"
+FAMILIAR_ARRAYS = ("logits", "buckets", "cosines")
 """Where a manifest has the step of the column that tells unfamiliar text, and what of it stands
 beside the router.
 """
@@ -191,7 +194,8 @@ def load_release(
         for name in (ROUTER, TOKENIZER)
     }
     try:
-        arrays, familiar = load(content[ROUTER]), None
+        arrays = load(content[ROUTER])
+        familiar = None
         tokenizer = shared_tokenizer(
             content[TOKENIZER], lower="words" in manifest["encoder"]
         )
@@ -205,10 +209,8 @@ def load_release(
                     f"its tokenizer knows {tokenizer.rows:,} ids, its table"
                     f" {len(arrays['logits']):,}"
                 )
-        selector, confidence = (
-            Selector(**manifest["selector"]),
-            Confidence.of_json(manifest["confidence"]),
-        )
+        selector = Selector(**manifest["selector"])
+        confidence = Confidence.of_json(manifest["confidence"])
         quality = (
             quality_from_json(manifest[QUALITY]).of_domains(manifest["domains"])
             if QUALITY in manifest
@@ -243,7 +245,8 @@ def _table(
     """The router of a table encoder. One with words has no entropies: those of its tokens depend on
     the text.
     """
-    card, step = manifest["encoder"], float(manifest["step"])
+    card = manifest["encoder"]
+    step = float(manifest["step"])
     words, cosines = features_of(card)
     linear: TokenTable | WordTable = (
         TokenTable(arrays["logits"], step, arrays["entropies"])
@@ -286,10 +289,8 @@ def _familiar(
         for name, array in own.items()
     ):
         raise FormatError("what tells unfamiliar text does not fit its tables")
-    step, beside = (
-        float(manifest[FAMILIAR]),
-        (compiled.linear if isinstance(compiled, CosineTable) else compiled),
-    )
+    step = float(manifest[FAMILIAR])
+    beside = compiled.linear if isinstance(compiled, CosineTable) else compiled
     linear: TokenTable | WordTable
     if isinstance(beside, WordTable):
         linear = WordTable(own["logits"], own["buckets"], step, beside.words)
@@ -329,7 +330,8 @@ def _readout(
         raise FormatError(
             "its encoder's card and tokenizer do not give the fingerprint that it names"
         )
-    weights, domains = arrays["weights"], len(manifest["domains"])
+    weights = arrays["weights"]
+    domains = len(manifest["domains"])
     if weights.dtype != np.float64 or weights.shape != (encoder.width + 1, domains):
         raise FormatError(
             f"its weights do not fit {encoder.width} features and {domains} domains"

@@ -177,10 +177,12 @@ class Router:
         self._power = (
             self.confidence.growth - 1
         )  # the mean over n tokens, times n to the growth
-        self._half, self._tail = self.confidence.half, self.confidence.tail
+        self._half = self.confidence.half
+        self._tail = self.confidence.tail
         self._threshold = self.confidence.threshold
         self._fallback = self.confidence.fallback
-        self._scope, self._unit = self.confidence.scope, unit
+        self._scope = self.confidence.scope
+        self._unit = unit
 
     @classmethod
     def load(
@@ -393,7 +395,8 @@ class Router:
     @cached_property
     def _rule(self) -> tuple[Any, ...]:
         """How points become decisions, as the extension is told."""
-        scope, unfamiliar = self._scope, self.familiar is not None
+        scope = self._scope
+        unfamiliar = self.familiar is not None
         curve = self._sharpness, self._power, self._half, self._tail
         rule = (
             Decision,
@@ -427,7 +430,8 @@ class Router:
             return None
         from ridgeway.common.routing.token_sums import token_decisions
 
-        ids, lengths = np.zeros(3, dtype=np.int32), np.array([1, 0, 2], dtype=np.int64)
+        ids = np.zeros(3, dtype=np.int32)
+        lengths = np.array([1, 0, 2], dtype=np.int64)
         found = token_decisions(
             self._rule, ids, lengths, *(self._side_by_side.operands() or ())
         )
@@ -458,10 +462,8 @@ class Router:
         of_tokens = np.concatenate(
             [self._parts(table, cut) * say for cut, say in zip(cuts, says, strict=True)]
         )
-        texts, sizes = (
-            [text for part in pieces for text, _ in part],
-            [len(own) for part in pieces for _, own in part],
-        )
+        texts = [text for part in pieces for text, _ in part]
+        sizes = [len(own) for part in pieces for _, own in part]
         parts = segment_sums(of_tokens, np.array(sizes, dtype=np.int64))
         said: NDArray[Any] = segment_sums(
             table.sums.take(places, axis=0), np.array(sizes, dtype=np.int64)
@@ -488,13 +490,13 @@ class Router:
     def _parts(self, table: TokenTable, ids: Ids) -> NDArray[np.float64]:
         """What each token of one text adds to the score of each domain."""
         if self.selector.name == "average":
-            values, unit, taking_part = (
-                table.sums,
-                table.step,
-                np.ones(len(ids), dtype=bool),
-            )
+            values = table.sums
+            unit = table.step
+            taking_part = np.ones(len(ids), dtype=bool)
         else:
-            values, unit, taking_part = table.ballots, 1.0, self._voters(table, ids)
+            values = table.ballots
+            unit = 1.0
+            taking_part = self._voters(table, ids)
         rows = values.take(ids, axis=0) * taking_part[:, None]
         parts: NDArray[np.float64] = rows * unit / max(int(taking_part.sum()), 1)
         return parts
@@ -574,7 +576,8 @@ class Router:
         """
         if not voters or self._scope is None:
             return 0.0
-        count, unit = len(points), self._unit / voters
+        count = len(points)
+        unit = self._unit / voters
         mean = sum(points) / count
         squares = reduce(add, [(point - mean) * (point - mean) for point in points])
         spread = squares / count * unit * unit + 1 / count**2

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.jsonl import parse_line, record_text
 
-PROMPT, DOMAIN = ("prompt", "text"), ("domain", "category")
+PROMPT = ("prompt", "text")
+DOMAIN = ("domain", "category")
 MAX_CELL_CHARACTERS = 1 << 24
 
 

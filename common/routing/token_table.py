@@ -117,10 +117,8 @@ class TokenTable:
             from ridgeway.common.routing.token_sums import token_sums
         except ImportError:
             return None
-        ids, lengths = (
-            np.arange(min(len(self.logits), 5), dtype=np.int32),
-            np.array([0, 1, 0], dtype=np.int64),
-        )
+        ids = np.arange(min(len(self.logits), 5), dtype=np.int32)
+        lengths = np.array([0, 1, 0], dtype=np.int64)
         lengths[2] = len(ids) - 1
         expected = (
             segment_sums(

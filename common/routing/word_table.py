@@ -82,7 +82,8 @@ class WordTable:
     @cached_property
     def _begins_apart(self) -> NDArray[np.bool_]:
         """Whether no word can go on from another token into this one."""
-        letters, starts = self.words.spelling.letters, self.words.spelling.starts
+        letters = self.words.spelling.letters
+        starts = self.words.spelling.starts
         apart = np.zeros(len(self.logits), dtype=bool)
         spelt = np.flatnonzero(np.diff(starts))
         apart[spelt] = ~WORD_BYTES[letters[starts[spelt]]]
@@ -124,7 +125,8 @@ class WordTable:
     @cached_property
     def _with_words(self) -> tuple[Any, ...]:
         """Views take less time to hand on than arrays."""
-        words, spelling = self.words.options, self.words.spelling
+        words = self.words.options
+        spelling = self.words.spelling
         spelt = (
             spelling.letters.data,
             spelling.starts.data,
@@ -232,7 +234,8 @@ def compile_words(
 
     room: what else may be added to a token's logits.
     """
-    own, constant = table.shape[1], weights[-1:]
+    own = table.shape[1]
+    constant = weights[-1:]
     if weights.shape[0] != own + words.width + 1:
         raise ShapeMismatch(
             f"weights over {weights.shape[0]} features do not fit an encoder of"
@@ -250,7 +253,8 @@ def compile_words(
 
 def _check_spelling(spelling: Spelling, rows: int) -> None:
     """Raise unless every token has its letters."""
-    letters, starts = spelling.letters, spelling.starts
+    letters = spelling.letters
+    starts = spelling.starts
     if (
         letters.dtype != np.uint8
         or starts.dtype != np.int64

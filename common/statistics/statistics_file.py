@@ -133,7 +133,8 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
     try:
         with safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {})["ridgeway"])
-            triangle, cross = file.get_tensor("gram"), file.get_tensor("cross")
+            triangle = file.get_tensor("gram")
+            cross = file.get_tensor("cross")
         if header["format"] != FORMAT:
             raise FormatError(f"it holds {header['format']}, not statistics")
         if header["version"] != VERSION:

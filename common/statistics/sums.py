@@ -237,7 +237,9 @@ def _scaled(sums: Integers, mass: int, total: int) -> Integers:
 
 
 def _check_entries(statistics: Statistics) -> None:
-    gram, cross, mass = statistics.gram, statistics.cross, statistics.mass
+    gram = statistics.gram
+    cross = statistics.cross
+    mass = statistics.mass
     if mass <= 0:
         raise BrokenIdentity(
             f"the sample mass is {mass}; statistics of no text cannot be used"

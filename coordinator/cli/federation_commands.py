@@ -290,11 +290,9 @@ def status(folder: Folder, json: Json = False) -> None:
     from ridgeway.coordinator.page.federation_view import connected
 
     federation = open_federation(folder)
-    standing, newest, online = (
-        federation.ledger.standing(),
-        federation.newest,
-        connected(federation),
-    )
+    standing = federation.ledger.standing()
+    newest = federation.newest
+    online = connected(federation)
     ends = certificate_ends(federation.link)
     ending = ending_certificates(federation.link, datetime.now(UTC))
     holders = _holders(federation, online or frozenset())
@@ -351,7 +349,8 @@ def status(folder: Folder, json: Json = False) -> None:
 
 def _holders(federation: Federation, online: frozenset[str]) -> list[dict[str, Any]]:
     """What is known of everyone on the roster."""
-    standing, newest = federation.ledger.standing(), federation.newest
+    standing = federation.ledger.standing()
+    newest = federation.newest
     summed = {member.name for member in newest.members} if newest else set()
     return [
         {
@@ -401,7 +400,8 @@ def _show_holders(federation: Federation, holders: list[dict[str, Any]]) -> None
         for each in holders
     ]
     table(["holder", "domain", "online", "sums", "release"], rows, numbers_from=5)
-    standing, newest = federation.ledger.standing(), federation.newest
+    standing = federation.ledger.standing()
+    newest = federation.newest
     if standing.ahead and newest:
         tell_event(
             DeliveryBlocked(OTHER_RELEASE, sorted(standing.ahead), newest.number)
@@ -419,7 +419,8 @@ def _bundle(federation: Federation) -> dict[str, Any] | None:
         waiting,
     )
 
-    kept, standing = kept_bundles(federation.link), federation.ledger.standing()
+    kept = kept_bundles(federation.link)
+    standing = federation.ledger.standing()
     if not kept:
         return None
     newest = kept[0].sha256

@@ -34,7 +34,8 @@ def plan(
     from ridgeway.common.privacy.privacy_settings import check_privacy
     from ridgeway.coordinator.accuracy_plan import MAX_NOISE, forecast
 
-    rows, found = [], []
+    rows = []
+    found = []
     for each in epsilon or [1.0]:
         check_privacy("full", each, delta)
         for mode in ("columns", "full"):

@@ -213,7 +213,8 @@ def round_(
 
     federation = open_federation(folder)
     domains = {holder.domain for holder in federation.ledger.standing().active.values()}
-    worse, missing = tuple(accept_worse or ()), tuple(allow_missing or ())
+    worse = tuple(accept_worse or ())
+    missing = tuple(allow_missing or ())
     unevaluated = tuple(accept_unevaluated or ())
     if unknown := {*worse, *missing, *unevaluated} - domains:
         raise InputError(

@@ -238,7 +238,8 @@ def _serve_here(options: ServeOptions, worker: ServingWorker | None) -> None:
     from ridgeway.common.http.workers import PeerMetrics
     from ridgeway.coordinator.serve.http_app import create_app
 
-    address, rules = options.address, options.rules
+    address = options.address
+    rules = options.rules
     service, gateway = _parts(options, None if worker is None else worker.folder)
     if address.certificate is not None:
         service.watchers.append(address.certificate.watch)

@@ -211,7 +211,8 @@ def key(key_file: KeyFile = None, json: Json = False) -> None:
 
 
 def _report(published: PublishedRelease, out: Path, json: bool) -> None:
-    total, solution = published.total, published.solution
+    total = published.total
+    solution = published.solution
     size = sum(path.stat().st_size for path in out.iterdir())
     if json:
         emit_json(
@@ -284,10 +285,8 @@ def calibrate(
         emit_json({"release": done.release, **done.figures})
         return
     fitted = done.calibration
-    heat, curve = (
-        f"temperature {fitted.temperature:.3g}",
-        f"half {fitted.half:g}, tail {fitted.tail:g}",
-    )
+    heat = f"temperature {fitted.temperature:.3g}"
+    curve = f"half {fitted.half:g}, tail {fitted.tail:g}"
     step("fitted", f"{fitted.texts:,} held-out texts", heat, curve)
     step(
         "gap",

@@ -134,7 +134,8 @@ def check_certificates(folder: Path, address: str, now: datetime) -> None:
     """Raise unless both certificates hold now, and the server's names the host of this address."""
     for name, file in (("server", "server.crt"), ("authority", "ca.crt")):
         found = _read_certificate(folder / file)
-        begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+        begin = found.not_valid_before_utc
+        end = found.not_valid_after_utc
         if end <= now:
             raise CertificateError(
                 f"the certificate of the {name} ended on {end:%Y-%m-%d}, so no holder"

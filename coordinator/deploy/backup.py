@@ -155,10 +155,8 @@ def _named(folder: Path, draft: Path) -> Iterator[str]:
     )
     ledger = Ledger(draft)
     with ledger.journal:
-        sums, releases = (
-            sorted(ledger.file_names()),
-            [f"releases/{each.number:04}" for each in ledger.standing().releases],
-        )
+        sums = sorted(ledger.file_names())
+        releases = [f"releases/{each.number:04}" for each in ledger.standing().releases]
     yield from (f"contributions/{name}" for name in sums)
     for release in releases:
         yield from (
@@ -175,13 +173,11 @@ def _names(draft: Path) -> list[str]:
 
 
 def _private(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.mode, member.uid, member.gid, member.uname, member.gname = (
-        0o600,
-        0,
-        0,
-        "",
-        "",
-    )
+    member.mode = 0o600
+    member.uid = 0
+    member.gid = 0
+    member.uname = ""
+    member.gname = ""
     return member
 
 

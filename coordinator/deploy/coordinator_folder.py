@@ -177,10 +177,8 @@ def prune(federation: Federation, keep: int) -> list[Leftover]:
 
 
 def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
-    link, bundles = (
-        federation.link,
-        [each.sha256 for each in kept_bundles(federation.link)],
-    )
+    link = federation.link
+    bundles = [each.sha256 for each in kept_bundles(federation.link)]
     routers = (
         path
         for each in _old(federation, keep)

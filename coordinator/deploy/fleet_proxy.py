@@ -264,7 +264,8 @@ def check(scope: Scope) -> int:
 
 
 async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
-    left, end = length, time.monotonic() + BODY_TIMEOUT_S
+    left = length
+    end = time.monotonic() + BODY_TIMEOUT_S
     while True:
         try:
             event = await asyncio.wait_for(

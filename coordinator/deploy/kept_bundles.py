@@ -21,7 +21,8 @@ from ridgeway.common.deploy.notice import AnnouncedBundle
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Standing
 
-INDEX, CHANGES = "bundles.json", "changes.txt"
+INDEX = "bundles.json"
+CHANGES = "changes.txt"
 MAX_KEPT = 3
 
 
@@ -29,7 +30,8 @@ def keep_installed(federation: Federation) -> None:
     """Keep the bundle of this very Ridgeway as the newest; those before it until everybody has
     approved it.
     """
-    link, content = federation.link, installed_bundle()
+    link = federation.link
+    content = installed_bundle()
     newest = AnnouncedBundle(
         sha256=bundle_sha256(content), changes=_changes(federation.folder)
     )

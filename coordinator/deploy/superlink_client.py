@@ -199,10 +199,8 @@ class SuperLinkClient:
         )
         path = re.sub("(?<!^)([A-Z])", r"-\1", method).lower()
         headers = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
-        url, content = (
-            f"https://127.0.0.1:{self.port}/v1/control/{path}",
-            request(**fields).SerializeToString(),
-        )
+        url = f"https://127.0.0.1:{self.port}/v1/control/{path}"
+        content = request(**fields).SerializeToString()
         try:
             answer = self._http.post(url, content=content, headers=headers)
         except httpx.TimeoutException:

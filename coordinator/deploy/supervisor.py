@@ -85,7 +85,8 @@ def up(
     """
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     host, _, port = federation.settings.listen.rpartition(":")
-    delivery, reminder = LateDelivery(federation, word), Reminder(federation, word)
+    delivery = LateDelivery(federation, word)
+    reminder = Reminder(federation, word)
     keep_installed(federation)
     announce(federation)
 
@@ -169,7 +170,8 @@ def _choose_bundle(
     """The bundle that the fewest holders refuse. Where that is not known, those that are there are
     asked with a run of it, of the newest first; mostly there is one bundle, and nobody to ask.
     """
-    kept, ledger = kept_bundles(federation.link), federation.ledger
+    kept = kept_bundles(federation.link)
+    ledger = federation.ledger
     newest = kept[0].sha256
     for each in kept if len(kept) > 1 else ():
         if waiting(each.sha256, ledger.standing()):
@@ -209,7 +211,8 @@ def _run(
     """Submit a run of a bundle, follow it to its end, and note who has approved the bundle and who
     has not.
     """
-    approved, refused = set[str](), set[str]()
+    approved = set[str]()
+    refused = set[str]()
 
     def seen(event: Event) -> None:
         if isinstance(event, AnswerRefused) and event.name and event.code == BUNDLE:
@@ -275,7 +278,8 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
     def has_ended() -> bool:
         nonlocal answered
         try:
-            ended, answered = client.has_finished(number), time.monotonic()
+            ended = client.has_finished(number)
+            answered = time.monotonic()
         except LinkError:  # down for the moment, it says nothing about the round
             if time.monotonic() - answered > LOST_TIMEOUT_S:
                 raise RoundFailed(
@@ -293,7 +297,9 @@ class Reminder:
     """Speaks of certificates that are about to end, once a day."""
 
     def __init__(self, federation: Federation, word: Word) -> None:
-        self._link, self._word, self._again = federation.link, word, 0.0
+        self._link = federation.link
+        self._word = word
+        self._again = 0.0
 
     def tick(self) -> None:
         if time.monotonic() >= self._again:
@@ -306,7 +312,8 @@ class LateDelivery:
     """Brings the newest release to holders that were away when it was made."""
 
     def __init__(self, federation: Federation, word: Word) -> None:
-        self._federation, self._word = federation, word
+        self._federation = federation
+        self._word = word
         self._look = self._again = 0.0
         self._asked: set[str] = set()
         self._tries = 0
@@ -353,7 +360,8 @@ class LateDelivery:
             self._word(f"the newest release could not be delivered yet: {error}")
 
     def _missing(self) -> set[str]:
-        newest, standing = self._federation.newest, self._federation.ledger.standing()
+        newest = self._federation.newest
+        standing = self._federation.ledger.standing()
         if newest is None:
             return set()
         held = {name: each.number for name, each in standing.delivered.items()}

@@ -60,10 +60,12 @@ class FederationView:
         online: Online | None = None,
         clock: Clock = system_clock,
     ) -> None:
-        self._federation, self._clock = federation, clock
+        self._federation = federation
+        self._clock = clock
         self._ask_online = online or (lambda: connected(federation))
         self._online: tuple[float, frozenset[str] | None] | None = None
-        self._rounds, self._read = RoundHistory(), 0
+        self._rounds = RoundHistory()
+        self._read = 0
         self._releases = ReleaseHistory(federation.folder / "releases")
         self._lock = threading.Lock()
 
@@ -72,12 +74,11 @@ class FederationView:
         round, the ledger.
         """
         with self._lock:
-            federation, standing = self._federation, self._standing()
-            online, ends, now = (
-                self._who_is_online(),
-                self._certificate_ends(),
-                self._clock(),
-            )
+            federation = self._federation
+            standing = self._standing()
+            online = self._who_is_online()
+            ends = self._certificate_ends()
+            now = self._clock()
             last = self._last_round()
             live = round_progress(federation.folder, last[0].number) if last else None
             newest = federation.newest
@@ -173,12 +174,11 @@ class FederationView:
 
     def figures(self) -> dict[str, Any]:
         with self._lock:
-            standing, online, now = (
-                self._standing(),
-                self._who_is_online(),
-                self._clock(),
-            )
-            running, rounds = self._is_running(), self._rounds.rounds
+            standing = self._standing()
+            online = self._who_is_online()
+            now = self._clock()
+            running = self._is_running()
+            rounds = self._rounds.rounds
             closed = [each.seconds for each in rounds if each.seconds is not None]
             newest = self._federation.newest
             return {
@@ -245,7 +245,8 @@ class FederationView:
         last: tuple[RoundRecord, Outcome] | None,
         live: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        holder, newest = standing.roster[name], self._federation.newest
+        holder = standing.roster[name]
+        newest = self._federation.newest
         refused = (
             [each for each in last[0].refusals if each.name == name] if last else []
         )

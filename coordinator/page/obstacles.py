@@ -71,8 +71,10 @@ def _of_link(federation: Federation, online: Collection[str] | None) -> list[Hin
 
 
 def _of_roster(federation: Federation) -> list[Hindrance]:
-    standing, newest = federation.ledger.standing(), federation.newest
-    wanted, found = federation.settings.round.min_holders, list[Hindrance]()
+    standing = federation.ledger.standing()
+    newest = federation.newest
+    wanted = federation.settings.round.min_holders
+    found = list[Hindrance]()
     if len(standing.active) < wanted:
         words = (
             f"{len(standing.active)} holders are on the roster, and a round needs"
@@ -104,7 +106,8 @@ def _of_roster(federation: Federation) -> list[Hindrance]:
 
 
 def _of_absence(federation: Federation, online: Collection[str]) -> list[Hindrance]:
-    active, newest = federation.ledger.standing().active, federation.newest
+    active = federation.ledger.standing().active
+    newest = federation.newest
     away = sorted(set(active) - set(online))
     if not away:
         return []

@@ -79,7 +79,8 @@ class ReleaseHistory:
 
     def changes(self, before: LedgerRelease, after: LedgerRelease) -> dict[str, Any]:
         """What is different in `after`: domains, members, settings, accuracies."""
-        old, new = self.manifest(before), self.manifest(after)
+        old = self.manifest(before)
+        new = self.manifest(after)
         was, now = (
             {member.name: member.source for member in each.members}
             for each in (before, after)
@@ -134,7 +135,8 @@ def mean_accuracy(accuracies: Mapping[str, Accuracy]) -> Accuracy | None:
     """The mean over domains, its doubt made of theirs."""
     if not accuracies:
         return None
-    many, values = len(accuracies), accuracies.values()
+    many = len(accuracies)
+    values = accuracies.values()
     share = sum(each["share"] for each in values) / many
     down = math.sqrt(sum((each["share"] - each["low"]) ** 2 for each in values)) / many
     rise = math.sqrt(sum((each["high"] - each["share"]) ** 2 for each in values)) / many

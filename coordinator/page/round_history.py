@@ -109,11 +109,9 @@ class RoundHistory:
 def _note(known: RoundRecord, entry: JournalEntry) -> None:
     facts = entry.facts
     if entry.kind == "closed":
-        known.ended, known.release, known.reason = (
-            entry.time,
-            facts["release"],
-            facts["reason"],
-        )
+        known.ended = entry.time
+        known.release = facts["release"]
+        known.reason = facts["reason"]
     elif entry.kind == "refused":
         known.refusals.append(
             HolderRefusal(facts["step"], facts["name"], facts["code"], facts["reason"])

@@ -113,8 +113,11 @@ class Channel:
     def __init__(
         self, federation: Federation, transport: Transport, nonce: str, watch: Watch
     ) -> None:
-        self._federation, self._transport, self._watch = federation, transport, watch
-        self.nonce, self.number = nonce, 0
+        self._federation = federation
+        self._transport = transport
+        self._watch = watch
+        self.nonce = nonce
+        self.number = 0
         self.peer_of: dict[str, int] = {}
         self.silent: set[str] = set()
         self.last_refusal = ""

@@ -157,7 +157,8 @@ class ClearGathering:
         expected = NoisyStatistics if self._terms.privacy else ClearStatistics
         for answer in self._channel.ask(Collect(cohort=cohort), expected, names=names):
             with answer.accept():
-                name, reply = answer.name, answer.message
+                name = answer.name
+                reply = answer.message
                 if reply.cohort != cohort.id or reply.source != offers[name].epoch.name:
                     raise Refused(
                         "late",

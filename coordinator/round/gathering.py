@@ -188,7 +188,8 @@ def _check_calibration(question: Evaluate, counts: Counts, most: int) -> None:
     if not 0 <= counts.min() <= counts.max() <= most:
         raise Refused("over_bound", "more documents than a holder may calibrate with")
     reliability, scope = split_calibration(counts, len(question.temperatures))
-    fallen, right = reliability[..., 0], reliability[..., 1]
+    fallen = reliability[..., 0]
+    right = reliability[..., 1]
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
         raise Refused(
             "broken_identity",
@@ -260,7 +261,8 @@ def check_nothing_lost(
              that may be lost.
     A domain that has no holder on the roster any more was let go before.
     """
-    newest, active = federation.newest, federation.ledger.standing().active
+    newest = federation.newest
+    active = federation.ledger.standing().active
     there = {active[name].domain for name in names}
     held = {holder.domain for holder in active.values()}
     may_go = {*allowed, *federation.settings.round.may_lapse}
@@ -273,10 +275,8 @@ def check_nothing_lost(
         return
     missing = sorted(name for name, holder in active.items() if holder.domain in lost)
     each = why_missing(missing, reasons)
-    named, flags = (
-        ", ".join(lost),
-        " ".join(f"--allow-missing {domain}" for domain in lost),
-    )
+    named = ", ".join(lost)
+    flags = " ".join(f"--allow-missing {domain}" for domain in lost)
     raise RoundFailed(
         f"the router would lose {named}, which release {newest.number:04} has: {each}."
         f" Nothing was opened and release {newest.number:04} stands; run the round"

@@ -301,7 +301,8 @@ class Standing:
 
         So it is after an older copy of the coordinator's folder was restored.
         """
-        newest, active = self.releases[-1] if self.releases else None, self.active
+        newest = self.releases[-1] if self.releases else None
+        active = self.active
         return {
             name: held
             for name, held in self.delivered.items()

@@ -61,7 +61,9 @@ class Session:
             if offer.advert
         }
         keys = sorted(member.key for member in cohort.members)
-        self._channel, self._cohort, self._watch = channel, cohort, watch
+        self._channel = channel
+        self._cohort = cohort
+        self._watch = watch
         self.agreement = Agreement(
             terms=cohort.terms.id,
             cohort=cohort.id,
@@ -100,7 +102,8 @@ class Session:
         """The envelopes that a member has made: for every other, or for as many as a large cohort
         needs.
         """
-        sizes, others = self.agreement.neighbourhood, set(self.agreement.places) - {own}
+        sizes = self.agreement.neighbourhood
+        others = set(self.agreement.places) - {own}
         dealt = _by_place(content, ENVELOPE_BYTES, "bad_envelope")
         if not set(dealt) <= others or len(dealt) != (
             sizes.holders if sizes else len(others)
@@ -180,10 +183,8 @@ class Session:
                     raise Refused(
                         "malformed", f"{lot} were asked for, not {answer.message.lot}"
                     )
-                place, sealed = (
-                    self.place_of[answer.name],
-                    Sealed.of_bytes(answer.blobs[0]),
-                )
+                place = self.place_of[answer.name]
+                sealed = Sealed.of_bytes(answer.blobs[0])
                 opening.add(place, sealed)
                 kept.keep(place, sealed)
                 self._watch(

@@ -106,10 +106,8 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
     }
     if router.quality is not None:
         facts[QUALITY] = router.quality.to_json()
-    before, folder = (
-        federation.release_folder(loaded.manifest["number"]),
-        federation.release_folder(number),
-    )
+    before = federation.release_folder(loaded.manifest["number"])
+    folder = federation.release_folder(number)
     weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
     definition = (before / TOKENIZER).read_bytes()
     return save_release(
@@ -131,13 +129,15 @@ def remove(federation: Federation, name: str) -> Change:
     would be left, or where its sums are hidden in a masked total.
     """
     with federation.alone():
-        ledger, standing = federation.ledger, federation.ledger.standing()
+        ledger = federation.ledger
+        standing = federation.ledger.standing()
         if name not in standing.roster:
             raise InputError(
                 f"there is no holder {name!r} to remove; there are"
                 f" {', '.join(sorted(standing.roster))}"
             )
-        removal, domain = ("removed", {"name": name}), standing.roster[name].domain
+        removal = ("removed", {"name": name})
+        domain = standing.roster[name].domain
         newest = federation.newest
         members, domains = (newest.members, newest.domains) if newest else ((), ())
         left = tuple(
@@ -152,7 +152,8 @@ def remove(federation: Federation, name: str) -> Change:
             or len({each.domain for each in left}) < 2
         ):
             ledger.journal.append(removal)
-            published, note = None, ""
+            published = None
+            note = ""
         else:
             published, note = _solved_again(federation, newest, left, f"removed {name}")
             ledger.journal.append(removal, ("released", published.to_json()))
@@ -176,7 +177,8 @@ def rollback(federation: Federation, number: int) -> Change:
     domain that was retired since, or with sums of a holder that was removed.
     """
     with federation.alone():
-        standing, newest = federation.ledger.standing(), federation.newest
+        standing = federation.ledger.standing()
+        newest = federation.newest
         old = next((each for each in standing.releases if each.number == number), None)
         if old is None or newest is None or (old is newest and not standing.ahead):
             raise InputError(
@@ -193,10 +195,8 @@ def rollback(federation: Federation, number: int) -> Change:
                 f" ({', '.join(sorted(gone)) or 'a retired domain'}), so it cannot come"
                 " back; run a round instead"
             )
-        before, folder = (
-            federation.release_folder(number),
-            federation.release_folder(federation.next_number),
-        )
+        before = federation.release_folder(number)
+        folder = federation.release_folder(federation.next_number)
         loaded = federation.release(number)
         facts = {
             name: value
@@ -205,7 +205,8 @@ def rollback(federation: Federation, number: int) -> Change:
         }
         facts |= {"number": federation.next_number, "parent": newest.release}
         definition = (before / TOKENIZER).read_bytes()
-        compiled, identity = router_of(loaded).compiled, federation.identity
+        compiled = router_of(loaded).compiled
+        identity = federation.identity
         release = save_release(
             folder,
             facts,

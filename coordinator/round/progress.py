@@ -309,7 +309,8 @@ class Follower:
     """Reads a progress file from where it was left, whole lines only."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._position = path, 0
+        self._path = path
+        self._position = 0
 
     def events(self) -> Iterator[Event]:
         if not self._path.exists():
@@ -333,7 +334,9 @@ def follow(
 
     has_ended: asked after a silence, since a run whose process has ended writes no more.
     """
-    follower, ended, heard = Follower(path), False, time.monotonic()
+    follower = Follower(path)
+    ended = False
+    heard = time.monotonic()
     while True:
         for event in follower.events():
             heard = time.monotonic()
@@ -348,5 +351,6 @@ def follow(
                 " accepted is kept, so run it again"
             )
         if time.monotonic() - heard > silence_s:
-            ended, heard = has_ended(), time.monotonic()
+            ended = has_ended()
+            heard = time.monotonic()
         time.sleep(POLL_S)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-AWAY, SILENT, BUNDLE, OTHER_RELEASE, EPOCH_USED = (
-    "away",
-    "no_answer",
-    "bundle_refused",
-    "other_release",
-    "epoch_used",
-)
+AWAY = "away"
+SILENT = "no_answer"
+BUNDLE = "bundle_refused"
+OTHER_RELEASE = "other_release"
+EPOCH_USED = "epoch_used"
 TERMS = (
     "its owner must agree to these terms in `[policy]` of its client.toml, or the"
     " operator change coordinator.toml"

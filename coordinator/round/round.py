@@ -138,7 +138,8 @@ def deliver_newest(
     """
     with federation.alone():
         round_ = _Round(federation, transport, watch)
-        held, newest = round_.greet(), federation.newest
+        held = round_.greet()
+        newest = federation.newest
         return round_.deliver(newest, held) if newest else set()
 
 
@@ -234,7 +235,8 @@ class _Round:
         self._federation.point_to_latest()
         self._ledger.erase_outdated()
         standing = self._ledger.standing()
-        number, wanted = standing.rounds + 1, len(standing.active)
+        number = standing.rounds + 1
+        wanted = len(standing.active)
         terms = self._terms.model_dump(mode="json")
         self._channel.number = number
         self._ledger.note(
@@ -252,7 +254,8 @@ class _Round:
         """Raise RoundFailed, before anything is gathered, if too few holders have changed since the
         newest release.
         """
-        newest, least = self._federation.newest, self._wishes.min_changed
+        newest = self._federation.newest
+        least = self._wishes.min_changed
         known = (
             {member.name: member.source for member in newest.members} if newest else {}
         )
@@ -283,7 +286,8 @@ class _Round:
         )
         for answer in self._channel.ask(request, Offer):
             with answer.accept():
-                name, offer = answer.name, answer.message
+                name = answer.name
+                offer = answer.message
                 if name not in active:
                     raise Refused("retired", "the holder's domain was retired")
                 if offer.domain != active[name].domain:
@@ -350,7 +354,8 @@ class _Round:
         )
         if self._terms.privacy:
             return self._evaluate_under_noise(gathered, solution)
-        total, newest = gathered.total, self._federation.newest
+        total = gathered.total
+        newest = self._federation.newest
         rule = self._federation.settings.router.rule
         weights = solution.weights
         if self._federation.settings.router.normalise_columns:
@@ -400,7 +405,8 @@ class _Round:
         return _Evaluated(solution, evaluation, fitted, quality)
 
     def _solved(self, gathered: Gathered) -> Solution:
-        total, scale = gathered.total, self._federation.encoder.scale
+        total = gathered.total
+        scale = self._federation.encoder.scale
         if self._terms.privacy:
             holders = [member.domain for member in gathered.members]
             weights = solve_private(
@@ -439,7 +445,8 @@ class _Round:
             name: likeliest_counts(row.routed) for name, row in counts.rows.items()
         }
         evaluation = _evaluation(total.domains, documents)
-        privacy, active = self._terms.privacy, self._ledger.standing().active
+        privacy = self._terms.privacy
+        active = self._ledger.standing().active
         assert privacy is not None
         counted = [active[name].domain for name in sorted(counts.heard)]
         rows = {
@@ -555,11 +562,9 @@ class _Round:
 
     def publish(self, gathered: Gathered, made: _Evaluated) -> LedgerRelease:
         """Sign the release, store it whole, and let the ledger speak of it, in this order."""
-        federation, newest, total = (
-            self._federation,
-            self._federation.newest,
-            gathered.total,
-        )
+        federation = self._federation
+        newest = self._federation.newest
+        total = gathered.total
         number = federation.next_number
         draft = compose(
             total,
@@ -606,10 +611,8 @@ class _Round:
 
     def _choices(self, gathered: Gathered, made: _Evaluated) -> RouterChoices:
         settings = self._federation.settings
-        threshold, fallback = (
-            settings.abstention.threshold,
-            settings.abstention.fallback,
-        )
+        threshold = settings.abstention.threshold
+        fallback = settings.abstention.fallback
         confidence = Confidence(threshold=threshold, fallback=fallback)
         if self._terms.privacy and made.noisy:
             confidence = confidence_under_noise(

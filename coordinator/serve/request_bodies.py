@@ -392,13 +392,15 @@ async def read_gateway_body(
     goes_on_from = (
         checked.goes_on_from if isinstance(checked, ResponsesRequest) else None
     )
-    routed, talk = None, None
+    routed = None
+    talk = None
     if checked.model != AUTO:
         pass
     elif isinstance(checked, CompletionRequest | EmbeddingRequest):
         routed = cut_turns(checked.turns())
     else:
-        user, session = fields.get("user"), request.headers.get(SESSION_HEADER, "")
+        user = fields.get("user")
+        session = request.headers.get(SESSION_HEADER, "")
         client = current_request().key
         talk = talk_of(
             checked.said(), user if isinstance(user, str) else "", session, client

@@ -149,7 +149,8 @@ class TracedRequests:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        method, request = scope["method"], current_request()
+        method = scope["method"]
+        request = current_request()
         with self._tracing.span(
             f"{method}", "server", http__request__method=method
         ) as span:

@@ -91,14 +91,16 @@ def fit(
     if not shares:
         return None
     met = np.mean(shares, axis=0)
-    fallen, right = met[..., 0], met[..., 1]
+    fallen = met[..., 0]
+    right = met[..., 1]
     middles = bin_middles(domains)
     surprise = -(right * np.log(middles) + (fallen - right) * np.log1p(-middles)).sum(
         axis=-1
     )
     lowest = [lowest_between(tried, row) for row in surprise]
     row = min(range(len(CURVES)), key=lambda place: round(lowest[place].surprise, 12))
-    curve, best = CURVES[row], lowest[row]
+    curve = CURVES[row]
+    best = lowest[row]
     fallen, right = fallen[row, best.nearest], right[row, best.nearest]
     gap = float(np.abs(right - fallen * middles).sum() * 100)
     told = [scope for _, scope in pairs]
@@ -138,7 +140,8 @@ def lowest_between(tried: Sequence[float], surprise: NDArray[np.float64]) -> Low
     least = float(surprise[best])
     if not 0 < best < len(tried) - 1:
         return Lowest(least, tried[best], best)
-    before, after = surprise[best - 1], surprise[best + 1]
+    before = surprise[best - 1]
+    after = surprise[best + 1]
     bend = before - 2 * least + after
     shift = (before - after) / (2 * bend) if bend > 0 else 0.0
     temperature = float(tried[best] * (tried[best + 1] / tried[best]) ** shift)

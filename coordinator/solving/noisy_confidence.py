@@ -34,7 +34,8 @@ from ridgeway.common.privacy.noisy_solve import (
 )
 from ridgeway.common.privacy.public_prior import PublicPrior
 
-HALF, TAIL = 16.0, 1 / 8
+HALF = 16.0
+TAIL = 1 / 8
 """The curve of `Confidence` under which such text is likeliest, of those that a calibration tries.
 """
 BY_ACCURACY = 0.802
@@ -56,7 +57,8 @@ MOST_NOISE = 0.9
 """Of what separates means."""
 
 NORMAL = NormalDist()
-STEPS, REACH = 400, 8.0
+STEPS = 400
+REACH = 8.0
 """Of the integral over a score: how many steps, and how many standard deviations to either side."""
 MAX_ADVANTAGE = 8.0
 
@@ -135,7 +137,8 @@ def rightly_chosen(advantage: float, domains: int) -> float:
 
 def advantage_for(accuracy: float, domains: int) -> float:
     """The inverse of `rightly_chosen`, between 0.01 and MAX_ADVANTAGE."""
-    low, high = 0.01, MAX_ADVANTAGE
+    low = 0.01
+    high = MAX_ADVANTAGE
     while high - low > 1e-3:
         middle = (low + high) / 2
         low, high = (

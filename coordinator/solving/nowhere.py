@@ -79,7 +79,8 @@ def familiar_weights(total: Statistics, encoder: TableEncoder) -> Matrix:
     of nowhere.
     """
     posed = equation(total, encoder.scale, RIDGE)
-    gram, cross = posed.gram / posed.mass, posed.cross.sum(axis=1) / posed.mass
+    gram = posed.gram / posed.mass
+    cross = posed.cross.sum(axis=1) / posed.mass
     for texts in (LANGUAGES, random_texts()):
         features = _features(encoder, tuple(texts))
         if not len(features):  # a tokenizer may know none of these letters

@@ -174,7 +174,8 @@ def _fieller(
 
 def privacy_facts(privacy: Privacy) -> dict[str, Any]:
     """What a release's manifest says, with one plain sentence of it."""
-    epsilon, delta = f"{privacy.epsilon:g}", f"{privacy.delta:g}"
+    epsilon = f"{privacy.epsilon:g}"
+    delta = f"{privacy.delta:g}"
     return privacy.facts() | {
         "sentence": (
             "Whoever sees all that left the holders in this round, this release"

@@ -180,7 +180,8 @@ def inverse_norm(factor: Tensor) -> float:
         return torch.cholesky_solve(vector[:, None], factor)[:, 0]
 
     found = solve(torch.full_like(factor[0], 1 / size))
-    best, seen = float(found.abs().sum()), -1
+    best = float(found.abs().sum())
+    seen = -1
     for _ in range(MAX_CLIMBS):
         signs = (found >= 0).to(found.dtype) * 2 - 1
         promising = int(solve(signs).abs().argmax())
@@ -188,7 +189,8 @@ def inverse_norm(factor: Tensor) -> float:
             break
         unit = torch.zeros_like(factor[0])
         unit[promising] = 1
-        found, seen = solve(unit), promising
+        found = solve(unit)
+        seen = promising
         if float(found.abs().sum()) <= best:
             break
         best = float(found.abs().sum())

@@ -47,9 +47,11 @@ class BenchText:
 
 
 def bench_text(work: Path) -> BenchText:
-    folder, name = DATA_FOLDER / "reasoning", "the corpora beside the project"
+    folder = DATA_FOLDER / "reasoning"
+    name = "the corpora beside the project"
     if not folder.is_dir():
-        folder, name = work / "data" / "built-in", "the built-in corpora"
+        folder = work / "data" / "built-in"
+        name = "the built-in corpora"
         corpora.write(corpora.builtin(), folder)
     return replace(
         folder_text(folder),

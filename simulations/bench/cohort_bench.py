@@ -43,7 +43,9 @@ ENCODER = "smollm2"
 """Of 576 features, as the aims are; those of words would be 384 more."""
 MAX_SECONDS = {(200, 0.0): 60, (1000, 0.1): 360}
 """The aims for a whole federation, by its holders and the part of them that falls away."""
-MAX_GB, MAX_OWN_SECONDS, MAX_OWN_BYTES = 2, 1, 3
+MAX_GB = 2
+MAX_OWN_SECONDS = 1
+MAX_OWN_BYTES = 3
 """The aims for the memory in all, for a holder's CPU seconds, and for its bytes up to those in a
 cohort of BESIDE.
 """
@@ -94,7 +96,8 @@ def _results(
     members: int, rate: float, found: CohortFigures, beside: CohortFigures | None
 ) -> list[Result]:
     fall = f", {rate:.0%} fall away" if rate else ""
-    name, own = f"{members} holders masked{fall}", sum(found.own.values())
+    name = f"{members} holders masked{fall}"
+    own = sum(found.own.values())
     words = (
         f"{found.round:.1f} s in the round",
         f"{found.cpu:.0f} CPU s, of the coordinator {found.main_cpu:.0f}",
@@ -147,7 +150,9 @@ class _OwnWork:
     """
 
     def __init__(self, path: Path, answer: Callable[[Holder, Packet], Packet]) -> None:
-        self._path, self._answer, self._holders = path, answer, list[str]()
+        self._path = path
+        self._answer = answer
+        self._holders = list[str]()
         self.gb = 0.0
 
     def watch(self, event: Event) -> None:

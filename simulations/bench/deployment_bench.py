@@ -37,12 +37,15 @@ LETTERS = {
     "invert": False,
 }
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}
-DOCUMENTS, DOCUMENT_CHARACTERS = 60, 400
-NARROW, WIDE = 576, 4096
+DOCUMENTS = 60
+DOCUMENT_CHARACTERS = 400
+NARROW = 576
+WIDE = 4096
 MOST_SECONDS = {"masked": 30.0, "private": 15.0, f"masked, h = {WIDE}": 60.0}
 MOST_EXCHANGE_SECONDS = 2.0
 MOST_MEGABYTES = 2000.0
-START_SECONDS, STOP_SECONDS = 300.0, 60.0
+START_SECONDS = 300.0
+STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.2
 COMMAND = [sys.executable, "-m", "ridgeway"]
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -99,7 +102,8 @@ def _results(name: str, figures: RoundFigures) -> list[Result]:
         for who, seconds in figures.spent.items()
         if seconds >= 0.05
     )
-    wall, count = f"{figures.wall:.1f} s", f"{len(figures.exchanges)} exchanges"
+    wall = f"{figures.wall:.1f} s"
+    count = f"{len(figures.exchanges)} exchanges"
     each = ", ".join(f"{seconds:.1f}" for seconds in figures.exchanges)
     results = [
         at_most(
@@ -114,10 +118,8 @@ def _results(name: str, figures: RoundFigures) -> list[Result]:
         ),
     ]
     if name.endswith(str(WIDE)):
-        most, memory = (
-            max(figures.peaks.values()) / 1e6,
-            (f"{who} {size / 1e6:.0f}" for who, size in figures.peaks.items()),
-        )
+        most = max(figures.peaks.values()) / 1e6
+        memory = (f"{who} {size / 1e6:.0f}" for who, size in figures.peaks.items())
         return [
             *results,
             figure(f"  its median exchange, {name}", middle, f"{middle:.1f} s", each),
@@ -145,7 +147,8 @@ class LoopbackFederation:
     """A coordinator that is up and holders that are connected, in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.coordinator = folder, folder / "coordinator"
+        self.folder = folder
+        self.coordinator = folder / "coordinator"
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -192,7 +195,8 @@ class LoopbackFederation:
             time.sleep(LOOK_SECONDS)
 
     def round(self) -> RoundFigures:
-        before, own = self._spent(), _own_children()
+        before = self._spent()
+        own = _own_children()
         began = time.monotonic()
         with self._peaks() as peaks:
             told = json.loads(
@@ -219,10 +223,8 @@ class LoopbackFederation:
 
     def _processes(self) -> Iterator[tuple[str, Path]]:
         """What each process below this one is, and where /proc tells of it."""
-        below, waiting = (
-            _children(),
-            [process.pid for process in self._started.values()],
-        )
+        below = _children()
+        waiting = [process.pid for process in self._started.values()]
         while waiting:
             pid = waiting.pop()
             waiting += below.get(pid, [])
@@ -276,7 +278,8 @@ def loopback(folder: Path, width: int, mode: str) -> Iterator[LoopbackFederation
     federation = LoopbackFederation(folder)
     alphabet = sorted(set("".join(ALPHABETS.values())))
     save_encoder(word_encoder(alphabet, LETTERS, width), folder / "encoder")
-    encoder, coordinator = f"dir:{folder / 'encoder'}", federation.coordinator
+    encoder = f"dir:{folder / 'encoder'}"
+    coordinator = federation.coordinator
     listen = ("--listen", f"127.0.0.1:{free_port()}")
     federation.call(
         "coordinator",
@@ -291,7 +294,8 @@ def loopback(folder: Path, width: int, mode: str) -> Iterator[LoopbackFederation
     federation.call("coordinator", "invite", coordinator)
     invite = ("--invite", coordinator / "invite")
     for name, letters in ALPHABETS.items():
-        corpus, home = folder / f"{name}.jsonl", folder / name
+        corpus = folder / f"{name}.jsonl"
+        home = folder / name
         write_texts(corpus, _texts(name, letters))
         about = ("--domain", name, "--corpus", corpus, "--encoder", encoder)
         federation.call("client", "init", home, *invite, *about, "--accept-mode", mode)

@@ -42,7 +42,9 @@ from ridgeway.simulations.bench.measuring import (
 )
 
 LOT: Final = "statistics"
-LARGE, MIDDLE, SMALL = 8_390_656, 1_000_000, 170_000
+LARGE = 8_390_656
+MIDDLE = 1_000_000
+SMALL = 170_000
 COHORTS = (3, 5, 20, 50, 100)
 LARGEST = 1 << 22
 
@@ -87,7 +89,8 @@ def _cohort(members: int) -> Result:
     sizes = []
 
     def prepare() -> tuple[Work, ...]:
-        run, vector = bench_session(members, _away(members)), _vector(MIDDLE)
+        run = bench_session(members, _away(members))
+        vector = _vector(MIDDLE)
         sealed = sealed_vector(run, 1, vector)
         sizes.append(_upload_bytes(run, vector) + _other_bytes(run))
         return (
@@ -145,7 +148,8 @@ def _shared(run: Transcript) -> None:
     """What the first member does before it seals: check everything, deal out its shares, take in
     the others'.
     """
-    agreement, own = run.agreement, run.secrets[1]
+    agreement = run.agreement
+    own = run.secrets[1]
     check_agreement(
         agreement, agreement.advert(1), {advert.key for advert in agreement.adverts}
     )
@@ -176,10 +180,8 @@ def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> Vector:
 
 
 def _upload_bytes(run: Transcript, vector: Vector) -> int:
-    message, blob = (
-        SealedSums(session=run.agreement.id.hex(), lot=LOT),
-        sealed_vector(run, 1, vector).data,
-    )
+    message = SealedSums(session=run.agreement.id.hex(), lot=LOT)
+    blob = sealed_vector(run, 1, vector).data
     request = secrets.token_hex(32)
     packet = seal_packet(
         message,
@@ -195,7 +197,8 @@ def _other_bytes(run: Transcript) -> int:
     """What else a member sends in a session, without headers: its keys, envelopes, a signature,
     shares.
     """
-    envelopes, shares = run.dealt[1].envelopes.values(), run.reveals[1].values()
+    envelopes = run.dealt[1].envelopes.values()
+    shares = run.reveals[1].values()
     return (
         len(run.agreement.advert(1).model_dump_json())
         + sum(map(len, [*envelopes, *shares]))

@@ -87,7 +87,8 @@ def bench_prepare(
         return [*own, *_bare(encoder, list(text_batches(texts)), threads)]
 
     first = replace(text, files=text.files[:1])
-    warming, timed = ways(first, first.documents), ways(text, documents)
+    warming = ways(first, first.documents)
+    timed = ways(text, documents)
     rounds = (
         1
         if sum(path.stat().st_size for path in text.files) >= STEADY_MB * 1e6

@@ -31,7 +31,8 @@ BATCH_TOKENS = 1 << 17
 MAX_BATCHES = 256
 """Of many tokens larger batches are made, so that handing them out is not what is measured."""
 
-MIN_DOCUMENT_TOKENS, MAX_DOCUMENT_TOKENS = 1, 4096
+MIN_DOCUMENT_TOKENS = 1
+MAX_DOCUMENT_TOKENS = 4096
 """Documents are of all lengths in between, as many from 8 to 16 tokens as from 1,024 to 2,048."""
 
 
@@ -81,7 +82,8 @@ def draw(kind: Kind, tokens: int, rows: int) -> tuple[Ids, list[Batch]]:
 
 
 def batches(ids: Ids, lengths: Integers) -> list[Batch]:
-    ends, size = np.cumsum(lengths), max(BATCH_TOKENS, len(ids) // MAX_BATCHES)
+    ends = np.cumsum(lengths)
+    size = max(BATCH_TOKENS, len(ids) // MAX_BATCHES)
     cuts = np.searchsorted(ends, np.arange(size, len(ids), size), side="left") + 1
     edges = np.unique([0, *cuts.tolist(), len(lengths)]).tolist()
     begins = ends - lengths

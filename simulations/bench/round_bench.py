@@ -32,7 +32,8 @@ from ridgeway.simulations.simulate import simulate
 
 ENCODER = "smollm2"
 """Of 576 features, as the aims are."""
-FEW_HOLDERS, MANY_HOLDERS = 6, 200
+FEW_HOLDERS = 6
+MANY_HOLDERS = 200
 WORK: dict[str, list[tuple[Any, str]]] = {
     "scoring": [(Scorer, "routed"), (Scorer, "calibration")],
     "solving": [
@@ -94,13 +95,15 @@ class Stopwatch:
     """Adds up the seconds that calls of some functions take; a call within a call counts once."""
 
     def __init__(self) -> None:
-        self.seconds, self._inside = dict.fromkeys(WORK, 0.0), False
+        self.seconds = dict.fromkeys(WORK, 0.0)
+        self._inside = False
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **options: Any) -> Any:
             if self._inside:
                 return function(*arguments, **options)
-            self._inside, started = True, time.perf_counter()
+            self._inside = True
+            started = time.perf_counter()
             try:
                 return function(*arguments, **options)
             finally:

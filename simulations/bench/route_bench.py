@@ -73,7 +73,8 @@ def bench_tokenizer(encoder: TableEncoder, text: BenchText) -> list[Result]:
     """Documents to ids: on one thread beside the library on one thread, and on two threads beside
     one.
     """
-    ours, theirs = encoder.tokenizer, Tokenizer.from_str(encoder.definition.decode())
+    ours = encoder.tokenizer
+    theirs = Tokenizer.from_str(encoder.definition.decode())
     batches = list(itertools.islice(text_batches(text.documents), MAX_BATCHES))
     size = sum(len(document.encode()) for batch in batches for document in batch) / 1e6
     ours.make_fast()
@@ -132,14 +133,10 @@ def bench_route(release: Path, text: BenchText) -> list[Result]:
     )
     micro = 1e6 / len(prompts)
     about = f"for {len(prompts):,} prompts of {tokens:.0f} tokens"
-    ours, theirs = (
-        f"{single * micro:.0f} µs a prompt",
-        f"{encode * micro:.0f} µs {about}",
-    )
-    ours_many, theirs_many = (
-        f"{many * micro:.0f} µs a prompt",
-        f"{batch * micro:.0f} µs {about}",
-    )
+    ours = f"{single * micro:.0f} µs a prompt"
+    theirs = f"{encode * micro:.0f} µs {about}"
+    ours_many = f"{many * micro:.0f} µs a prompt"
+    theirs_many = f"{batch * micro:.0f} µs {about}"
     return [
         at_most("route, to tokenising the prompt", single / encode, 0.15, ours, theirs),
         at_least(

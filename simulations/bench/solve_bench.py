@@ -72,7 +72,8 @@ def random_total(width: int) -> Statistics:
 
 
 def _bench_width(width: int, device: Device, tick: Tick) -> list[Result]:
-    rounds, differences = [], []
+    rounds = []
+    differences = []
     for _ in range(ROUNDS):
         seconds, difference = _round(random_total(width), device)
         rounds.append(seconds)
@@ -90,7 +91,8 @@ def _bench_width(width: int, device: Device, tick: Tick) -> list[Result]:
         )
     ]
     if device.is_card:
-        far, words = max(differences), ("largest difference", "largest weight")
+        far = max(differences)
+        words = ("largest difference", "largest weight")
         faster = f"{name}, the CPU to the card, in seconds"
         held: Callable[..., Result] = (
             partial(at_least, aim=1.0) if width >= MIN_CARD_FEATURES else figure
@@ -127,10 +129,8 @@ def _round(
 
     posed = equation(total, SCALE, Ridge())
     cpu = Device()
-    own, bare = (
-        cpu.seconds(partial(whole, cpu_solver)),
-        cpu.seconds(partial(cpu_factor, posed.gram)),
-    )
+    own = cpu.seconds(partial(whole, cpu_solver))
+    bare = cpu.seconds(partial(cpu_factor, posed.gram))
     if not device.is_card:
         return (own, bare, 0.0, 0.0), 0.0
     on_this = partial(on_card, device=device.name)

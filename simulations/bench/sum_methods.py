@@ -37,7 +37,8 @@ class OurSums:
     """
 
     def __init__(self, makers: Sequence[Maker], threads: int) -> None:
-        self._makers, self._threads = makers, threads
+        self._makers = makers
+        self._threads = threads
 
     def statistics(self, parts: Sequence[Batch]) -> Statistics:
         accumulators = [make() for make in self._makers]
@@ -86,7 +87,8 @@ class DefinedSums:
         """The rounded means of windows, document by document, a rest below half a window with its
         neighbour.
         """
-        window, start = self.sampling.window, 0
+        window = self.sampling.window
+        start = 0
         found = []
         for length in lengths.tolist():
             rows = self.table[ids[start : start + length]].astype(np.int64)

@@ -138,12 +138,10 @@ class _CaseBench:
         published: PublishedSums,
         threads: int,
     ) -> None:
-        self._case, self._encoder, self._device, self._published = (
-            case,
-            encoder,
-            device,
-            published,
-        )
+        self._case = case
+        self._encoder = encoder
+        self._device = device
+        self._published = published
         self._ours = OurSums(
             makers(encoder, case.sampling, device.cards, threads), threads
         )
@@ -154,7 +152,8 @@ class _CaseBench:
         self._ours.statistics(parts[:WARM_BATCHES])
         found: list[Result] = []
         for kind in KINDS:
-            rounds, checks = [], []
+            rounds = []
+            checks = []
             for _ in range(ROUNDS):
                 rates, exact = self._round(
                     *draw(kind, self._case.tokens, self._case.rows)
@@ -194,7 +193,8 @@ class _CaseBench:
 
     def _memory(self) -> Result:
         """The card's memory does not grow with the text."""
-        case, peaks = self._case, []
+        case = self._case
+        peaks = []
         for tokens in (case.tokens // 4, case.tokens):
             parts = draw("uniform", tokens, case.rows)[1]
             peaks.append(self._device.peak_bytes(partial(self._ours.statistics, parts)))

@@ -235,6 +235,7 @@ def _decisions(
     gram = features.T @ features
     gram[np.diag_indices_from(gram)] += DEFAULT.ridge.value * gram.diagonal().mean()
     weights = np.linalg.solve(gram, features.T @ np.eye(int(owners.max()) + 1)[owners])
-    scores, others = features @ weights, moved @ weights
+    scores = features @ weights
+    others = moved @ weights
     same = (scores.argmax(axis=1) == others.argmax(axis=1)).mean()
     return float(same), float(np.abs(scores - others).max())

@@ -303,7 +303,8 @@ def add_features(report: BenchReport, options: BenchOptions) -> None:
             " contextual encoder"
         )
     text = _text(report, options, "features")
-    here, there = transformer(encoder, "cpu"), transformer(encoder, options.device.name)
+    here = transformer(encoder, "cpu")
+    there = transformer(encoder, options.device.name)
     report.add(bench_features(encoder, text.by_domain, here, there))
 
 

@@ -205,7 +205,8 @@ def _watch(asked: PrivacySettings | None) -> Watch:
     bar = CountingBar()
 
     def settled(event: FederationSettled) -> None:
-        holders, away = event.holders, event.away
+        holders = event.holders
+        away = event.away
         if words := delta_warning(asked.delta, max(holders.values())) if asked else "":
             step("warning", words)
         if len(holders) > MAX_HOLDERS_BY_NAME:

@@ -68,7 +68,8 @@ def run(plan: ExperimentPlan) -> ReportPart:
 
 def accuracy_table(found: Compared) -> Table:
     """Percent of the texts of each domain, and the mean over domains."""
-    every, domains = not found.task.full, found.task.domains
+    every = not found.task.full
+    domains = found.task.domains
     columns = [
         Column("router"),
         *(Column(name, "%", 1, "more") for name in (*domains, "mean")),
@@ -101,7 +102,8 @@ def accuracy_table(found: Compared) -> Table:
 
 def cost_table(found: Compared) -> Table:
     """What a router takes, and what must be in one place for it."""
-    base, name = found.ours.milliseconds, found.dataset.name
+    base = found.ours.milliseconds
+    name = found.dataset.name
     columns = (
         *(
             Column("router"),

@@ -26,8 +26,11 @@ from ridgeway.simulations.experiments.report.report_tables import (
 KEY = "conversations"
 TITLE = "Conversations that go on or change their subject"
 CODE = 1
-CHATS, SHORT_CHATS = 900, 200
-OPENING_LETTERS, ANSWER_LETTERS, LEAST_REST = (120, 400), 600, 150
+CHATS = 900
+SHORT_CHATS = 200
+OPENING_LETTERS = (120, 400)
+ANSWER_LETTERS = 600
+LEAST_REST = 150
 PHRASES = (
     *(
         "why?",

@@ -43,12 +43,15 @@ from ridgeway.simulations.simulated_federation import SimulatedFederation
 KEY = "dropouts"
 TITLE = "Holders that fall away in the middle of a round"
 RATES = (0.0, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5)
-SHORT_HOLDERS, FULL_HOLDERS = (12,), (12, 24, 48)
+SHORT_HOLDERS = (12,)
+FULL_HOLDERS = (12, 24, 48)
 """At least this many; each domain has a power of two of them, so that shares are equal and every
 run has the same.
 """
-SHORT_DRAWS, FULL_DRAWS = 2, 5
-SHORT_TRAIN_TEXTS, SHORT_TEST_TEXTS = 600, 100
+SHORT_DRAWS = 2
+FULL_DRAWS = 5
+SHORT_TRAIN_TEXTS = 600
+SHORT_TEST_TEXTS = 100
 """Of each domain, in a short run."""
 CODE = 3
 """Raised when the same key in the cache would now hold something else."""
@@ -214,7 +217,8 @@ def measure(simulated: SimulatedFederation, watched: WatchedRound) -> dict[str, 
     """What the ledger and the release of a round show; the total against the sum of the counted
     holders' own sums.
     """
-    ledger, published = simulated.federation.ledger, watched.published
+    ledger = simulated.federation.ledger
+    published = watched.published
     standing = ledger.standing()
     opened = bool(standing.totals)
     if published is None:
@@ -358,14 +362,10 @@ def _plots(name: str, rounds: Sequence[DropoutRound]) -> Iterator[Plot]:
                 f"{holders} holders", tuple(100 * rate for rate in rates), tuple(means)
             )
 
-    right, seconds = (
-        tuple(lines(lambda each: each.accuracy)),
-        tuple(lines(lambda each: each.seconds)),
-    )
-    gap, every = (
-        "A gap: no round of this rate ended in a release.",
-        "All rounds, those that were refused among them.",
-    )
+    right = tuple(lines(lambda each: each.accuracy))
+    seconds = tuple(lines(lambda each: each.seconds))
+    gap = "A gap: no round of this rate ended in a release."
+    every = "All rounds, those that were refused among them."
     yield Plot(
         f"{KEY}-accuracy-{name}",
         f"Accuracy, {name}",

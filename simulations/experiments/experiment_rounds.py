@@ -143,13 +143,16 @@ def watched_round(
     from ridgeway.coordinator.round.round import run_round
 
     counting = CountingTransport(memory_transport(simulated, dropout_app(falls)))
-    started, worked = time.monotonic(), time.process_time()
-    published, refused = None, ""
+    started = time.monotonic()
+    worked = time.process_time()
+    published = None
+    refused = ""
     try:
         published = run_round(simulated.federation, counting, no_watch)
     except RoundFailed as error:
         refused = str(error)
-    seconds, work = time.monotonic() - started, time.process_time() - worked
+    seconds = time.monotonic() - started
+    work = time.process_time() - worked
     names = dict(enumerate(simulated.nodes, start=1))
     up, down = (
         {names[peer]: size for peer, size in each.items()}

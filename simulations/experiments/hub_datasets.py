@@ -99,11 +99,9 @@ LAWS = (
     "cfr",
     "eurlex",
 )
-ULTRACHAT, PES2O, PILE_OF_LAW = (
-    "HuggingFaceH4/ultrachat_200k",
-    "allenai/peS2o",
-    "pile-of-law/pile-of-law",
-)
+ULTRACHAT = "HuggingFaceH4/ultrachat_200k"
+PES2O = "allenai/peS2o"
+PILE_OF_LAW = "pile-of-law/pile-of-law"
 
 PRESETS: Mapping[str, HubPreset] = {
     "clm": HubPreset(

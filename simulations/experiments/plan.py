@@ -143,11 +143,9 @@ def machine_in_words(device: str) -> str:
 
 def _processor() -> str:
     """The model, where the system tells: in its list of processors, or by the command lscpu."""
-    listed, command, environment = (
-        Path("/proc/cpuinfo"),
-        shutil.which("lscpu"),
-        {**os.environ, "LC_ALL": "C"},
-    )
+    listed = Path("/proc/cpuinfo")
+    command = shutil.which("lscpu")
+    environment = {**os.environ, "LC_ALL": "C"}
     found = _model_name(listed.read_text(errors="replace")) if listed.exists() else ""
     if not found and command is not None:
         done = subprocess.run(

@@ -62,7 +62,8 @@ NOWHERE = {
         "어디에서 표를 살 수 있나요?",
     ],
 }
-SHORT_TRAIN_TEXTS, SHORT_TEST_TEXTS = 400, 60
+SHORT_TRAIN_TEXTS = 400
+SHORT_TEST_TEXTS = 60
 
 Change = Callable[[str, random.Random], str]
 
@@ -116,7 +117,9 @@ def changed_texts(texts: Texts, change: Change, seed: int) -> Texts:
 
 
 def run(plan: ExperimentPlan) -> ReportPart:
-    tables, left_out, found = [], list[str](), []
+    tables = []
+    left_out = list[str]()
+    found = []
     for dataset in plan.datasets:
         if not plan.full:
             dataset = dataset.sampled(
@@ -150,7 +153,8 @@ def _compared(
     """By router, how often changed texts reach their domain, in percent; then how far our
     confidence in them is off.
     """
-    rows, left_out = [], []
+    rows = []
+    left_out = []
     task = task_of(plan, dataset, plan.work / f"{dataset.name}-{KEY}")
     router = our_router(task)[0]
     tests = {

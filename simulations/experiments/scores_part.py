@@ -106,7 +106,8 @@ def _router(
         return tuple(line.prompt for line in lines if line.domain == domain)
 
     names = sorted({line.domain for line in train})
-    data, release = plan.work / "data", plan.work / "release"
+    data = plan.work / "data"
+    release = plan.work / "release"
     corpora.write(
         [corpora.Corpus(name, texts(train, name), texts(test, name)) for name in names],
         data,

@@ -42,7 +42,8 @@ from ridgeway.simulations.experiments.report.report_tables import (
     written_rows,
 )
 
-LINE_LETTERS, HEADING_LETTERS = 100, 14
+LINE_LETTERS = 100
+HEADING_LETTERS = 14
 """A long heading stands in several lines, so that it does not widen its column."""
 
 Show = Callable[[ReportPart], None]

@@ -20,7 +20,8 @@ class CardCosines:
     """
 
     def __init__(self, cosines: Cosines, device: torch.device) -> None:
-        self._inputs, self._frequency = cosines.inputs, cosines.options.frequency
+        self._inputs = cosines.inputs
+        self._frequency = cosines.options.frequency
         self._signs = (
             torch.from_numpy(cosines.signs).to(device, torch.float64).T.contiguous()
         )

@@ -40,7 +40,8 @@ from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
 WEIGHTED_ROWS = 1 << 15
 MIN_WEIGHTED_ROWS = 64
-LANES, COUNTING_LANES = 1, 4
+LANES = 1
+COUNTING_LANES = 4
 """A lane has the card work while it collects the next ids: a second one would only wait for the
 interpreter's lock. Counting is so quick that collecting needs more hands.
 """
@@ -74,7 +75,9 @@ class CardTable:
         self.width = self.shape[1] + sum(
             each.width for each in (words, cosines) if each
         )
-        self._host, self._host_words, self._host_cosines = table, words, cosines
+        self._host = table
+        self._host_words = words
+        self._host_cosines = cosines
         self._there: Tensor | None = None
         self._lock = Lock()
 
@@ -114,7 +117,9 @@ class Lane:
     """
 
     def __init__(self, device: torch.device, number: int, slot_tokens: int) -> None:
-        self._device, self._number, self._slot_tokens = device, number, slot_tokens
+        self._device = device
+        self._number = number
+        self._slot_tokens = slot_tokens
         self._slots: Iterator[Slot] | None = None
         self._slot: Slot | None = None
 
@@ -248,7 +253,8 @@ class CardWindows(GramSums):
     """
 
     def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
-        self._table, self._sampling = table, sampling
+        self._table = table
+        self._sampling = sampling
         slot_tokens = SLOT_TOKENS if sampling.is_plain else SLOT_TOKENS // KINDS_AT_ONCE
         self._lanes = defaultdict[int, Lane](
             partial(Lane, table.device, lane, slot_tokens)
@@ -266,11 +272,9 @@ class CardWindows(GramSums):
 
     def take(self, windows: Windows, times: int = 1) -> None:
         """Sum windows that lie on the device already, each of them as often as is said."""
-        table, words, cosines = (
-            self._table.values,
-            self._table.words,
-            self._table.cosines,
-        )
+        table = self._table.values
+        words = self._table.words
+        cosines = self._table.cosines
         most = self._gram.capacity
         for start in range(0, len(windows), most):
             piece = windows[start : start + most]
@@ -292,7 +296,8 @@ class CardCounts:
     """For w = 1: count on the device, and take one weighted product at the end."""
 
     def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
-        self._table, self._limit = table, sampling.max_tokens
+        self._table = table
+        self._limit = sampling.max_tokens
         self._lane = Lane(table.device, lane, SLOT_TOKENS)
         self._counts: Tensor | None = None
         self._counted = np.zeros(table.shape[0], dtype=np.int64)

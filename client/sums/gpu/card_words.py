@@ -38,11 +38,9 @@ class CardWords:
     """A sketch whose spelling lies on a device."""
 
     def __init__(self, words: WordSketch, device: torch.device) -> None:
-        self.width, self._amplitude, self._sizes = (
-            words.width,
-            words.options.amplitude,
-            words.options.sizes,
-        )
+        self.width = words.width
+        self._amplitude = words.options.amplitude
+        self._sizes = words.options.sizes
         parts = (words.spelling.letters, words.spelling.starts, WORD_BYTES)
         self._letters, self._starts, self._word_bytes = (
             torch.from_numpy(part.copy()).to(device) for part in parts
@@ -98,11 +96,9 @@ class CardWords:
         found = torch.zeros(
             len(lengths), self.width, dtype=torch.int32, device=ids.device
         )
-        spelt, sizes, runs = (
-            (self._letters, self._starts),
-            (len(ids), self.width),
-            (self._sizes[0], self._sizes[-1]),
-        )
+        spelt = (self._letters, self._starts)
+        sizes = (len(ids), self.width)
+        runs = (self._sizes[0], self._sizes[-1])
         programs = (-(-len(ids) // KERNEL_TOKENS),)
         count_words[programs](
             *spelt,
@@ -119,7 +115,8 @@ class CardWords:
     def _plain_counts(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """The same in torch's own words, for devices without Triton."""
         ids = ids.long()
-        device, first = ids.device, self._starts[ids]
+        device = ids.device
+        first = self._starts[ids]
         sizes = self._starts[ids + 1] - first
         owners = torch.repeat_interleave(torch.arange(len(ids), device=device), sizes)
         within = (
@@ -157,10 +154,8 @@ class CardWords:
         of_word = torch.repeat_interleave(
             torch.arange(len(firsts), device=letters.device), stops - begins + 1
         )
-        since, window = (
-            torch.arange(size, device=letters.device) - begins[of_word],
-            windows[firsts][of_word],
-        )
+        since = torch.arange(size, device=letters.device) - begins[of_word]
+        window = windows[firsts][of_word]
         for count in self._sizes:
             ends = (since >= count - 1).nonzero().flatten()
             packed = torch.zeros_like(ends)

@@ -26,7 +26,9 @@ COLUMNS = 128
 SUMMED_ROWS = 2
 """Rows that one program of a kernel adds up."""
 
-WINDOWS, SLICE, WARPS = 32, 128, 8
+WINDOWS = 32
+SLICE = 128
+WARPS = 8
 """What a program of the kernel takes: windows, columns of the table, and warps."""
 
 GATHERED_BYTES = 256 << 20
@@ -82,7 +84,8 @@ class Windows:
         ids and lengths.
         """
         bounds = self.bounds.cpu().numpy() if self.known is None else self.known
-        lengths, start = torch.diff(self.bounds).long(), 0
+        lengths = torch.diff(self.bounds).long()
+        start = 0
         while start < len(self):
             stop = max(
                 start + 1,
@@ -105,7 +108,8 @@ def write_means(table: Tensor, windows: Windows, planes: Tensor, first: int) -> 
 def _kernel_means(table: Tensor, windows: Windows, planes: Tensor, first: int) -> None:
     from ridgeway.client.sums.gpu.kernels import mean_planes
 
-    rows, stride = planes.shape[0] // 2, planes.stride(0)
+    rows = planes.shape[0] // 2
+    stride = planes.stride(0)
     blocks = -(-len(windows) // WINDOWS)
     sizes = (len(windows), first, table.shape[1], rows, stride, blocks)
     grid = (blocks * (rows // SLICE),)

@@ -182,15 +182,17 @@ def count_words(
     here = token < tokens
     owner = tl.load(owners + token, mask=here, other=-1)
     number = tl.load(ids + token, mask=here, other=0)
-    start, stop = (
-        tl.load(starts + number, mask=here, other=0),
-        tl.load(starts + number + 1, mask=here, other=0),
-    )
+    start = tl.load(starts + number, mask=here, other=0)
+    stop = tl.load(starts + number + 1, mask=here, other=0)
     row = owner * width
     # The letters before, the last the lowest, up to one fewer than the longest run has, and the
     # border before them.
-    packed, length = tl.zeros((TOKENS,), tl.int64), tl.zeros((TOKENS,), tl.int64)
-    before, at, begin, looking = token, start, start, here
+    packed = tl.zeros((TOKENS,), tl.int64)
+    length = tl.zeros((TOKENS,), tl.int64)
+    before = token
+    at = start
+    begin = start
+    looking = here
     while tl.max(looking.to(tl.int32), axis=0) > 0:
         back = looking & (at <= begin)
         before = tl.where(back, before - 1, before)

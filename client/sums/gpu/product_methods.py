@@ -40,7 +40,10 @@ MAX_COLUMNS = 1 << 17
 
 FLOAT_COLUMNS = 1 << 13
 BAND = 1024
-TILE, DEPTH, WARPS, STAGES = 128, 128, 4, 3
+TILE = 128
+DEPTH = 128
+WARPS = 4
+STAGES = 3
 GROUP = 8
 TRIAL_COLUMNS = 1 << 13
 COMPARED_COLUMNS = 9 * COLUMNS
@@ -160,7 +163,9 @@ def _combined(total: Tensor) -> Tensor:
     """
     rows = len(total) // 2
     whole = torch.empty(rows, rows, dtype=torch.int64)
-    high, mixed, low = total[:rows, :rows], total[:rows, rows:], total[rows:, rows:]
+    high = total[:rows, :rows]
+    mixed = total[:rows, rows:]
+    low = total[rows:, rows:]
     for top in range(0, rows, BAND):
         band = slice(top, top + BAND)
         part = high[band] * DIGIT
@@ -262,7 +267,9 @@ class BlockGram:
     """
 
     def __init__(self, device: torch.device, width: int) -> None:
-        self._device, self._width, self._rows = device, width, rounded(width, ROWS)
+        self._device = device
+        self._width = width
+        self._rows = rounded(width, ROWS)
         self._block: Block | None = None
         self._count = 0
 
@@ -280,7 +287,8 @@ class BlockGram:
         block = self._begun()
         if block.used + samples > block.planes.shape[1] or block.times != times:
             block.multiply()
-        first, block.times = block.used, times
+        first = block.used
+        block.times = times
         block.used = min(first + rounded(samples, WINDOWS), block.planes.shape[1])
         self._count += samples * times
         return block.planes, first
@@ -333,7 +341,8 @@ class Block:
         self.planes = torch.zeros(
             2 * rows, rounded(columns, COLUMNS), dtype=torch.int8, device=device
         )
-        self.used, self.times = 0, 1
+        self.used = 0
+        self.times = 1
         self.sums = torch.zeros(2 * rows, dtype=torch.int64, device=device)
 
     def multiply(self) -> None:

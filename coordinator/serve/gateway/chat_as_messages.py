@@ -116,7 +116,8 @@ def _conversation(messages: list[Json]) -> Json:
     system: list[str] = []
     turns: list[Json] = []
     for place, message in enumerate(messages):
-        where, role = f"messages.{place}", message["role"]
+        where = f"messages.{place}"
+        role = message["role"]
         if role in ("system", "developer"):
             system.append("\n".join(_texts(message.get("content"), f"{where}.content")))
             continue

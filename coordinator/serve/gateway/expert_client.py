@@ -153,7 +153,8 @@ class ExpertClient:
         the expert has found. is_last: as `ExpertLink.begin` has it. Raises ExpertFailure.
         """
         tried: list[AddressLink] = []
-        began, slow = time.monotonic(), 0
+        began = time.monotonic()
+        slow = 0
         failure: ExpertFailure | None = None
         while True:
             try:
@@ -245,7 +246,8 @@ class ExpertClient:
     ) -> aiohttp.ClientResponse:
         """Sent again at most once, and only if the first cannot have been read."""
         assert self._session is not None, "the gateway is used inside its `async with`"
-        trail, body = ConnectionTrail(), request.body
+        trail = ConnectionTrail()
+        body = request.body
         told = {**self._tracing.headers(), "x-request-id": current_request().id}
         while True:
             try:

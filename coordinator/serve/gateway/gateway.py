@@ -157,12 +157,11 @@ class Gateway:
         """What an operator may not have meant: domains and experts that do not go together, or were
         not measured.
         """
-        connected, router = self._connected, self._service.current.served.router
-        domains, names, fallback = (
-            router.domains,
-            connected.links,
-            connected.experts.fallback,
-        )
+        connected = self._connected
+        router = self._service.current.served.router
+        domains = router.domains
+        names = connected.links
+        fallback = connected.experts.fallback
         measured = connected.experts.measured(connected.table or router.quality)
         if measured is not None:
             unscored = [
@@ -243,7 +242,8 @@ class Gateway:
         links: dict[str, ExpertLink] = {}
         metrics = self._service.metrics
         for name, expert in self.file.experts.experts.items():
-            link, key = before.get(name), self.file.key(name)
+            link = before.get(name)
+            key = self.file.key(name)
             if link is None or not link.is_for(expert, key):
                 link = ExpertLink(name, expert, key, self._service.metrics, self._clock)
             links[name] = link
@@ -269,7 +269,8 @@ class Gateway:
 
     async def _answer(self, body: GatewayBody, endpoint: Endpoint) -> Response:
         plan = await self._planner.plan(body, self._connected)
-        link, chain = plan.first, list(plan.chain)
+        link = plan.first
+        chain = list(plan.chain)
         asking = asked_expert(link, body, endpoint, plan.only)
         tried: list[TriedExpert] = []
         while True:
@@ -278,12 +279,12 @@ class Gateway:
                 is_last = not any("down" in step.on for step, _ in chain)
                 answer = await self._client.ask(link, asking.request, is_last)
                 response = self._passed_on(answer, link, asking, body, headers)
-                failure, reason = (
-                    None,
-                    (answer.complaint if isinstance(answer, WholeAnswer) else None),
-                )
+                failure = None
+                reason = answer.complaint if isinstance(answer, WholeAnswer) else None
             except ExpertFailure as error:
-                response, failure, reason = None, error, error.kind.reason
+                response = None
+                failure = error
+                reason = error.kind.reason
             found = following(chain, reason, body, endpoint)
             if found is not None and reason is not None:
                 tried.append(TriedExpert(link, reason, failure))
@@ -323,7 +324,8 @@ class Gateway:
                 body.goes_on_from,
             )
         if isinstance(answer, StreamAnswer):
-            watch, note = StreamedUsage(), self._noting(len(asking.request.body))
+            watch = StreamedUsage()
+            note = self._noting(len(asking.request.body))
             return StreamRelay(
                 answer,
                 headers,
@@ -359,11 +361,9 @@ class Gateway:
         for one of them.
         asked: the bytes of the request.
         """
-        key, account, metrics = (
-            current_request().key,
-            current_request().account,
-            self._service.metrics,
-        )
+        key = current_request().key
+        account = current_request().account
+        metrics = self._service.metrics
 
         def note(link: ExpertLink, usage: TokenUsage | None, answered: int) -> None:
             if account is not None:

@@ -78,7 +78,8 @@ def _messages(fields: Fields) -> Iterator[Json]:
     if fields.get("system"):
         yield {"role": "system", "content": _plain(fields["system"], "system")}
     for place, message in enumerate(fields["messages"]):
-        where, content = f"messages.{place}.content", message.get("content")
+        where = f"messages.{place}.content"
+        content = message.get("content")
         if isinstance(content, str) or content is None:
             yield {"role": message["role"], "content": content or ""}
         elif message["role"] == "assistant":
@@ -88,7 +89,8 @@ def _messages(fields: Fields) -> Iterator[Json]:
 
 
 def _assistant(blocks: list[Json], where: str) -> Json:
-    texts, calls = [], []
+    texts = []
+    calls = []
     for place, block in enumerate(blocks):
         if block["type"] == "text":
             texts.append(block.get("text") or "")
@@ -132,7 +134,8 @@ def _user(blocks: list[Json], where: str) -> Iterator[Json]:
 
 
 def _part(block: Json, where: str) -> Json:
-    kind, source = block["type"], block.get("source")
+    kind = block["type"]
+    source = block.get("source")
     if kind == "text":
         return {"type": "text", "text": block.get("text") or ""}
     if not isinstance(source, dict) or kind not in ("image", "document"):
@@ -230,7 +233,8 @@ def message_answer(body: bytes) -> bytes:
     try:
         chat = from_json(body)
         choice = chat["choices"][0]
-        message, content = choice["message"], []
+        message = choice["message"]
+        content = []
         if text := message.get("content") or message.get("refusal"):
             content.append({"type": "text", "text": text})
         for call in message.get("tool_calls") or ():
@@ -339,7 +343,8 @@ class MessageEvents:
             self._reason = choice.get("finish_reason") or self._reason
 
     def _call(self, call: Json) -> Iterator[Json]:
-        function, place = call.get("function") or {}, call.get("index") or 0
+        function = call.get("function") or {}
+        place = call.get("index") or 0
         if place not in self._calls:
             yield from self._start(
                 {

@@ -253,7 +253,8 @@ class StreamRelay(Response):
     async def _relay(self, send: Send) -> ExpertFailure | None:
         """The expert's stream, to its end; how it failed, if it did."""
         try:
-            events, translator = self._answer.first, self._translator
+            events = self._answer.first
+            translator = self._translator
             while events:
                 if self._on_events is not None:
                     self._on_events(events)

@@ -193,7 +193,8 @@ def asked_expert(
     """Raises Problem if this expert cannot be asked such a thing."""
     translation = translation_for(endpoint, link.expert)
     fields = body.fields()
-    account, wants_usage = current_request().account, asks_for_usage(fields)
+    account = current_request().account
+    wants_usage = asks_for_usage(fields)
     is_counted = account is not None and account.counts_tokens and body.streamed
     hides_usage = is_counted and translation in STREAMS_OF_CHATS and not wants_usage
     if hides_usage:  # the stream must say what it used

@@ -28,7 +28,8 @@ SECONDS = 3
 FIRST_PIECES = 150
 STREAMS = 500
 STREAMS_S = 45
-PIECES, PACE_S = 20, 0.5
+PIECES = 20
+PACE_S = 0.5
 MAX_ADDED_MS = 3.0
 BUFFERS_FULL_S = 20
 """By then every stream has been opened twice or more, so that buffers and pools have their size."""
@@ -137,13 +138,15 @@ def _many_streams(ours: Server, prompts: Sequence[str], tick: Tick) -> list[Resu
 
 
 def _stream_results(found: StreamTotals, memory: Sequence[float]) -> list[Result]:
-    settled, end = memory[min(BUFFERS_FULL_S, len(memory) - 1)], memory[-1]
+    settled = memory[min(BUFFERS_FULL_S, len(memory) - 1)]
+    end = memory[-1]
     what = f"{found.whole:,} whole streams, {found.pieces:,} pieces"
     wrong = (
         ", ".join(f"{count} {kind}" for kind, count in found.wrong.items())
         or "nothing went wrong"
     )
-    about, longest = f"{STREAMS} streams at once", 1000 * found.longest_way
+    about = f"{STREAMS} streams at once"
+    longest = 1000 * found.longest_way
     grown = f"{about}, memory at the end to memory after {BUFFERS_FULL_S} s"
     way = "from the expert to the client, all three on this machine"
     beside = f"{settled:.0f} MB, {about} for {STREAMS_S} s"

@@ -46,7 +46,8 @@ done = function(summary, latency, requests)
 end
 """
 LAST = b"[DONE]"
-START_TIMEOUT_S, END_TIMEOUT_S = 60.0, 15.0
+START_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)

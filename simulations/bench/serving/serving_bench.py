@@ -222,7 +222,8 @@ def _beside_echo(what: str, loads: Sequence[Load], about: str) -> list[Result]:
     routed, echoed = loads
     rates = f"{routed.rate:,.0f} a second", f"{echoed.rate:,.0f} a second, {about}"
     times = (f"{each.p99_ms:.2f} ms (median {each.p50_ms:.2f})" for each in loads)
-    name, slowest = f"POST /v1/route{what}", routed.p99_ms / echoed.p99_ms
+    name = f"POST /v1/route{what}"
+    slowest = routed.p99_ms / echoed.p99_ms
     return [
         at_least(
             f"{name}, requests a second to an echo's",
@@ -238,10 +239,8 @@ def _beside_tokenising(ours: float, bare: float, fast: float) -> list[Result]:
     """Beside the library's quickest call, which leaves places in the text out as routing does, and
     its plain one.
     """
-    name, done = (
-        f"POST /v1/route with {BATCH} prompts, prompts a second",
-        f"{ours:,.0f} a second",
-    )
+    name = f"POST /v1/route with {BATCH} prompts, prompts a second"
+    done = f"{ours:,.0f} a second"
     about = f"in one process; {BATCH_CONNECTIONS} connections here"
     return [
         at_least(

@@ -99,7 +99,8 @@ def our_router(task: Task, more: str = "") -> tuple[Router, Simulated]:
     from ridgeway.coordinator.round.progress import no_watch
     from ridgeway.simulations.simulate import simulate
 
-    data, release = task.work / "data", task.work / "release"
+    data = task.work / "data"
+    release = task.work / "release"
     corpora.write(task.dataset.corpora, data)
     mode: Mode = "masked" if len(task.domains) >= SMALLEST_COHORT else "clear"
     encoder = bare_name(task.encoder) + WORDS + more
@@ -139,10 +140,8 @@ _SINGLE_ROWS = {"always": RowNames(each="always {}")}
 SINGLE = RoutingMethod(
     "always", "one expert for everything", _always, _SINGLE_ROWS, gathers=False
 )
-_OUR_WORDS, _OUR_ROWS = (
-    "windows of embeddings, ridge regression",
-    {"ours": RowNames(chosen="Ridgeway (ours)")},
-)
+_OUR_WORDS = "windows of embeddings, ridge regression"
+_OUR_ROWS = {"ours": RowNames(chosen="Ridgeway (ours)")}
 OURS = RoutingMethod(
     "ridgeway", _OUR_WORDS, _ours, _OUR_ROWS, gathers=False, decides=repr(DEFAULT)
 )
@@ -315,7 +314,8 @@ def _table(task: Task, shape: Shape) -> Route:
 
 
 def _nearest(task: Task, shape: Shape) -> Route:
-    encoder, chance = sentence_routers.minilm("cpu"), np.random.default_rng(task.seed)
+    encoder = sentence_routers.minilm("cpu")
+    chance = np.random.default_rng(task.seed)
     known = chance.standard_normal((shape["texts"], encoder.width)).astype(np.float32)
     labels = chance.integers(len(task.domains), size=len(known))
     classifier = sentence_routers.nearest(

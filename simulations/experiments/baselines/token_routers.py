@@ -114,7 +114,8 @@ def log_likelihoods(counts: NDArray[np.int64], smoothing: float) -> Matrix:
 
 
 def _naive_bayes(task: Task) -> Trained:
-    encoder, parts = task.static_encoder(), task.split()
+    encoder = task.static_encoder()
+    parts = task.split()
     counts = token_counts(encoder.tokenizer, parts.fit, encoder.rows)
     made = [
         (
@@ -133,7 +134,8 @@ def _naive_bayes(task: Task) -> Trained:
 
 
 def _cross_entropy(task: Task) -> Trained:
-    encoder, parts = task.static_encoder(), task.split()
+    encoder = task.static_encoder()
+    parts = task.split()
     counts = token_counts(encoder.tokenizer, parts.fit, encoder.rows)
     paths = zip(
         PENALTIES,
@@ -161,14 +163,13 @@ def softmax_path(
     A loss over tokens depends on their counts alone, so this is the loss over all tokens of all
     texts.
     """
-    linear, scaling = (
-        imported("sklearn.linear_model", "simulation"),
-        imported("sklearn.preprocessing", "simulation"),
-    )
+    linear = imported("sklearn.linear_model", "simulation")
+    scaling = imported("sklearn.preprocessing", "simulation")
     tokens, domains = np.nonzero(counts)
     shares = (counts / counts.sum(axis=0) / counts.shape[1])[tokens, domains]
     scaler = scaling.StandardScaler().fit(table[tokens], sample_weight=shares)
-    features, every = scaler.transform(table[tokens]), scaler.transform(table)
+    features = scaler.transform(table[tokens])
+    every = scaler.transform(table)
     for penalty in PENALTIES:
         model = linear.LogisticRegression(C=1 / penalty, max_iter=steps)
         with warnings.catch_warnings():
@@ -182,7 +183,8 @@ def softmax_path(
 
 
 _UNNORMED = "IR3DE without column norm"
-_K_CHOSEN, _K_BEST = "k chosen on held-out text", "best k on the test"
+_K_CHOSEN = "k chosen on held-out text"
+_K_BEST = "best k on the test"
 PAPER_LINES = {
     "entropy": (
         True,
@@ -235,7 +237,8 @@ def solved(
 
 
 def _ir3de(task: Task) -> Trained:
-    encoder, split = task.static_encoder(), task.split()
+    encoder = task.static_encoder()
+    split = task.split()
     texts = {name: split.fit[name] for name in sorted(split.fit)}
     parts = prepared(texts, encoder, task.work, PAPER.sampling, PAPER.holdout)
     tables = {

@@ -47,7 +47,8 @@ CODE = 2
 ROUTERS = ("knn", "modem", "bayes", "ir3de", "ridgeway")
 QUICK_ROUTERS = ("bayes", "ir3de", "ridgeway")
 """Those without a sentence encoder: in a short run only they are tried on beginnings too."""
-OWN, RANDOM = "the domain's own expert", "random"
+OWN = "the domain's own expert"
+RANDOM = "random"
 MODEL_NAMES = {
     BASE: "base model, not fine-tuned",
     MERGED: "experts average (mean of their weights)",
@@ -84,7 +85,9 @@ def run(
     found = {
         dataset.name: scored_at_best(plan, dataset, model) for dataset in plan.datasets
     }
-    words, tables, left_out = [], list[Table](), list[str]()
+    words = []
+    tables = list[Table]()
+    left_out = list[str]()
     for dataset in plan.datasets:
         own = found[dataset.name]
         begun = beginnings(own.dataset, model)
@@ -257,7 +260,8 @@ def routed_table(
     own: Scored, found: Mapping[str, Decisions], ending: str, seen: str
 ) -> Table:
     """One way to show texts to routers."""
-    likelihoods, name = own.likelihoods, own.dataset.name
+    likelihoods = own.likelihoods
+    name = own.dataset.name
     counts = ", ".join(
         f"{domain} {len(likelihoods.tokens[domain])}" for domain in likelihoods.domains
     )
@@ -279,7 +283,8 @@ def routed_table(
 
 def course_plot(name: str, own: Scored) -> Plot:
     """How the experts learnt: the mean loss of each stretch of their training, at its end."""
-    tokens, losses = own.recipe.tokens, own.likelihoods.about["losses"]
+    tokens = own.recipe.tokens
+    losses = own.likelihoods.about["losses"]
     series = [
         Series(
             domain,

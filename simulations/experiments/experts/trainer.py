@@ -142,7 +142,8 @@ def from_gguf(path: Path) -> Any:
 
     transformers reads such files itself, but only where accelerate is installed.
     """
-    gguf, torch = imported("gguf", "client"), imported("torch", "contextual")
+    gguf = imported("gguf", "client")
+    torch = imported("torch", "contextual")
     transformers = imported("transformers", "contextual")
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -191,10 +192,8 @@ def take_off(model: Any, layers: int) -> Any:
     body = model.get_decoder()
     stem = copy.copy(body)
     stem._modules = dict(body._modules)
-    stem.layers, stem.norm = (
-        torch.nn.ModuleList(body.layers[:-layers]),
-        torch.nn.Identity(),
-    )
+    stem.layers = torch.nn.ModuleList(body.layers[:-layers])
+    stem.norm = torch.nn.Identity()
     body.layers = torch.nn.ModuleList(body.layers[-layers:])
     return stem
 
@@ -221,7 +220,8 @@ class Trainer:
     """
 
     def __init__(self, model: Any, recipe: ExpertRecipe, device: str) -> None:
-        self._recipe, self._device = recipe, device
+        self._recipe = recipe
+        self._device = device
         self._stem = take_off(model, recipe.layers) if recipe.layers else None
         self._model = model.train()  # there is no dropout in it
         if self._stem is not None:
@@ -314,7 +314,8 @@ class Trainer:
             "weight_decay": self._recipe.decay,
             "fused": card,
         }
-        optimiser, losses = torch.optim.AdamW(self._trained(), rate, **options), []
+        optimiser = torch.optim.AdamW(self._trained(), rate, **options)
+        losses = []
         for number, rows in enumerate(batches):
             for group in optimiser.param_groups:
                 group["lr"] = rate * rate_share(

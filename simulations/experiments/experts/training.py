@@ -39,7 +39,8 @@ from ridgeway.simulations.experiments.experts.trainer import (
 )
 from ridgeway.simulations.experiments.plan import ExperimentPlan, Ticking, silent
 
-BASE, MERGED = "base", "merged"
+BASE = "base"
+MERGED = "merged"
 """The model that was not trained, and the one whose weights are the mean of all experts'."""
 DIGITS = 4
 """Of a document's log-likelihood, as it is kept."""
@@ -121,7 +122,8 @@ class Likelihoods:
 
 def from_json(value: Mapping[str, Any]) -> Likelihoods:
     """Law: it gives what to_json was called on, to DIGITS digits."""
-    domains, models = tuple(value["domains"]), tuple(value["models"])
+    domains = tuple(value["domains"])
+    models = tuple(value["models"])
     costs = {
         name: np.array(own, dtype=np.float64).reshape(-1, len(models))
         for name, own in value["costs"].items()
@@ -252,7 +254,8 @@ def expert_texts(
     """Training documents in random order, as many as are needed; held-out ones are never trained
     on.
     """
-    known, parts = shared_tokenizer(definition), split(dataset)
+    known = shared_tokenizer(definition)
+    parts = split(dataset)
     return ExpertTexts(
         end_of(definition),
         {
@@ -309,7 +312,8 @@ def sequences(
     A row begins with the last id of the row before, so that each id is predicted once.
     """
     rows = max(1, tokens // length)
-    stream, chance = [np.array([end])], random.Random(seed)
+    stream = [np.array([end])]
+    chance = random.Random(seed)
     while (have := sum(map(len, stream))) <= rows * length:
         for ids in chance.sample(documents, len(documents)):
             stream += [ids, np.array([end])]
@@ -381,7 +385,9 @@ def train_experts(
         }
         rate = best_rate(trials)
     trainer.begin()
-    scores, losses, weights = {BASE: costs()}, {}, []
+    scores = {BASE: costs()}
+    losses = {}
+    weights = []
     for domain in texts.domains:
         losses[domain] = course(train(domain, rate, recipe.tokens))
         scores[domain] = costs()

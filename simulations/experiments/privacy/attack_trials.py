@@ -189,10 +189,8 @@ def attacked(ground: Ground, trial: Trial) -> list[dict[str, Any]]:
         else _unread(ground.encoder, ground.encoder.table[:, : trial.width])
     )
     domains = sorted(ground.rows) if trial.cohort else [ground.domain]
-    members, place = (
-        [_member(ground, name, encoder, trial) for name in domains],
-        domains.index(ground.domain),
-    )
+    members = [_member(ground, name, encoder, trial) for name in domains]
+    place = domains.index(ground.domain)
     truth = members[place].counts
     assert truth is not None
     findings = audit(

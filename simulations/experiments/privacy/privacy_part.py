@@ -71,7 +71,8 @@ LEGEND = (
     f" by chance: what naming as many tokens at random would hit; window {USUAL}:"
     f" {DEFAULT.sampling}"
 )
-TOKENS, HOLDERS = Column("tokens", digits=0), Column("holders of the domain", digits=0)
+TOKENS = Column("tokens", digits=0)
+HOLDERS = Column("holders of the domain", digits=0)
 WIDTHS = (Column("h", digits=0), Column("sums for each token of the table", digits=2))
 NAMES = {view: view for view in (CLEAR, COLUMN, CALLED)}
 SHARED = {
@@ -184,7 +185,8 @@ def attack(plan: ExperimentPlan, size: PrivacySizes) -> ReportPart:
 def _part(
     plan: ExperimentPlan, size: PrivacySizes, encoder: TableEncoder
 ) -> ReportPart:
-    dataset, others = plan.datasets[0], max(size.holders) * size.share
+    dataset = plan.datasets[0]
+    others = max(size.holders) * size.share
     most = max(*size.tokens, size.middle, others)
     ground = lay_ground(
         dataset,
@@ -206,13 +208,13 @@ def _part(
             key=lambda each: each.view,
         )
 
-    by_corpus, by_width, by_holders = seen(corpus), seen(width_trials), seen(holders)
+    by_corpus = seen(corpus)
+    by_width = seen(width_trials)
+    by_holders = seen(holders)
     about = f"{ground.domain} of {dataset.name}"
     rows = ground.encoder.rows
-    back, own = (
-        "What comes back of a corpus, by",
-        f"{about}, {size.share:,} tokens each, h={width}",
-    )
+    back = "What comes back of a corpus, by"
+    own = f"{about}, {size.share:,} tokens each, h={width}"
     title = (
         "What comes back of one holder's corpus, by the number of holders its domain"
         f" has; {own}"
@@ -261,10 +263,8 @@ def _part(
     left_out += [
         f"{each.name}: only the first dataset is attacked" for each in plan.datasets[1:]
     ]
-    words, shown = (
-        (_attacked(ground, encoder, width), *WORDS),
-        plots(by_corpus, by_holders, by_width),
-    )
+    words = (_attacked(ground, encoder, width), *WORDS)
+    shown = plots(by_corpus, by_holders, by_width)
     return ReportPart(KEY, TITLE, words, tables, shown, facts, tuple(left_out))
 
 
@@ -386,19 +386,15 @@ def plots(
     holders: Sequence[AttackResult],
     width: Sequence[AttackResult],
 ) -> tuple[Plot, ...]:
-    recovered, named = (
-        "distinct tokens recovered, %",
-        "Of what is named, how much is the one holder's",
-    )
+    recovered = "distinct tokens recovered, %"
+    named = "Of what is named, how much is the one holder's"
     by_tokens = _lines(corpus, COLUMN, lambda each: (each.trial.tokens, each.recovered))
     by_holders = _lines(
         holders, CALLED, lambda each: (each.trial.holders, each.precision), SHARED
     )
     by_width = _lines(width, COLUMN, lambda each: (each.trial.width, each.recovered))
-    size, over_width = (
-        "What comes back, by the size of the corpus",
-        "What comes back, by the width",
-    )
+    size = "What comes back, by the size of the corpus"
+    over_width = "What comes back, by the width"
     return (
         Plot(
             "privacy-corpus-plot",

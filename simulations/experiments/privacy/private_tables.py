@@ -37,9 +37,11 @@ from ridgeway.simulations.experiments.report.report_tables import (
 )
 
 CODE = 3
-FAR, NEAR = "built-in text", "and other datasets"
+FAR = "built-in text"
+NEAR = "and other datasets"
 MODES: tuple[PrivacyMode, ...] = ("columns", "full")
-ROUND_MODE, ROUND_EPSILON = MODES[1], 1.0
+ROUND_MODE = MODES[1]
+ROUND_EPSILON = 1.0
 EXPLAINED = (
     (
         "Under differential privacy each document adds one vector of bounded length,"
@@ -94,7 +96,9 @@ def private_tables(
     datasets = sampled(plan, size.train, size.test)
     public = list(built_in_text(this_machine()).values())
     far = make_prior(encoder, public)
-    figures, attacks, left_out = list[PrivateFigures](), list[Table](), list[str]()
+    figures = list[PrivateFigures]()
+    attacks = list[Table]()
+    left_out = list[str]()
     for dataset in datasets:
         others = [
             list(own)
@@ -131,7 +135,8 @@ def _key(plan: ExperimentPlan, ground: PrivateGround, **more: Any) -> dict[str, 
 def _figures(
     plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround
 ) -> PrivateFigures:
-    dataset, found = ground.dataset, dict[PrivateTrial, Sequence[float]]()
+    dataset = ground.dataset
+    found = dict[PrivateTrial, Sequence[float]]()
     trials = [
         PrivateTrial(mode, epsilon, documents, prior)
         for prior in ground.priors
@@ -202,7 +207,8 @@ def _attacks(plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround) ->
         Column("view"),
         Column("documents", digits=0),
     )
-    name, domain = ground.dataset.name, ground.dataset.domains[0]
+    name = ground.dataset.name
+    domain = ground.dataset.domains[0]
     return Table(
         f"private-attacks-{name}",
         f"Attacks on sums under noise: one half of {domain} of {name}, the other half"
@@ -225,7 +231,8 @@ def _attack_rows(told: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
         auc["allowed"],
     )
     for each in told["findings"]:
-        own, control = each["own"], each["control"]
+        own = each["own"]
+        control = each["control"]
         shares = (own["recovered"], control["recovered"], own["chance"])
         about = (
             told["privacy"],
@@ -243,7 +250,8 @@ def accuracy_table(figures: PrivateFigures) -> Table:
         *map(Column, names),
         *(Column(each, "%", 1) for each in ("mean", "lowest", "highest")),
     )
-    dataset, found = figures.dataset, figures.found
+    dataset = figures.dataset
+    found = figures.found
     sizes = [len(own) for own in dataset.train.values()]
     whole = f"{min(sizes):,} to {max(sizes):,}"
     rows: list[tuple[Cell, ...]] = [
@@ -286,12 +294,10 @@ def accuracy_plot(figures: PrivateFigures) -> Plot:
     series = tuple(
         Series(name, *zip(*points, strict=True)) for name, points in lines.items()
     )
-    title, level = (
-        f"Accuracy by ε, {figures.dataset.name}",
-        (
-            "no privacy",
-            figures.plain,
-        ),
+    title = f"Accuracy by ε, {figures.dataset.name}"
+    level = (
+        "no privacy",
+        figures.plain,
     )
     return Plot(
         f"private-plot-{figures.dataset.name}",

@@ -110,9 +110,12 @@ def accuracy(ground: PrivateGround, trial: PrivateTrial, seed: int) -> float:
 
     seed: of the noise, and of which documents there are.
     """
-    rng, domains = np.random.default_rng(seed), ground.dataset.domains
-    privacy, prior = ground.privacy(trial), ground.priors[trial.prior]
-    parts, drawn = [], seed if trial.documents else 0
+    rng = np.random.default_rng(seed)
+    domains = ground.dataset.domains
+    privacy = ground.privacy(trial)
+    prior = ground.priors[trial.prior]
+    parts = []
+    drawn = seed if trial.documents else 0
     for name in domains:
         sums = _summed(ground, trial.prior, name, trial.mode, trial.documents, drawn)
         noisy = with_noise(*laid_out(sums, privacy, len(domains)), rng.bytes)
@@ -168,11 +171,9 @@ def attacked_documents(
     """What attacks name of the first domain's documents, and how well they tell which were there:
     see the audit.
     """
-    rng, privacy, prior = (
-        np.random.default_rng(seed),
-        ground.privacy(trial),
-        ground.priors[trial.prior],
-    )
+    rng = np.random.default_rng(seed)
+    privacy = ground.privacy(trial)
+    prior = ground.priors[trial.prior]
     own, control = halves(
         ground.dataset.train[ground.dataset.domains[0]], ground.encoder, prior
     )

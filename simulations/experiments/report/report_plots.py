@@ -40,9 +40,12 @@ LEVEL: dict[str, Any] = {
     "linewidth": 1.4,
     "zorder": 1.5,
 }
-WIDTH, HEIGHT, LINE = 5.8, 3.3, 0.2
+WIDTH = 5.8
+HEIGHT = 3.3
+LINE = 0.2
 """In inches: of a plot, of its axes with their labels, and of one line of its legend."""
-LETTERS_PER_LINE, HANDLE_LETTERS = 75, 11
+LETTERS_PER_LINE = 75
+HANDLE_LETTERS = 11
 """How many letters of a legend stand beside each other, and how many the piece of line before a
 name is worth.
 """

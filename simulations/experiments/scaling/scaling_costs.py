@@ -56,15 +56,22 @@ from ridgeway.simulations.simulated_federation import (
     open_epochs,
 )
 
-WORDS, ROUND_WIDTH, ROUND_DOMAINS = 300, 64, 3
-DOCUMENTS_PER_HOLDER, WORDS_PER_DOCUMENT = 20, 40
+WORDS = 300
+ROUND_WIDTH = 64
+ROUND_DOMAINS = 3
+DOCUMENTS_PER_HOLDER = 20
+WORDS_PER_DOCUMENT = 40
 
-ROWS, WINDOWS, WINDOW = 2048, 2048, 16
-MEMBERS, DOMAINS = 5, 4
+ROWS = 2048
+WINDOWS = 2048
+WINDOW = 16
+MEMBERS = 5
+DOMAINS = 4
 SMALL_WIDTH = 1024
 """Up to this width the median over several runs is taken."""
 
-TEXTS, PROMPTS = 600, 120
+TEXTS = 600
+PROMPTS = 120
 DEALT = Sampling(window=64)
 CHOICES = RouterChoices(
     DEFAULT.weighting,
@@ -91,10 +98,8 @@ def round_costs(
     save_encoder(
         word_encoder(words, {"type": "WhitespaceSplit"}, ROUND_WIDTH), home / "encoder"
     )
-    corpora, encoder = (
-        [_random_corpus(place, holders, seed) for place in range(ROUND_DOMAINS)],
-        f"dir:{home}/encoder",
-    )
+    corpora = [_random_corpus(place, holders, seed) for place in range(ROUND_DOMAINS)]
+    encoder = f"dir:{home}/encoder"
     simulated = create_simulated_federation(
         home / "federation", corpora, holders=holders, encoder=encoder, mode=mode
     )
@@ -107,7 +112,8 @@ def round_costs(
     if done.refused:
         raise RoundFailed(done.refused)
     scoring, solving = watch.seconds.values()
-    down, up = sum(done.down.values()), sum(done.up.values())
+    down = sum(done.down.values())
+    up = sum(done.up.values())
     return {
         "holders": holders,
         "seconds": done.seconds,
@@ -125,10 +131,8 @@ def round_costs(
 
 def _random_corpus(place: int, holders: int, seed: int) -> Corpus:
     """A domain of words of its own, with text for every holder."""
-    chance, words = (
-        random.Random(f"{seed} {place}"),
-        [f"w{number}" for number in range(place, WORDS, ROUND_DOMAINS)],
-    )
+    chance = random.Random(f"{seed} {place}")
+    words = [f"w{number}" for number in range(place, WORDS, ROUND_DOMAINS)]
     count = -(-holders // ROUND_DOMAINS) * DOCUMENTS_PER_HOLDER + 2
     texts = [
         " ".join(chance.choices(words, k=WORDS_PER_DOCUMENT)) for _ in range(count)
@@ -157,7 +161,8 @@ def holder_costs(width: int, seed: int) -> dict[str, float]:
         accumulator.add(ids, np.array([len(ids)]))
         return accumulator.statistics(accumulator.state())
 
-    session, before = bench_session(MEMBERS), peak_gb()
+    session = bench_session(MEMBERS)
+    before = peak_gb()
     sums = summed()
     sent = _sent_bytes(
         ClearStatistics(cohort="0" * 64, source="0" * 64),
@@ -186,7 +191,8 @@ def coordinator_costs(width: int, seed: int) -> dict[str, float]:
     )
     from ridgeway.simulations.bench.solve_bench import SCALE, random_total
 
-    session, before = bench_session(MEMBERS), peak_gb()
+    session = bench_session(MEMBERS)
+    before = peak_gb()
     vector = np.random.default_rng(seed).integers(
         0, 1 << 22, vector_size(width + 1, DOMAINS)
     )
@@ -234,7 +240,8 @@ def domain_costs(
     Texts of a dataset are dealt out to made-up domains; how well they are told apart is not asked
     here.
     """
-    texts, prompts = in_turn(dataset.train, TEXTS), in_turn(dataset.test, PROMPTS)
+    texts = in_turn(dataset.train, TEXTS)
+    prompts = in_turn(dataset.test, PROMPTS)
     dealt = {
         f"domain-{place:03}": Tokens(
             *encoder.tokenizer.encode_many(texts[place::domains])

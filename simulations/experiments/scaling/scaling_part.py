@@ -95,14 +95,16 @@ class Sweep:
             )
 
         def plot(unit: str, names: Sequence[str]) -> Plot:
-            key, title = f"scaling-{self.key}-{unit}", f"{self.title}: {unit}"
+            key = f"scaling-{self.key}-{unit}"
+            title = f"{self.title}: {unit}"
             return Plot(key, title, self.x, unit, tuple(map(line, names)), "log", "log")
 
         return tuple(plot(unit, names) for unit, names in self.plots.items())
 
     def slopes(self, points: Sequence[Point]) -> list[tuple[Cell, ...]]:
         """A row for each cost; those that are zero somewhere, or have one point, have none."""
-        x, found = [float(point[self.x]) for point in points], list[tuple[Cell, ...]]()
+        x = [float(point[self.x]) for point in points]
+        found = list[tuple[Cell, ...]]()
         for each in self.costs:
             y = [float(point[each.name]) for point in points]
             if len(y) > 1 and min(y) > 0:

@@ -51,7 +51,9 @@ from ridgeway.simulations.experiments.dataset import (
     sums_of,
 )
 
-OURS, PAPERS, BAYES = "ours", "the paper's", "naive Bayes"
+OURS = "ours"
+PAPERS = "the paper's"
+BAYES = "naive Bayes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,9 @@ class SelectorBench:
     """
 
     def __init__(self, encoder: TableEncoder, dataset: Dataset, seed: int) -> None:
-        self.encoder, self.dataset, self.seed = encoder, dataset, seed
+        self.encoder = encoder
+        self.dataset = dataset
+        self.seed = seed
         self.domains = tuple(sorted(dataset.domains))
         self._all_sums = cache(lambda sampling: sums_of(encoder, sampling, self.fit))
 
@@ -144,7 +148,8 @@ class SelectorBench:
         """The router of a preset: over all of the training text unless other text is named. Raises
         UnsolvableTotal.
         """
-        used, texts = encoder or self.encoder, library or self.fit
+        used = encoder or self.encoder
+        texts = library or self.fit
         whole = used is self.encoder and texts is self.fit
         parts = (
             self._all_sums(preset.sampling)

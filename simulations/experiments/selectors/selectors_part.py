@@ -74,8 +74,11 @@ WINDOWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BITS = (3, 4, 6, 8, 10, 12)
 BUDGETS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
 
-AVERAGE, ALL, WHOLE = "average", "all", "whole documents"
-TEST, HELD = "test", "held-out"
+AVERAGE = "average"
+ALL = "all"
+WHOLE = "whole documents"
+TEST = "test"
+HELD = "held-out"
 USUAL = (
     str(DEFAULT.sampling.window) if DEFAULT.sampling.is_plain else str(DEFAULT.sampling)
 )
