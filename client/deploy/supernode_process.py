@@ -105,11 +105,9 @@ def quicken(loop: ModuleType, bell: str) -> None:
         while asked not in sent:
             push(send=sending, **named)
 
-    loop.time, loop._pull_and_store_message, loop._push_messages = (
-        Pace(),
-        pulling,
-        pushing,
-    )  # type: ignore[attr-defined]
+    loop.time = Pace()  # type: ignore[attr-defined]
+    loop._pull_and_store_message = pulling  # type: ignore[attr-defined]
+    loop._push_messages = pushing  # type: ignore[attr-defined]
     loop.pull_objects.__kwdefaults__["initial_backoff"] = PART_PAUSE_S
 
 
@@ -129,9 +127,8 @@ def stay_connected(
         or "_client" not in made.close.__code__.co_names
     ):
         raise SystemExit(OTHER_FLOWER)
-    connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = (
-        HEARTBEAT_S  # type: ignore[attr-defined]
-    )
+    for module in (connection, heartbeat):
+        module.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT_S  # type: ignore[attr-defined]
     connection.FleetHttpClient = lasting(made, authority, held)  # type: ignore[attr-defined]
 
 

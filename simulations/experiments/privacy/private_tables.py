@@ -180,14 +180,15 @@ def _round(plan: ExperimentPlan, ground: PrivateGround) -> float:
     corpora.write(ground.dataset.corpora, work / "data")
     write_prior(ground.priors[FAR], work / "prior")
     privacy = PrivacySettings(sums=ROUND_MODE, epsilon=ROUND_EPSILON)
-    given = {
-        "data": work / "data",
-        "prior": work / "prior",
-        "encoder": bare_name(plan.encoder),
-    }
     done = simulate(
-        work / "federation", no_watch, mode="private", privacy=privacy, **given
-    )  # type: ignore[arg-type]
+        work / "federation",
+        no_watch,
+        mode="private",
+        privacy=privacy,
+        data=work / "data",
+        prior=work / "prior",
+        encoder=bare_name(plan.encoder),
+    )
     return done.evaluation.accuracy
 
 
