@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
 from ridgeway.common.base.errors import Refused, RidgewayError, RoundFailed
+from ridgeway.common.deploy.flower_patches import shorten_part_pause
 from ridgeway.common.protocol.flower import MESSAGE_TYPE, from_record, to_record
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
@@ -29,10 +30,7 @@ MOST_PAUSE_S = 2.0
 """A look for answers costs the SuperLink 10 ms a holder, so pauses are a tenth of the time waited,
 within these.
 """
-PART_PAUSE_S = 0.1
-"""How long to wait for a part of an answer that its holder is still sending. Flower waits a second.
-"""
-(pull_objects.__kwdefaults__ or {})["initial_backoff"] = PART_PAUSE_S
+shorten_part_pause(pull_objects)
 UNREADABLE = Packet(b"", "")
 LINK = "RIDGEWAY_COORDINATOR"
 

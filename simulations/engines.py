@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ridgeway.common.base.errors import LinkError
 from ridgeway.common.base.threads import cores
-from ridgeway.common.deploy.bundle import write_app
+from ridgeway.common.deploy.bundle import SERVER_FILE, write_app
 from ridgeway.common.deploy.processes import (
     end_leftovers,
     flower_environment,
@@ -91,7 +91,7 @@ def run_on_flower(
     """
     app = simulated.folder / "app"
     write_dropouts(simulated.folder, dropouts)
-    write_app(app, client=APP, also=APP_FILES)
+    write_app(app, client=APP, also=[SERVER_FILE, *APP_FILES])
     with _local_superlink(simulated) as environment:
         resources = f"num-supernodes={len(simulated.nodes)} client-resources-num-cpus=1"
         words = [

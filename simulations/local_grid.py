@@ -34,6 +34,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from ridgeway.common.base.threads import one_blas_thread
+from ridgeway.common.deploy.flower_patches import set_message_id
 
 RUN = 1
 SERVER = 1
@@ -315,5 +316,5 @@ def put_together(
     arrived = cast(
         Message, inflate_object_from_contents(number, dict(parts), objects=known)
     )
-    arrived.metadata.__dict__["_message_id"] = number
+    set_message_id(arrived, number)
     return arrived

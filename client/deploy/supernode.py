@@ -277,7 +277,7 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     node = Child("supernode", words, environment | own, folder / "logs/supernode.log")
     runner = str(Path(approved_bundle.__file__).resolve())
     words = [
-        approved_bundle.CLIENT_APP,
+        flower_patches.CLIENT_APP,
         f"127.0.0.1:{port}",
         str(folder / "secret"),
         str(bell),

@@ -19,7 +19,7 @@ from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import SETTINGS
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.deploy.bundle import bundle_files, installed_sha256
+from ridgeway.common.deploy.bundle import installed_sha256, source_files
 from ridgeway.common.protocol.invitation import INVITE
 
 JOURNAL = "journal.db"
@@ -223,7 +223,7 @@ def _installed() -> dict[str, Any]:
             "lines": content.count(b"\n"),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
-        for name, content in bundle_files().items()
+        for name, content in source_files().items()
     ]
     return {
         "sha256": installed_sha256(),

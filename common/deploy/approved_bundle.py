@@ -7,23 +7,20 @@ imported; the allow-list comes from the owner's own process by environment, neve
 What fails is written to the owner's log in full, and the other side gets one clean sentence without
 path or text. On a holder's machine:
 
-    this process           has imported Flower, and nothing of any bundle; refuses tasks of any
-    other kind
-    ├── an answer          the first with a bundle: unpacks it, imports it, answers one message and
-    ends
-    └── the warm bundle    has imported that bundle and never sees a message; ends after some idle
-    time
-        └── an answer      each further one: checks that it was sent the same bundle, answers one
-        message and ends
+    this process           has imported Flower and no bundle; refuses other kinds of tasks
+    ├── an answer          the first of a bundle: unpacks it, imports it, answers, ends
+    └── the warm bundle    has imported the bundle; ends after some idle time
+        └── an answer      each further one: checks that its bundle is the same, answers, ends
 
-On the coordinator's each ServerApp is a fork that imports the bundle itself.
+On the coordinator's each ServerApp is a fork, which runs the coordinator's own code of the bundle's
+version.
 
 A bundle holds sources alone. Where it is, by its hash, the bundle of the very Ridgeway that is
 installed here, its code also finds the extensions that were compiled when that was installed; any
 other does its work without, more slowly.
 
- Run as a file of its own; it imports nothing of Ridgeway, because the approved bundle brings its
- own copy.
+Run as a file of its own; it imports nothing of Ridgeway but the file beside it, because the approved
+bundle brings its own copy.
 """
 
 from __future__ import annotations
@@ -45,11 +42,21 @@ import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from queue import Queue
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from ridgeway.common.deploy import flower_patches as patches
+elif __package__:
+    patches = importlib.import_module(f"{__package__}.flower_patches")
+else:  # run as a file: the module lies beside it
+    beside = Path(__file__).with_name("flower_patches.py")
+    spec = spec_from_file_location("flower_patches", beside)
+    patches = module_from_spec(spec)
+    spec.loader.exec_module(patches)
 
 APPROVED = "RIDGEWAY_APPROVED_BUNDLES"
 INSTALLED = "RIDGEWAY_INSTALLED_BUNDLE"
@@ -64,6 +71,10 @@ EXTENSIONS = frozenset(
     }
 )
 LOG = "RIDGEWAY_BUNDLE_LOG"
+SERVER_CODE = "RIDGEWAY_SERVER_CODE"
+"""The folder in which a coordinator keeps its own code, HASH.server for each bundle."""
+SERVER_SUFFIX = ".server"
+SERVER_MODULE = "ridgeway.coordinator.server_app"
 LOOK_PAUSE_S = 1.0
 """How long to wait between two looks for a task, if the SuperNode does not ring."""
 LISTENER_PAUSE_S = 0.1
@@ -73,33 +84,6 @@ WARM_NAME = "warm-bundle"
 """What the system calls the process of a warm bundle."""
 MAX_WORD_BYTES = 4096
 """What is written to a pipe at once arrives at once up to this size."""
-CLIENT_APP = "flwr-clientapp"
-SERVER_APP = "flwr-serverapp"
-RUNTIMES = {
-    CLIENT_APP: "flwr.supernode.runtime.run_clientapp",
-    SERVER_APP: "flwr.superlink.runtime.run_serverapp",
-}
-HOOKS = {
-    CLIENT_APP: {
-        "pull_task_input": "pulling",
-        "install_from_fab": "installing",
-        "get_load_client_app_fn": "loading",
-    },
-    SERVER_APP: {
-        "run_from_proto": "noting_run",
-        "fab_from_proto": "noting_bundle",
-        "install_from_fab": "installing",
-        "run_": "running",
-    },
-}
-"""The names by which Flower's `run_clientapp` and `run_serverapp` get the bundle, unpack it and
-import from it, in this order, and what of the guard stands before each.
-"""
-
-LOOP_HOOKS = ("get_executor", "time")
-"""The names by which Flower's `run_superexec` starts tasks, and sleeps between its looks for one.
-"""
-
 DIGEST = re.compile("[0-9a-f]{64}")
 MAX_LOG_BYTES = 1_000_000
 """A log that has grown beyond this is put aside as NAME.1, and what was there before is gone."""
@@ -144,6 +128,16 @@ def offer_extensions(digest: str) -> None:
     """
     if digest == os.environ.get(INSTALLED):
         sys.meta_path.append(InstalledExtensions)
+
+
+def use_server_code(digest: str) -> None:
+    """Import the ServerApp from the coordinator's own code beside a bundle; Flower takes a module
+    that is imported already. A bundle of an earlier version holds its ServerApp itself.
+    """
+    folder = Path(os.environ.get(SERVER_CODE, "")) / f"{digest}{SERVER_SUFFIX}"
+    if folder.is_dir():
+        sys.path.insert(0, str(folder))
+        importlib.import_module(SERVER_MODULE)
 
 
 class BundleGuard:
@@ -215,6 +209,7 @@ class BundleGuard:
         def ran(*words: Any, **named: Any) -> Any:
             if self._allowed is None:
                 self._refuse("code was asked for that is not in the approved bundle")
+            use_server_code(self._allowed[2])
             return self._cleanly(run, *words, **named)
 
         return ran
@@ -277,25 +272,6 @@ class BundleGuard:
     def _refuse(self, reason: str) -> NoReturn:
         self._note(f"run {getattr(self._run, 'run_id', '?')}: refused, {reason}")
         raise BundleRefused(reason)
-
-
-def guard(runtime: ModuleType, keeper: BundleGuard, task: str = CLIENT_APP) -> None:
-    """Put the guard into Flower's runtime; raises where Flower no longer calls what the guard
-    stands before.
-    """
-    called = getattr(runtime, RUNTIMES[task].rpartition(".")[2]).__code__.co_names
-    missing = [
-        name
-        for name in HOOKS[task]
-        if name not in called or not callable(getattr(runtime, name, None))
-    ]
-    if missing:
-        raise BundleRefused(
-            f"this version of Flower does not call {', '.join(missing)}, so bundles"
-            " cannot be checked"
-        )
-    for name, wrapper in HOOKS[task].items():
-        setattr(runtime, name, getattr(keeper, wrapper)(getattr(runtime, name)))
 
 
 def approved_bundles(environment: Mapping[str, str]) -> frozenset[str]:
@@ -456,7 +432,7 @@ class ForkingExecutor:
         load: Callable[..., Any],
         answer: Callable[[str], None],
         note: Note,
-        task: str = CLIENT_APP,
+        task: str = patches.CLIENT_APP,
     ) -> None:
         self._keeper = keeper
         self._load = load
@@ -539,19 +515,6 @@ def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
     raise SystemExit(1)
 
 
-def check_loop(loop: ModuleType) -> None:
-    """Raise where Flower's SuperExec no longer starts tasks and sleeps by the names that are
-    replaced.
-    """
-    called = loop.run_superexec.__code__.co_names
-    missing = [name for name in LOOP_HOOKS if name not in called]
-    if missing:
-        raise BundleRefused(
-            f"this version of Flower does not call {', '.join(missing)}, so tasks"
-            " cannot be checked"
-        )
-
-
 def main(task: str, address: str, secret: str, own: str) -> None:
     """Run the tasks of the SuperNode or SuperLink at this address, whose secret lies in the named
     file.
@@ -567,37 +530,34 @@ def main(task: str, address: str, secret: str, own: str) -> None:
         from flwr.supercore.exit import exit_handler
         from flwr.supercore.utils import disable_process_dumping
 
-        runtime = importlib.import_module(RUNTIMES[task])
+        runtime = importlib.import_module(patches.RUNTIMES[task])
         keeper = BundleGuard(approved_bundles(os.environ), note, get_fab_metadata)
-        holds = task == CLIENT_APP
+        holds = task == patches.CLIENT_APP
         load: Any = (
             get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
             if holds
             else None
         )
-        guard(runtime, keeper, task)
-        check_loop(loop)
+
+        def answer(token: str) -> None:
+            exit_handler.registered_exit_handlers.clear()
+            if holds:
+                runtime.run_clientapp(address, token, insecure=True)
+            else:
+                runtime.run_serverapp(
+                    address,
+                    Queue(),
+                    token,
+                    insecure=False,
+                    certificates=Path(own).read_bytes(),
+                )
+
+        patches.guard(runtime, keeper, task)
+        executor = ForkingExecutor(keeper, load, answer, note, task)
+        patches.replace_executor(loop, executor, Bell(own) if holds else None)
     except Exception as error:
         note(f"refused, {error}")
         raise SystemExit(1) from error
-
-    def answer(token: str) -> None:
-        exit_handler.registered_exit_handlers.clear()
-        if holds:
-            runtime.run_clientapp(address, token, insecure=True)
-        else:
-            runtime.run_serverapp(
-                address,
-                Queue(),
-                token,
-                insecure=False,
-                certificates=Path(own).read_bytes(),
-            )
-
-    executor = ForkingExecutor(keeper, load, answer, note, task)
-    loop.get_executor = lambda *words, **named: executor  # type: ignore
-    if holds:
-        loop.time = Bell(own)  # type: ignore
     disable_process_dumping(strict=False)
     await_listener(address)
     authority = None if holds else own

@@ -1,21 +1,19 @@
-"""The Flower app bundle (FAB), made from the installed packages: the code a round runs, with one
-hash for all.
+"""The Flower app bundle (FAB) that holders approve: the ClientApp and every module it imports.
 
- It makes the very
-bytes that `flwr run` makes from the same folder, without Flower, so that a holder can compute the
-hash of his own
-Ridgeway and compare. The same code gives the same hash on every machine, whatever mtimes, umask or
-order.
+It has the bytes that `flwr run` makes of the same folder, without Flower, so that a holder can
+compute the hash of an own installation and compare. The same code gives the same hash on every
+machine. The coordinator's app is not in it: a coordinator keeps its own code beside each bundle.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import re
 import shutil
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path, PurePosixPath
@@ -23,30 +21,8 @@ from pathlib import Path, PurePosixPath
 from ridgeway.common.base.errors import BundleError
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 
-ROOMS = (
-    "common/base",
-    "common/encoding",
-    "common/privacy",
-    "common/statistics",
-    "common/routing",
-    "common/masking",
-    "common/protocol",
-    "client/round",
-    "coordinator/solving",
-    "coordinator/round",
-)
-"""The folders of which a bundle holds every source file: what a round needs, and nothing else."""
-
-FILES = (
-    "__init__.py",
-    "common/__init__.py",
-    "client/__init__.py",
-    "client/client_app.py",
-    "coordinator/__init__.py",
-    "coordinator/server_app.py",
-)
-"""What a bundle holds beside the rooms: both Flower apps, and the packages that the rooms lie in.
-"""
+CLIENT_FILE = "client/client_app.py"
+SERVER_FILE = "coordinator/server_app.py"
 
 PACKAGE = "ridgeway"
 
@@ -88,9 +64,10 @@ def write_app(folder: Path, client: str = CLIENT_APP, also: Iterable[str] = ()) 
     """Write the app folder that `flwr run` takes; one that is there already is replaced.
 
     client: what the holders run; a simulation may put something around it.
-    also:   source files that this needs beside the rooms of a round, as paths inside the package.
+    also:   further files, which come with what they import, as paths inside the package.
     """
-    write_files(folder, {"pyproject.toml": _pyproject(client), **bundle_files(also)})
+    files = source_files((CLIENT_FILE, *also))
+    write_files(folder, {"pyproject.toml": _pyproject(client), **files})
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -111,7 +88,7 @@ def installed_bundle() -> bytes:
     """The bundle of this very Ridgeway: the very bytes that `flwr run` makes of the folder of
     `write_app`.
     """
-    return _pack(_pyproject(CLIENT_APP), bundle_files())
+    return _pack(_pyproject(CLIENT_APP), source_files())
 
 
 def installed_sha256() -> str:
@@ -124,25 +101,66 @@ def bundle_sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def bundle_files(
-    also: Iterable[str] = (), package: Path = IMPORT_ROOT / PACKAGE
+def source_files(
+    start: Iterable[str] = (CLIENT_FILE,), package: Path = IMPORT_ROOT / PACKAGE
 ) -> dict[str, bytes]:
-    """The source files of a bundle, by their names in it.
+    """These files and all of Ridgeway that they import, by their names in a bundle.
 
     package: where the sources lie; this very Ridgeway unless another is named.
     """
-    rooms = (path for room in ROOMS for path in (package / room).rglob("*.py"))
-    paths = sorted({*rooms, *(package / name for name in (*FILES, *also))})
-    try:
-        return {
-            f"{PACKAGE}/{path.relative_to(package).as_posix()}": path.read_bytes()
-            for path in paths
-        }
-    except FileNotFoundError as error:
-        raise BundleError(
-            f"{error.filename} is missing, so no bundle can be made; install Ridgeway"
-            " again"
-        ) from None
+    found: dict[str, bytes] = {}
+    waiting = ["__init__.py", *start]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        try:
+            found[name] = (package / name).read_bytes()
+        except FileNotFoundError as error:
+            raise BundleError(
+                f"{error.filename} is missing, so no bundle can be made; install"
+                " Ridgeway again"
+            ) from None
+        waiting += _packages(name)
+        for module in _imported_modules(found[name]):
+            waiting += _files_of(module, package)
+    return {f"{PACKAGE}/{name}": found[name] for name in sorted(found)}
+
+
+def _packages(name: str) -> list[str]:
+    """The files of the packages that a file lies in."""
+    folders = PurePosixPath(name).parents
+    return [str(folder / "__init__.py") for folder in folders]
+
+
+def _files_of(module: str, package: Path) -> list[str]:
+    """The file of a module of Ridgeway; none for a name in a module, or for another's module."""
+    first, *parts = module.split(".")
+    if first != PACKAGE or not parts:
+        return []
+    stem = "/".join(parts)
+    names = (f"{stem}.py", f"{stem}/__init__.py")
+    return [name for name in names if (package / name).is_file()]
+
+
+def _imported_modules(source: bytes) -> Iterator[str]:
+    """What a source imports, and `a.b` for `from a import b`, which may be a module."""
+    for node in ast.walk(_without_types(ast.parse(source))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _without_types(tree: ast.Module) -> ast.Module:
+    """The module without its blocks for type checkers, which never run."""
+    kept = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    ]
+    return ast.Module(kept, [])
 
 
 def unpacked_bundle(content: bytes) -> dict[str, bytes]:

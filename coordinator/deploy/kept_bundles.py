@@ -1,8 +1,9 @@
 """The bundles that rounds of a coordinator may run: that of the installed Ridgeway, and those
 before it.
 
-    bundles/HASH.fab   a bundle, as it was installed
-    bundles.json       their hashes, the newest first, and what the operator says of each
+    bundles/HASH.fab      a bundle, as it was installed
+    bundles/HASH.server/  the coordinator's own code of the same version
+    bundles.json          their hashes, the newest first, and what the operator says of each
 
 Holders approve a new bundle in their own time. As long as more of them refuse it than the one
 before, rounds run the one before.
@@ -11,12 +12,19 @@ before, rounds run the one before.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeway.common.base.errors import InputError, LinkError
 from ridgeway.common.base.files import canonical_json, write_whole
-from ridgeway.common.deploy.bundle import bundle_sha256, installed_bundle
+from ridgeway.common.deploy.approved_bundle import SERVER_SUFFIX
+from ridgeway.common.deploy.bundle import (
+    SERVER_FILE,
+    bundle_sha256,
+    installed_bundle,
+    source_files,
+)
 from ridgeway.common.deploy.notice import AnnouncedBundle
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Standing
@@ -38,6 +46,9 @@ def keep_installed(federation: Federation) -> None:
     others = [each for each in kept_bundles(link) if each.sha256 != newest.sha256]
     standing = federation.ledger.standing()
     wanted = [newest, *(others if waiting(newest.sha256, standing) else ())][:MAX_KEPT]
+    server = server_folder(link, newest.sha256)
+    for name, source in source_files([SERVER_FILE]).items():
+        write_whole(server / name, source)
     write_whole(bundle_file(link, newest.sha256), content)
     write_whole(
         link / INDEX, canonical_json([each.model_dump(mode="json") for each in wanted])
@@ -45,6 +56,7 @@ def keep_installed(federation: Federation) -> None:
     for each in others:
         if each not in wanted:
             bundle_file(link, each.sha256).unlink(missing_ok=True)
+            shutil.rmtree(server_folder(link, each.sha256), ignore_errors=True)
 
 
 def kept_bundles(link: Path) -> tuple[AnnouncedBundle, ...]:
@@ -58,6 +70,10 @@ def kept_bundles(link: Path) -> tuple[AnnouncedBundle, ...]:
 
 def bundle_file(link: Path, digest: str) -> Path:
     return link / "bundles" / f"{digest}.fab"
+
+
+def server_folder(link: Path, digest: str) -> Path:
+    return link / "bundles" / f"{digest}{SERVER_SUFFIX}"
 
 
 def bundle_content(link: Path, digest: str) -> bytes:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from ridgeway.common.base.errors import LinkError, ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT, canonical_json, write_whole
-from ridgeway.common.deploy import approved_bundle, processes
+from ridgeway.common.deploy import approved_bundle, flower_patches, processes
 from ridgeway.common.deploy.processes import Child, Word
 from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
@@ -127,6 +127,7 @@ def _children(
     )
     environment[FOLDER_VARIABLE] = str(folder)
     environment[approved_bundle.APPROVED] = ",".join(bundles)
+    environment[approved_bundle.SERVER_CODE] = str(folder / "bundles")
     environment[approved_bundle.LOG] = str(folder / "logs/bundles.log")
     secret = str(_secret(folder))
     superlink = {
@@ -141,7 +142,7 @@ def _children(
     }
     runner = str(Path(approved_bundle.__file__).resolve())
     superexec = [
-        approved_bundle.SERVER_APP,
+        flower_patches.SERVER_APP,
         f"127.0.0.1:{internal}",
         secret,
         str(folder / "ca.crt"),

@@ -25,9 +25,9 @@ from ridgeway.common.deploy.bundle import (
     CLIENT_APP,
     _pack,
     _pyproject,
-    bundle_files,
     installed_bundle,
     installed_sha256,
+    source_files,
 )
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.coordinator.deploy.superlink import FOLDER_VARIABLE
@@ -55,7 +55,7 @@ DEADLINE_S = 600.0
 """For each answer. Nobody waits so long: a SuperNode that was killed is given up as soon as its heartbeat is missed."""
 ANOTHER_BUNDLE = "1" * 64
 CHANGED = "ridgeway/common/base/errors.py"
-EARLIER = _pack(_pyproject(CLIENT_APP), bundle_files() | {CHANGED: bundle_files()[CHANGED] + b"# as it was\n"})
+EARLIER = _pack(_pyproject(CLIENT_APP), source_files() | {CHANGED: source_files()[CHANGED] + b"# as it was\n"})
 """The code before an upgrade: that of now but for a line."""
 EARLIER_SHA256 = hashlib.sha256(EARLIER).hexdigest()
 TRACEBACK = "Traceback (most recent call last)"
@@ -108,7 +108,7 @@ def strangers(town: Deployment, tmp_path_factory: pytest.TempPathFactory) -> tup
     place = tmp_path_factory.mktemp("stranger")
     port = SuperLinkClient(town.coordinator / "link").port
     shutil.copy(town.coordinator / "invite" / "ca.crt", place)
-    foreign = _pack(_pyproject(CLIENT_APP), bundle_files() | {"ridgeway/coordinator/server_app.py": FOREIGN.encode()})
+    foreign = _pack(_pyproject(CLIENT_APP), source_files() | {"ridgeway/coordinator/server_app.py": FOREIGN.encode()})
     numbers = []
     for bundle in (foreign, installed_bundle()):
         facts = {"internal_port": port, "bundles": [hashlib.sha256(bundle).hexdigest()]}

@@ -20,7 +20,7 @@ from ridgeway.client.page.holder_view import CONTENTS, HolderView
 from ridgeway.client.round.answers import answer
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.deploy.bundle import bundle_files, installed_sha256
+from ridgeway.common.deploy.bundle import installed_sha256, source_files
 from ridgeway.common.http.access_rules import AccessRules, make_rules
 from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.http.page_app import create_page_app
@@ -128,7 +128,7 @@ def test_the_bundle_is_listed_file_by_file_and_an_approval_counts_at_once(home: 
     with asked(home) as http:
         bundle = http.get("/v1/standing").json()["bundle"]
         assert bundle["sha256"] == installed_sha256() and not bundle["approved"]
-        assert [each["name"] for each in bundle["files"]] == list(bundle_files())
+        assert [each["name"] for each in bundle["files"]] == list(source_files())
         path = home / "client.toml"
         path.write_text(path.read_text().replace(NO_BUNDLE, installed_sha256()))
         assert http.get("/v1/standing").json()["bundle"]["approved"]

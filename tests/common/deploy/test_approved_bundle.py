@@ -36,7 +36,7 @@ from ridgeway.common.deploy.approved_bundle import (
     guard,
     note_in,
 )
-from ridgeway.common.deploy.bundle import bundle_files, write_files
+from ridgeway.common.deploy.bundle import source_files, write_files
 from tests.support.waiting import wait_for
 
 CONTENT = b"the code of a round"
@@ -244,7 +244,7 @@ def test_only_a_bundle_of_the_installed_sources_finds_the_installed_extensions(i
     """Compiled code that a holder has installed runs with the sources that it was built from, and with no others."""
     for name in sorted(EXTENSIONS):
         pytest.importorskip(name, reason="the extensions were not built here")
-    write_files(tmp_path / "bundle", bundle_files())
+    write_files(tmp_path / "bundle", source_files())
     digest = "ab" * 32
     code = (
         "import runpy, sys; from importlib import import_module\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,14 +15,14 @@ import pytest
 
 from ridgeway.common.base.errors import BundleError
 from ridgeway.common.deploy import bundle
-from ridgeway.common.deploy.bundle import bundle_files, installed_bundle, installed_sha256, write_app
+from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256, source_files, write_app
 
 FLWR = Path(sys.executable).with_name("flwr")
 
 
 def packed(app: Path) -> bytes:
     """The bundle of an app folder."""
-    return bundle._pack((app / "pyproject.toml").read_bytes(), bundle_files(package=app / "ridgeway"))
+    return bundle._pack((app / "pyproject.toml").read_bytes(), source_files(package=app / "ridgeway"))
 
 
 def spoil_what_does_not_count(folder: Path) -> None:
@@ -84,7 +83,7 @@ def test_one_changed_letter_changes_the_hash(tmp_path: Path) -> None:
 def test_an_app_folder_gives_the_bundle_that_it_was_written_from(tmp_path: Path) -> None:
     """Sources that were unpacked elsewhere make the same bundle, so both sides can say what they run."""
     write_app(tmp_path / "app")
-    assert bundle_files(package=tmp_path / "app" / "ridgeway") == bundle_files()
+    assert source_files(package=tmp_path / "app" / "ridgeway") == source_files()
     assert packed(tmp_path / "app") == installed_bundle()
 
 
@@ -101,24 +100,22 @@ def test_an_app_folder_is_replaced_whole_but_no_other_folder(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["test_it.py", "it_test.py"])
-def test_a_file_that_flower_would_leave_out_is_refused(tmp_path: Path, name: str) -> None:
-    write_app(tmp_path / "app")
-    (tmp_path / "app" / "ridgeway/client/round" / name).write_text("", encoding="utf-8")
+def test_a_file_that_flower_would_leave_out_is_refused(name: str) -> None:
     with pytest.raises(BundleError, match="leave"):
-        packed(tmp_path / "app")
+        bundle._pack(b"", {f"ridgeway/client/round/{name}": b""})
 
 
-def test_files_beyond_flowers_limits_are_refused(tmp_path: Path) -> None:
-    write_app(tmp_path / "app")
-    (tmp_path / "app" / "ridgeway/client/round" / "long.py").write_bytes(b"#" * (bundle.MAX_FILE_BYTES + 1))
+def test_files_beyond_flowers_limits_are_refused() -> None:
     with pytest.raises(BundleError, match="divide it"):
-        packed(tmp_path / "app")
-    shutil.rmtree(tmp_path / "app" / "ridgeway/client/round")
-    for number in range(bundle.MAX_FILES + 1):
-        path = tmp_path / "app" / "ridgeway/client/round" / f"m{number}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"")
+        bundle._pack(b"", {"ridgeway/long.py": b"#" * (bundle.MAX_FILE_BYTES + 1)})
     with pytest.raises(BundleError, match="merge"):
+        bundle._pack(b"", {f"ridgeway/m{number}.py": b"" for number in range(bundle.MAX_FILES + 1)})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    write_app(tmp_path / "app")
+    (tmp_path / "app" / "ridgeway/client/client_app.py").unlink()
+    with pytest.raises(BundleError, match=r"client_app\.py is missing"):
         packed(tmp_path / "app")
 
 

@@ -1,4 +1,4 @@
-"""What the bundle that holders approve is made of: a short list of rooms, and nothing that a round does not need."""
+"""What the bundle that holders approve is made of: the client and what it imports, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import pytest
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.deploy.approved_bundle import EXTENSIONS
 from ridgeway.common.deploy.bundle import (
-    FILES,
     PACKAGE,
-    ROOMS,
-    bundle_files,
+    SERVER_FILE,
     installed_bundle,
     installed_sha256,
+    source_files,
     unpacked_bundle,
     write_app,
 )
@@ -39,45 +38,50 @@ def sources(tmp_path: Path) -> Path:
     return target
 
 
-def test_the_rooms_of_a_bundle_are_pinned() -> None:
-    """Every further room is more for a careful holder to read, and is added on purpose.
-
-    What reads a corpus is not among them: holders sum before rounds, with the code of their own installation.
-    """
-    assert (
-        *("common/base", "common/encoding", "common/privacy", "common/statistics", "common/routing", "common/masking"),
-        "common/protocol",
-        *("client/round", "coordinator/solving", "coordinator/round"),
-    ) == ROOMS
-    assert {name for name in FILES if not name.endswith("__init__.py")} == {
-        "client/client_app.py",
-        "coordinator/server_app.py",
+def test_a_bundle_holds_the_client_and_what_it_imports_alone() -> None:
+    """Every further module is more for a careful holder to read. What reads a corpus is not among them."""
+    rooms = {name.removeprefix(f"{PACKAGE}/").rpartition("/")[0] for name in source_files()}
+    assert rooms == {
+        *("", "common", "client", "client/round"),
+        *(f"common/{room}" for room in ("base", "encoding", "masking", "privacy", "protocol", "routing", "statistics")),
     }
+    assert not any("coordinator" in name for name in source_files())
 
 
-def test_a_change_outside_the_rooms_leaves_the_bundle_alone(sources: Path) -> None:
-    """Whoever works on serving, on commands, on deployments or on simulations asks no holder to approve anything."""
-    inside = {sources.parent / name for name in bundle_files(package=sources)}
+def test_a_change_elsewhere_leaves_the_bundle_alone(sources: Path) -> None:
+    """Whoever works on serving, on commands or on the coordinator asks no holder to approve anything."""
+    inside = {sources.parent / name for name in source_files(package=sources)}
     outside = [path for path in sources.rglob("*.py") if path not in inside]
-    assert {path.relative_to(sources).parts[:2] for path in outside} >= {
-        *(("common", "deploy"), ("common", "cli"), ("client", "deploy"), ("client", "cli")),
-        *(("coordinator", "deploy"), ("coordinator", "cli"), ("coordinator", "serve"), ("simulations", "bench")),
+    assert {path.relative_to(sources).parts[0] for path in outside} >= {
+        "coordinator",
+        "simulations",
+        "client",
+        "common",
     }
     for path in outside:
         path.write_bytes(path.read_bytes() + b"# changed\n")
-    assert bundle_files(package=sources) == bundle_files()
+    assert source_files(package=sources) == source_files()
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_change_in_a_room_changes_the_bundle(sources: Path, room: str) -> None:
-    path = next((sources / room).glob("[a-z]*.py"))
+@pytest.mark.parametrize("name", ["client/client_app.py", "client/round/answers.py", "common/masking/member.py"])
+def test_a_change_of_what_a_client_runs_changes_the_bundle(sources: Path, name: str) -> None:
+    path = sources / name
     path.write_bytes(path.read_bytes() + b"# changed\n")
-    assert bundle_files(package=sources) != bundle_files()
+    assert source_files(package=sources) != source_files()
+
+
+def test_what_only_type_checkers_import_is_not_in_a_bundle(sources: Path) -> None:
+    """An import in a function runs one day; one under TYPE_CHECKING never does."""
+    app = sources / "client/client_app.py"
+    lines = "if TYPE_CHECKING:\n    import ridgeway.simulations.demo\ndef f():\n    import ridgeway.client.ready\n"
+    app.write_text(app.read_text() + lines)
+    added = {*source_files(package=sources)} - {*source_files()}
+    assert f"{PACKAGE}/client/ready.py" in added and f"{PACKAGE}/simulations/demo.py" not in added
 
 
 def test_the_code_of_a_bundle_imports_nothing_outside_it() -> None:
     """A bundle stands on its own: what a round imports, now or later, is in it, or is compiled and not needed."""
-    files = bundle_files()
+    files = source_files()
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files}
     modules |= EXTENSIONS
     for name, content in files.items():
@@ -88,7 +92,7 @@ def test_the_code_of_a_bundle_imports_nothing_outside_it() -> None:
 
 def test_both_apps_load_from_an_unpacked_bundle(tmp_path: Path) -> None:
     """With the bundle before everything else on the path, as Flower puts it, all of Ridgeway comes from there."""
-    write_app(tmp_path / "app")
+    write_app(tmp_path / "app", also=[SERVER_FILE])
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import ridgeway.client.client_app, ridgeway.coordinator.server_app\n"
@@ -102,7 +106,7 @@ def test_the_command_lists_every_file_with_its_lines_and_hash(tmp_path: Path) ->
     """What a careful holder reads before approving, and the folder to read it in."""
     told = Workshop(tmp_path).call("client", "bundle", "--json", "--out", tmp_path / "app").json
     files = unpacked_bundle(installed_bundle())
-    assert {"pyproject.toml", *bundle_files()} == set(files)
+    assert {"pyproject.toml", *source_files()} == set(files)
     assert told["bundle"] == installed_sha256()
     assert [entry["name"] for entry in told["files"]] == list(files)
     assert told["lines"] == sum(content.count(b"\n") for content in files.values())

@@ -1,0 +1,248 @@
+"""Everything that changes or relies on Flower's internals, for flwr 1.41; it imports nothing of
+Ridgeway.
+
+| what                 | why                                                 | test                    |
+|----------------------|-----------------------------------------------------|-------------------------|
+| guard                | no code of a bundle runs before it is approved      | test_approved_bundle    |
+| replace_executor     | each task runs in a fork; no other kind of task runs| test_approved_bundle    |
+| quicken              | fixed waits of seconds; a late reply delays others  | test_supernode_process  |
+| stay_connected       | renewed certificates, lost connections, redirects   | test_supernode_process  |
+| shorten_part_pause   | a second's wait for each late part of a message     | test_server_app         |
+| set_message_id       | messages between processes keep their ids           | test_local_grid         |
+
+Each looks for the names that it replaces and raises OtherFlower where they are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+CLIENT_APP = "flwr-clientapp"
+SERVER_APP = "flwr-serverapp"
+RUNTIMES = {
+    CLIENT_APP: "flwr.supernode.runtime.run_clientapp",
+    SERVER_APP: "flwr.superlink.runtime.run_serverapp",
+}
+HOOKS = {
+    CLIENT_APP: {
+        "pull_task_input": "pulling",
+        "install_from_fab": "installing",
+        "get_load_client_app_fn": "loading",
+    },
+    SERVER_APP: {
+        "run_from_proto": "noting_run",
+        "fab_from_proto": "noting_bundle",
+        "install_from_fab": "installing",
+        "run_": "running",
+    },
+}
+"""The names by which Flower's `run_clientapp` and `run_serverapp` get the bundle, unpack it and
+import from it, in this order, and what of the guard stands before each.
+"""
+
+LOOP_HOOKS = ("get_executor", "time")
+"""The names by which Flower's `run_superexec` starts tasks, and sleeps between its looks for one.
+"""
+
+HEARTBEAT_S = 15
+"""What the SuperLink is told of heartbeats: whoever was not heard for two of these is gone.
+Flower's own are 30 s.
+"""
+ALREADY_THERE = 412
+"""What the SuperLink answers to a SuperNode that it takes for connected."""
+IDLE_S = 3
+"""How long Flower's loop sleeps when no message has come, with no setting for it."""
+REPLY_S = 0.5
+"""How long it sleeps between two looks for the reply to a message."""
+REPLY_PAUSE_S = 0.05
+LEAST_PAUSE_S = 0.2
+PART_PAUSE_S = 0.1
+"""How long to wait for a part of a message that the other side is still sending. Flower waits a
+second.
+"""
+
+
+class OtherFlower(Exception):
+    """The installed Flower is not the one that these changes were made for."""
+
+    def __init__(self, missing: str = "what Ridgeway replaces") -> None:
+        super().__init__(
+            f"this version of Flower does not have {missing}; install the pinned one"
+        )
+
+
+def guard(runtime: ModuleType, keeper: Any, task: str = CLIENT_APP) -> None:
+    """Put a guard's methods, named in HOOKS, before what Flower calls to get and run a bundle."""
+    called = getattr(runtime, RUNTIMES[task].rpartition(".")[2]).__code__.co_names
+    missing = [
+        name
+        for name in HOOKS[task]
+        if name not in called or not callable(getattr(runtime, name, None))
+    ]
+    if missing:
+        raise OtherFlower(", ".join(missing))
+    for name, wrapper in HOOKS[task].items():
+        setattr(runtime, name, getattr(keeper, wrapper)(getattr(runtime, name)))
+
+
+def replace_executor(loop: ModuleType, executor: Any, clock: Any = None) -> None:
+    """Let Flower's SuperExec start tasks by this executor, and sleep by this clock if there is one."""
+    called = loop.run_superexec.__code__.co_names
+    missing = [name for name in LOOP_HOOKS if name not in called]
+    if missing:
+        raise OtherFlower(", ".join(missing))
+    loop.get_executor = lambda *words, **named: executor  # type: ignore[attr-defined]
+    if clock is not None:
+        loop.time = clock  # type: ignore[attr-defined]
+
+
+class Pace:
+    """Stands in for the module `time` in Flower's loop: between looks for a message it pauses a
+    tenth of the time since the last one, so that it looks often in a round, and at rest as seldom
+    as Flower does.
+    """
+
+    def __init__(self) -> None:
+        self._worked = -math.inf
+
+    def sleep(self, seconds: float) -> None:
+        now = time.monotonic()
+        if seconds < IDLE_S:
+            self._worked = now
+            time.sleep(REPLY_PAUSE_S)
+        else:
+            time.sleep(min(max((now - self._worked) / 10, LEAST_PAUSE_S), IDLE_S))
+
+
+def quicken(loop: ModuleType, ring: Callable[[], None]) -> None:
+    """Replace the fixed waits of the SuperNode's loop, and call `ring` when a task is there.
+
+    Flower takes the first reply that it finds for the one to the message at hand. That may be a
+    late one of a run that was cut off, and each reply would from then on wait for the next message.
+    So replies are pushed until that of the message's own run is among them.
+    """
+    wait = loop.start_client_internal.__code__
+    pull = loop._pull_and_store_message
+    push = loop._push_messages
+    known = IDLE_S in wait.co_consts and REPLY_S in push.__code__.co_consts
+    if not known or not {"_pull_and_store_message", "_push_messages"} <= set(
+        wait.co_names
+    ):
+        raise OtherFlower
+    asked: int | None = None
+
+    def pulling(**named: Any) -> int | None:
+        nonlocal asked
+        asked = pull(**named)
+        return asked
+
+    def pushing(*, send: Any, **named: Any) -> None:
+        ring()
+        sent: set[int | None] = set()
+
+        def sending(message: Any, *words: Any) -> Any:
+            sent.add(message.metadata.run_id)
+            return send(message, *words)
+
+        while asked not in sent:
+            push(send=sending, **named)
+
+    loop.time = Pace()  # type: ignore[attr-defined]
+    loop._pull_and_store_message = pulling  # type: ignore[attr-defined]
+    loop._push_messages = pushing  # type: ignore[attr-defined]
+    shorten_part_pause(loop.pull_objects)
+
+
+def stay_connected(
+    connection: ModuleType, heartbeat: ModuleType, authority: Path, held: int | None
+) -> None:
+    """Let Flower's connection follow a renewed authority, take a held one back, and be missed
+    sooner.
+    """
+    made = connection.FleetHttpClient
+    known = all(
+        hasattr(each, "HEARTBEAT_DEFAULT_INTERVAL") for each in (connection, heartbeat)
+    )
+    if (
+        not known
+        or not hasattr(made, "_send")
+        or "_client" not in made.close.__code__.co_names
+    ):
+        raise OtherFlower
+    for module in (connection, heartbeat):
+        module.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT_S  # type: ignore[attr-defined]
+    connection.FleetHttpClient = lasting(made, authority, held)  # type: ignore[attr-defined]
+
+
+def lasting(made: Any, authority: Path, held: int | None) -> Any:
+    """Flower's client of the SuperLink, made so that no restart is needed."""
+    import httpx
+    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+
+    def stamp() -> tuple[int, int]:
+        about = authority.stat()
+        return about.st_mtime_ns, about.st_ino
+
+    class LastingClient(made):  # type: ignore[misc]
+        _client: httpx.Client
+
+        def __init__(self, *words: Any, **named: Any) -> None:
+            self._trusted = stamp()
+            self._earlier: list[httpx.Client] = []
+            super().__init__(*words, **named)
+            self._client.follow_redirects = False
+
+        def _send(self, *words: Any, **named: Any) -> Any:
+            # its owner may be writing it just now; an SSLError is one
+            with contextlib.suppress(OSError):
+                if (now := stamp()) != self._trusted:
+                    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                    context.load_verify_locations(cafile=authority)
+                    self._earlier.append(
+                        self._client
+                    )  # the other thread may be within a request
+                    timeout = self._client.timeout
+                    self._client = httpx.Client(
+                        verify=context, timeout=timeout, follow_redirects=False
+                    )
+                    self._trusted = now
+            return super()._send(*words, **named)
+
+        def close(self) -> None:
+            for each in self._earlier:
+                each.close()
+            super().close()
+
+        def ActivateNode(self, request: Any) -> Any:  # noqa: N802
+            try:
+                return super().ActivateNode(request)
+            except httpx.HTTPStatusError as error:
+                if held is None or error.response.status_code != ALREADY_THERE:
+                    raise
+            with contextlib.suppress(
+                httpx.HTTPStatusError
+            ):  # it may have faded just now
+                self.DeactivateNode(DeactivateNodeRequest(node_id=held))
+            return super().ActivateNode(request)
+
+    return LastingClient
+
+
+def shorten_part_pause(pull_objects: Any) -> None:
+    """Wait PART_PAUSE_S and not a second for a part of a message."""
+    defaults = pull_objects.__kwdefaults__ or {}
+    if "initial_backoff" not in defaults:
+        raise OtherFlower("initial_backoff")
+    defaults["initial_backoff"] = PART_PAUSE_S
+
+
+def set_message_id(message: Any, number: str) -> None:
+    """Give a message that was put together from its parts the id that it was sent under."""
+    message.metadata.__dict__["_message_id"] = number
