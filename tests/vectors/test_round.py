@@ -43,6 +43,14 @@ BY_WEIGHTS = ("evaluate", "confirmed", "locked", "open_sum", "deliver", "receipt
 """Kinds of packets whose content depends on weights, or holds a signature over something that does."""
 
 
+def digest(*parts: bytes | memoryview) -> str:
+    """The SHA-256 of all parts, one after the other."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
+
+
 class FixedDraws:
     """Bytes that depend on who draws them, on their number, and on how often the same party drew as many before."""
 
@@ -77,7 +85,7 @@ class Crossed:
     @property
     def digest(self) -> str:
         """Over every byte that crosses."""
-        return _sha256(self.packet.header, self.packet.signature.encode(), *self.packet.blobs)
+        return digest(self.packet.header, self.packet.signature.encode(), *self.packet.blobs)
 
     @property
     def portable_digest(self) -> str:
@@ -89,8 +97,8 @@ class Crossed:
         if self.kind in BY_WEIGHTS:
             header["body"] = sorted(header["body"])
             header["blobs"] = len(header["blobs"])
-            return _sha256(_canonical(header))
-        return _sha256(_canonical(header), *self.packet.blobs)
+            return digest(_canonical(header))
+        return digest(_canonical(header), *self.packet.blobs)
 
 
 class RecordingTransport(Direct):
@@ -146,15 +154,6 @@ def _founded(name: str, folder: Path) -> Parties:
 
 def portable(crossed: list[Crossed]) -> list[list[str]]:
     return [[each.sender, each.kind, each.portable_digest] for each in crossed]
-
-
-def _sha256(*parts: bytes | memoryview) -> str:
-    """Each part with its length before it."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(memoryview(part).nbytes.to_bytes(8, "big"))
-        digest.update(part)
-    return digest.hexdigest()
 
 
 def _canonical(value: Any) -> bytes:
