@@ -23,6 +23,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ridgeway.client.round.private_sums import with_noise
+from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.round import run_round
@@ -147,8 +148,9 @@ def recorded(name: str, folder: Path) -> list[Crossed]:
 
 
 def _founded(name: str, folder: Path) -> Parties:
-    if name == "columns" or name == "full":
-        return found_private(folder, privacy=PrivacySettings(sums=name, epsilon=1.0))
+    if name in PRIVATE_ROUNDS:
+        sums: PrivacyMode = "full" if name == "full" else "columns"
+        return found_private(folder, privacy=PrivacySettings(sums=sums, epsilon=1.0))
     return found(folder, mode="clear" if name == "clear" else "masked")
 
 
