@@ -26,7 +26,7 @@ from ridgeway.common.http.guard import (
     RequestGuard,
 )
 from ridgeway.common.http.http_errors import add_error_handlers
-from ridgeway.coordinator.serve.telemetry import Metrics
+from ridgeway.common.serve.telemetry import Metrics
 
 SECRET = "zyzzyva"
 HOST = {"host": "localhost:8080"}
