@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeway.common.base.errors import InputError
 from ridgeway.common.serve.routing.current_release import ServedRelease
 
 MAX_RECENT_PROMPTS = 1000
@@ -32,12 +31,6 @@ class DriftSettings:
 
     low: float = 0.5
     share: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.share is not None and not 0 < self.share <= 1:
-            raise InputError(
-                f"--drift-share is a share between 0 and 1, not {self.share:g}"
-            )
 
     def share_alarm(self, served: ServedRelease | None) -> float:
         """What was asked for, else a quarter, or more where the release itself is less certain than

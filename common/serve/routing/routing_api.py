@@ -156,13 +156,12 @@ def routing_api(
         response_class=Response,
     )
     async def compare(request: Request) -> Response:
-        """The same as /v1/route with an explanation, by the release that `--compare` names; it is
-        counted nowhere.
+        """The same as /v1/route with an explanation, by the release that `compare` in serve.toml
+        names; it is counted nowhere.
         """
         if service.compared is None:
             words = (
-                "there is no second release here; start `ridgeway serve` with --compare"
-                " to have one"
+                "there is no second release here; name one as `compare` in serve.toml"
             )
             raise Problem(404, words, code="no_comparison")
         wanted = (await read_body(request, RouteRequest)).wanted()

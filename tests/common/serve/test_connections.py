@@ -465,11 +465,11 @@ def test_nothing_starts_that_would_be_open_to_others(shop: Workshop) -> None:
     with contextlib.closing(bound_anywhere()) as taken:
         port = str(taken.getsockname()[1])
         for words, sentence in (
-            (("--host", "0.0.0.0"), "that takes keys"),
+            (("--host", "0.0.0.0"), "keys are required"),
             (("--port", port), f"port {port} is in use"),
             (("--tls-cert", "cert.pem"), "go together"),
             (("--keys", "none.toml"), "no file of keys"),
-            (("--allow-origin", "*"), "is not an origin"),
+            (("--config", "none.toml"), "there is no file"),
         ):
             done = shop.call("serve", shop.folder / "release", *words)
             assert done.code == 2 and done.stdout == "" and "serving" not in done.stderr

@@ -34,10 +34,10 @@ from tests.support.waiting import wait_for, wait_for_end
 
 
 @contextlib.contextmanager
-def served(folder: Path, expert: Expert, **environment: str) -> Iterator[Serving]:
+def served(folder: Path, expert: Expert, **settings: float) -> Iterator[Serving]:
     release_of(folder / "release", ["code", "law"])
     file = write_experts(folder / "experts.toml", {"code": expert.url, "law": expert.url})
-    with Serving(folder, folder / "release", "--experts", file, **environment) as serving:
+    with Serving(folder, folder / "release", "--experts", file, settings=settings) as serving:
         yield serving
 
 
@@ -45,7 +45,7 @@ def served(folder: Path, expert: Expert, **environment: str) -> Iterator[Serving
 def test_what_is_under_way_is_finished_and_readiness_fails_first(tmp_path: Path) -> None:
     """After SIGTERM the listener stays: new requests are answered and told to come elsewhere next, and streams end."""
     steps = Semaphore(1)
-    with Expert(step_by_step(steps)) as expert, served(tmp_path, expert, RIDGEWAY_SERVE_DRAIN="60") as serving:
+    with Expert(step_by_step(steps)) as expert, served(tmp_path, expert, drain=60) as serving:
         with serving.streamed("code") as stream:
             events = tokens_of(stream.iter_lines())
             assert word_of(next(events)) == WORDS[0]
@@ -67,7 +67,7 @@ def test_what_is_under_way_is_finished_and_readiness_fails_first(tmp_path: Path)
 @pytest.mark.slow
 def test_a_stream_that_is_cut_ends_with_an_error_and_a_last_chunk(tmp_path: Path) -> None:
     """When the time is over, a client of a stream that has no end gets an event that says so, and a whole answer."""
-    with Expert(hangs_after_two) as expert, served(tmp_path, expert, RIDGEWAY_SERVE_DRAIN="0.5") as serving:
+    with Expert(hangs_after_two) as expert, served(tmp_path, expert, drain=0.5) as serving:
         with serving.streamed("code") as stream:
             events = tokens_of(stream.iter_lines())
             assert [word_of(next(events)) for _ in range(2)] == list(WORDS[:2])

@@ -38,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, experts: dict[str, Expert])
     folder = tmp_path_factory.mktemp("described")
     release_of(folder / "release", ["code", "law"])
     file = write_experts(folder / "experts.toml", {name: each.url for name, each in experts.items()})
-    with Serving(folder, folder / "release", "--experts", file, "--compare", folder / "release") as serving:
+    with Serving(folder, folder / "release", "--experts", file, settings={"compare": "release"}) as serving:
         yield serving
 
 

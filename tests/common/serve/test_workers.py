@@ -35,7 +35,7 @@ def children(pid: int) -> set[int]:
 def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path) -> None:
     """SIGHUP replaces both while clients ask, over kept and over new connections; metrics are those of all together."""
     release_of(tmp_path / "release", ["code", "law"])
-    with Serving(tmp_path, tmp_path / "release", "--workers", "2", RIDGEWAY_SERVE_KEEP_ALIVE="1") as serving:
+    with Serving(tmp_path, tmp_path / "release", "--workers", "2", settings={"keep_alive": 1}) as serving:
         before = children(serving.pid)
         assert len(before) == 2
         stopped = threading.Event()
