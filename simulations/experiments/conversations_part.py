@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Router
-from ridgeway.coordinator.serve.conversations import Message, is_clear, leaning
+from ridgeway.common.serve.conversations import Message, is_clear, leaning
 from ridgeway.simulations.experiments.baselines.comparison import our_router
 from ridgeway.simulations.experiments.baselines.routing_method import task_of
 from ridgeway.simulations.experiments.dataset import Dataset, Texts
