@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ridgeway.common.base.devices import cards
+from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.masked_session import small_neighbourhoods
@@ -100,7 +100,7 @@ MAX_WORKERS = 4
 WAITING_WORKERS = 1
 """Workers beyond the cores, for what waits."""
 
-if not cards():
+if not gpus():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; Triton must know before it is first imported
 
 MEMORY = Path("/dev/shm")

@@ -60,8 +60,8 @@ client/round knows nothing of client/sums; client/ready.py, which opens epochs, 
 """
 
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-CARD = "client/sums/gpu/"
-"""This folder may know torch throughout, because nothing outside imports it before a card is used."""
+GPU = "client/sums/gpu/"
+"""This folder may know torch throughout, because nothing outside imports it before a GPU is used."""
 HEAVY = {"torch", "transformers", "triton"}
 HEAVY_FILES = {
     "client/sums/transformer_sums.py",
@@ -175,13 +175,13 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
         yield f"{room_of(file)} knows nothing of {room_of(each.place)}"
     if each.package == "flwr" and package != "simulations" and file not in FLOWER_FILES:
         yield "Flower is for the two apps, protocol/flower.py, the deployments and simulations"
-    if (each.place or "").startswith(CARD.rstrip("/")) and not each.deferred and not file.startswith(CARD):
-        yield "what knows cards is imported by the functions that use one"
-    if each.package in HEAVY and package != "simulations" and not file.startswith(CARD):
+    if (each.place or "").startswith(GPU.rstrip("/")) and not each.deferred and not file.startswith(GPU):
+        yield "what knows GPUs is imported by the functions that use one"
+    if each.package in HEAVY and package != "simulations" and not file.startswith(GPU):
         if not each.deferred:
             yield "torch and transformers are imported by the functions that need them"
         if file not in HEAVY_FILES:
-            yield "torch and transformers are for cards, contextual encoders, large solves and simulations"
+            yield "torch and transformers are for GPUs, contextual encoders, large solves and simulations"
     if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(HTTP):
         yield "HTTP is for common/http, common/serve, the pages, the fleet proxy and the benchmark of serving"
     if each.package in UNPICKLERS:
@@ -313,7 +313,7 @@ def test_a_package_that_only_holds_rooms_exports_nothing() -> None:
         ("client/sums/transformer_sums.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
         ("client/sums/transformer_sums.py", "class A:\n    import torch.nn as nn"),
         ("client/sums/accumulate.py", "def g():\n    import torch"),
-        ("client/sums/prepare.py", "from ridgeway.client.sums.gpu.card_sums import card_accumulators"),
+        ("client/sums/prepare.py", "from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators"),
         ("simulations/a.py", "import ridgeway.client.sums.gpu.digit_planes"),
         ("coordinator/solving/a.py", "def f():\n    import triton"),
         ("common/routing/router.py", "def f():\n    import torch"),
@@ -346,8 +346,8 @@ def test_a_forbidden_import_is_noticed(file: str, source: str) -> None:
         ("coordinator/server_app.py", "from flwr.serverapp import ServerApp"),
         ("common/protocol/flower.py", "from flwr.common import Message"),
         ("client/sums/transformer_sums.py", "def f():\n    import torch"),
-        ("client/sums/gpu/card_sums.py", "import torch\nfrom ridgeway.client.sums.gpu.digit_planes import split"),
-        ("client/sums/prepare.py", "def f():\n    from ridgeway.client.sums.gpu.card_sums import sums"),
+        ("client/sums/gpu/gpu_sums.py", "import torch\nfrom ridgeway.client.sums.gpu.digit_planes import split"),
+        ("client/sums/prepare.py", "def f():\n    from ridgeway.client.sums.gpu.gpu_sums import sums"),
         ("client/sums/transformer_sums.py", "if TYPE_CHECKING:\n    import torch"),
         ("simulations/a.py", "import torch\nimport transformers\nimport flwr\nimport ridgeway.client"),
         ("common/serve/gateway/a.py", "from fastapi import FastAPI"),

@@ -106,7 +106,7 @@ class Interrupted(KeyboardInterrupt):
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
     """Everything that decides what a corpus adds up to, how many threads work on it, and on which
-    cards they sum.
+    GPUs they sum.
     """
 
     roots: tuple[Path, ...]
@@ -322,7 +322,7 @@ def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
     of it.
     """
     by_device = (
-        {"device": "card" if job.devices else "cpu"}
+        {"device": "gpu" if job.devices else "cpu"}
         if isinstance(encoder, ContextualEncoder)
         else {}
     )
@@ -583,7 +583,7 @@ class _Run:
         self._kept_at = time.monotonic()
 
 
-# Accumulators: as many as threads or graphics cards can use at once
+# Accumulators: as many as threads or GPUs can use at once
 
 
 def makers(
@@ -591,7 +591,7 @@ def makers(
 ) -> list[Maker]:
     """One maker for each accumulator that may work at the same time.
 
-    devices: the cards to sum on, such as `cuda:0`; without any, the CPU sums.
+    devices: the GPUs to sum on, such as `cuda:0`; without any, the CPU sums.
     """
     check_sampling(encoder, sampling)
     if isinstance(encoder, ContextualEncoder):
@@ -600,13 +600,13 @@ def makers(
         places = devices or ["cpu"] * _at_once(encoder, threads)
         return [partial(LateSums, encoder, sampling, device) for device in places]
     if devices:
-        from ridgeway.client.sums.gpu.card_sums import card_accumulators
+        from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
 
         more = encoder.words, encoder.cosines
         return [
             maker
             for device in devices
-            for maker in card_accumulators(encoder.table, sampling, device, *more)
+            for maker in gpu_accumulators(encoder.table, sampling, device, *more)
         ]
     return [_maker(encoder, sampling)] * _at_once(encoder, threads)
 

@@ -61,7 +61,7 @@ RunsOn = Annotated[
     typer.Option(
         "--device",
         help=(
-            "Where a contextual encoder's model runs: auto, cpu, cuda, or one card:"
+            "Where a contextual encoder's model runs: auto, cpu, cuda, or one GPU:"
             " cuda:0."
         ),
     ),

@@ -131,7 +131,7 @@ def model_states(
     """Hidden states by the encoder's model, which is found and loaded when the first text comes.
 
     model:  the folder of the model, if it is not known on this machine.
-    device: where the model runs: auto, cpu, cuda, or one card such as cuda:0. Of several cards, the
+    device: where the model runs: auto, cpu, cuda, or one GPU such as cuda:0. Of several GPUs, the
             first.
     """
 

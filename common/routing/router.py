@@ -198,7 +198,7 @@ class Router:
         key:    the coordinator's public key; a release that anyone else signed is refused.
         model:  the folder of a contextual encoder's model, or of a saved encoder with cosines, if
                 it is not known here.
-        device: where such a model runs: auto, cpu, cuda, or one card such as cuda:0. A table needs
+        device: where such a model runs: auto, cpu, cuda, or one GPU such as cuda:0. A table needs
                 none.
         """
         from ridgeway.common.routing.release import load_release

@@ -1,6 +1,6 @@
 """The parts of the experiments, and what each is given: datasets, a seed, how much to do, a work
 folder, a cache of finished work; and what a report says of the machine it was made on: versions,
-processor, cores, card.
+processor, cores, GPU.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def silent(label: str, total: int) -> Iterator[Tick]:
 class ExperimentPlan:
     """
     datasets: at least one.
-    full:     the whole of it, for hours or a card; otherwise what two cores do in minutes.
-    device:   auto, cpu, cuda or cuda:N, for what can use a card.
+    full:     the whole of it, for hours or a GPU; otherwise what two cores do in minutes.
+    device:   auto, cpu, cuda or cuda:N, for what can use a GPU.
     work:     a folder for federations and other scratch, empty at the start.
     cache:    remembers finished pieces of work by what decided them.
     ticking:  `with plan.ticking("kNN", 12) as tick:` shows a bar; tick() after each of 12 pieces of
@@ -117,7 +117,7 @@ def surroundings(device: str) -> dict[str, Any]:
     if names := chosen(device):
         from ridgeway.simulations.bench.device import Device
 
-        machine["card"] = str(Device(names[0]).facts()["card"])
+        machine["gpu"] = str(Device(names[0]).facts()["gpu"])
     packages = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -136,7 +136,7 @@ def machine_in_words(device: str) -> str:
         [
             f"{about['cores']} cores",
             about["processor"],
-            *([about["card"]] if "card" in about else []),
+            *([about["gpu"]] if "gpu" in about else []),
         ]
     )
 

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
-from ridgeway.client.sums.gpu import card_sums, card_words
+from ridgeway.client.sums.gpu import gpu_sums, gpu_words
 from ridgeway.client.sums.gpu import product_methods as methods
-from ridgeway.client.sums.gpu.card_sums import (
-    CardCounts,
-    CardTable,
-    CardWindows,
+from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, Windows, joined, split, write_samples
+from ridgeway.client.sums.gpu.gpu_sums import (
+    GpuCounts,
+    GpuTable,
+    GpuWindows,
     Lane,
-    card_accumulators,
+    gpu_accumulators,
     weighted_gram,
 )
-from ridgeway.client.sums.gpu.card_words import CardWords
-from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, Windows, joined, split, write_samples
+from ridgeway.client.sums.gpu.gpu_words import GpuWords
 from ridgeway.client.sums.gpu.product_methods import METHODS, BlockGram, MethodChoice, ProductMethod, fastest
 from ridgeway.common.base.devices import halving
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
@@ -42,7 +42,7 @@ from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import Integers, upper_triangle
-from tests.support.gpu import CARD, PLACES, Place, at_every_place, needs_card
+from tests.support.gpu import GPU, PLACES, Place, at_every_place, needs_gpu
 
 Documents = list[list[int]]
 
@@ -85,9 +85,9 @@ def one(
     device: str,
     words: WordSketch | None = None,
     cosines: Cosines | None = None,
-) -> Callable[[], CardWindows | CardCounts]:
+) -> Callable[[], GpuWindows | GpuCounts]:
     """A maker of the accumulators that work in a device's first lane."""
-    return card_accumulators(table, sampling, device, words, cosines)[0]
+    return gpu_accumulators(table, sampling, device, words, cosines)[0]
 
 
 def assert_same(one: State, other: State) -> None:
@@ -160,7 +160,7 @@ def test_small_blocks_and_small_slots_change_nothing(place: Place, monkeypatch: 
     here.add(ids, lengths)
     monkeypatch.setattr(methods, "BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
     monkeypatch.setattr(methods, "MIN_COLUMNS", COLUMNS)
-    monkeypatch.setattr(card_sums, "SLOT_TOKENS", 500)
+    monkeypatch.setattr(gpu_sums, "SLOT_TOKENS", 500)
     with place.entered():
         there = one(table, sampling, place.device)()
         there.add(ids, lengths)
@@ -172,7 +172,7 @@ def test_words_that_are_sketched_in_pieces_are_the_same(place: Place, monkeypatc
     """Also where a window has more tokens than a piece, and where no token has a letter."""
     rolls = np.random.default_rng(6)
     table, sampling = tables(11, 5, 4), Sampling(8, stride=9, documents=2)
-    monkeypatch.setattr(card_words, "TOKENS_AT_ONCE", 20)
+    monkeypatch.setattr(gpu_words, "TOKENS_AT_ONCE", 20)
     with place.entered():
         for last in (3, 10):
             lengths = rolls.integers(0, 40, 8)
@@ -191,7 +191,7 @@ def test_words_are_counted_by_the_kernel_where_there_are_kernels(place: Place) -
     """Over windows of a few tokens, some of which have no letter, it counts what torch counts."""
     with place.entered():
         device = torch.device(place.device)
-        assert all(CardWords(sketch, device)._with_kernel is place.kernels for sketch in SKETCHES)
+        assert all(GpuWords(sketch, device)._with_kernel is place.kernels for sketch in SKETCHES)
 
 
 @pytest.mark.parametrize("name", list(METHODS))
@@ -281,7 +281,7 @@ def test_a_slot_holds_the_largest_window() -> None:
     """With the rest that may join it."""
     lengths = np.array([MAX_WINDOW_TOKENS + MAX_WINDOW_TOKENS // 2 - 1])
     assert len(window_starts(lengths, MAX_WINDOW_TOKENS)) == 1
-    assert lengths[0] <= MAX_JOINED_WINDOW_TOKENS <= card_sums.SLOT_TOKENS // card_sums.KINDS_AT_ONCE
+    assert lengths[0] <= MAX_JOINED_WINDOW_TOKENS <= gpu_sums.SLOT_TOKENS // gpu_sums.KINDS_AT_ONCE
 
 
 @at_every_place
@@ -291,14 +291,14 @@ def test_counts_of_billions_are_weighted_exactly(place: Place, counts: list[int]
     """The same integers as on the CPU, where they are held against Python's own."""
     table, numbers = tables(4, 5, 8), np.array(counts, dtype=np.int64)
     with place.entered():
-        there = weighted_gram(CardTable(table, place.device).values, numbers)
+        there = weighted_gram(GpuTable(table, place.device).values, numbers)
     np.testing.assert_array_equal(there, gram_of_counts(table, numbers))
 
 
 def test_counts_that_could_overflow_are_refused() -> None:
     """As on the CPU."""
     with pytest.raises(BoundExceeded):
-        weighted_gram(CardTable(tables(2, 2, 1), "cpu").values, np.array([1 << 37, 1 << 37]))
+        weighted_gram(GpuTable(tables(2, 2, 1), "cpu").values, np.array([1 << 37, 1 << 37]))
 
 
 # Memory that runs out
@@ -319,7 +319,7 @@ def test_memory_that_runs_out_halves_the_size_until_it_fits() -> None:
 
 
 def test_memory_for_less_than_the_least_is_an_error_with_a_next_move() -> None:
-    """A card that is full says so in one sentence."""
+    """A GPU that is full says so in one sentence."""
 
     def never(size: int) -> int:
         raise torch.OutOfMemoryError
@@ -342,7 +342,7 @@ def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(methods, "Block", Full)
     table, sampling, texts = tables(11, 9, 2), Sampling(4), [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50
-    with Place("cpu", kernels=not CARD).entered():
+    with Place("cpu", kernels=not GPU).entered():
         there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
         assert_same(summed(there, texts), summed(here, texts))
     assert len(sizes) > 1
@@ -408,7 +408,7 @@ class Forgetful:
 
 class Broken:
     def __init__(self, device: torch.device, rows: int) -> None:
-        raise RuntimeError("many lines\nthis card is too old")
+        raise RuntimeError("many lines\nthis GPU is too old")
 
 
 @pytest.fixture
@@ -426,7 +426,7 @@ def test_a_method_that_is_wrong_or_fails_is_passed_over(monkeypatch: pytest.Monk
     choice = fastest(torch.device("cpu"), ROWS)
     assert choice.name == "int8"
     inexact = "its sums are not exact here"
-    assert choice.passed_over == {"wrong": inexact, "forgetful": inexact, "broken": "this card is too old"}
+    assert choice.passed_over == {"wrong": inexact, "forgetful": inexact, "broken": "this GPU is too old"}
 
 
 @pytest.mark.usefixtures("fresh_choice")
@@ -475,9 +475,9 @@ def test_all_methods_speak_the_same_language() -> None:
     assert {"torch", "interpreter"} <= {str(place.id) for place in PLACES}
 
 
-@needs_card
+@needs_gpu
 def test_a_large_corpus_needs_no_more_memory_than_a_small_one() -> None:
-    """On a card: what is allocated does not grow with what is summed."""
+    """On a GPU: what is allocated does not grow with what is summed."""
     rolls = np.random.default_rng(1)
     table = tables(5000, 256, 1)
     peaks = []
@@ -493,8 +493,8 @@ def test_a_large_corpus_needs_no_more_memory_than_a_small_one() -> None:
     assert peaks[1] <= peaks[0] * 1.01
 
 
-@needs_card
-def test_a_card_with_little_memory_gives_the_same_sums() -> None:
+@needs_gpu
+def test_a_gpu_with_little_memory_gives_the_same_sums() -> None:
     """Blocks are made smaller until they fit."""
     table, sampling = tables(2000, 700, 6), Sampling(8)
     ids = np.random.default_rng(3).integers(0, 2000, 300_000).astype(np.int32)

@@ -25,9 +25,9 @@ from ridgeway.client.sums.accumulate import (
     exact_blocks,
     only_counts,
 )
-from ridgeway.client.sums.gpu.card_cosines import CardCosines
-from ridgeway.client.sums.gpu.card_words import CardWords
 from ridgeway.client.sums.gpu.digit_planes import Windows, write_means, write_samples
+from ridgeway.client.sums.gpu.gpu_cosines import GpuCosines
+from ridgeway.client.sums.gpu.gpu_words import GpuWords
 from ridgeway.client.sums.gpu.product_methods import BlockGram
 from ridgeway.common.base.devices import halving, is_out_of_memory
 from ridgeway.common.base.errors import DeviceError
@@ -42,7 +42,7 @@ WEIGHTED_ROWS = 1 << 15
 MIN_WEIGHTED_ROWS = 64
 LANES = 1
 COUNTING_LANES = 4
-"""A lane has the card work while it collects the next ids: a second one would only wait for the
+"""A lane has the GPU work while it collects the next ids: a second one would only wait for the
 interpreter's lock. Counting is so quick that collecting needs more hands.
 """
 COUNTED_PIECE_TOKENS = 1 << 12
@@ -58,7 +58,7 @@ Take = Callable[[Windows], None]
 """What is done on the device with windows that have arrived there."""
 
 
-class CardTable:
+class GpuTable:
     """The table, its words and cosines, put on a device when first asked for and shared by all that
     sum there.
     """
@@ -100,13 +100,13 @@ class CardTable:
         return self._there
 
     @cached_property
-    def words(self) -> CardWords | None:
-        return CardWords(self._host_words, self.device) if self._host_words else None
+    def words(self) -> GpuWords | None:
+        return GpuWords(self._host_words, self.device) if self._host_words else None
 
     @cached_property
-    def cosines(self) -> CardCosines | None:
+    def cosines(self) -> GpuCosines | None:
         return (
-            CardCosines(self._host_cosines, self.device) if self._host_cosines else None
+            GpuCosines(self._host_cosines, self.device) if self._host_cosines else None
         )
 
 
@@ -125,10 +125,10 @@ class Lane:
 
     def working(self) -> AbstractContextManager[object]:
         """Within this block, torch works on the lane's device and stream."""
-        card = self._device.type == "cuda"
+        gpu = self._device.type == "cuda"
         return (
             torch.cuda.stream(_streams(self._device, self._number)[0])
-            if card
+            if gpu
             else nullcontext()
         )
 
@@ -182,21 +182,20 @@ class Slot:
     """
 
     def __init__(self, device: torch.device, lane: int, tokens: int) -> None:
-        card = device.type == "cuda"
+        gpu = device.type == "cuda"
         self.size = tokens
         self._host = [
-            torch.empty(tokens + 1, dtype=torch.int32, pin_memory=card)
-            for _ in range(2)
+            torch.empty(tokens + 1, dtype=torch.int32, pin_memory=gpu) for _ in range(2)
         ]
         self._ids, self._bounds = (each.numpy() for each in self._host)
         self._there = (
             [torch.empty_like(each, device=device) for each in self._host]
-            if card
+            if gpu
             else self._host
         )
-        self._stream = _streams(device, lane)[1] if card else None
-        self._copied = torch.cuda.Event() if card else None
-        self._free = torch.cuda.Event() if card else None
+        self._stream = _streams(device, lane)[1] if gpu else None
+        self._copied = torch.cuda.Event() if gpu else None
+        self._free = torch.cuda.Event() if gpu else None
         self.begin()
 
     def begin(self) -> None:
@@ -247,12 +246,12 @@ def _streams(
     return torch.cuda.Stream(device), torch.cuda.Stream(device)
 
 
-class CardWindows(GramSums):
+class GpuWindows(GramSums):
     """Sums over windows, on a device: those that count alike travel together, and all add up in one
     place.
     """
 
-    def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
+    def __init__(self, table: GpuTable, sampling: Sampling, lane: int = 0) -> None:
         self._table = table
         self._sampling = sampling
         slot_tokens = SLOT_TOKENS if sampling.is_plain else SLOT_TOKENS // KINDS_AT_ONCE
@@ -292,10 +291,10 @@ class CardWindows(GramSums):
             return {"gram": bounded(self._gram.triangle())}
 
 
-class CardCounts:
+class GpuCounts:
     """For w = 1: count on the device, and take one weighted product at the end."""
 
-    def __init__(self, table: CardTable, sampling: Sampling, lane: int = 0) -> None:
+    def __init__(self, table: GpuTable, sampling: Sampling, lane: int = 0) -> None:
         self._table = table
         self._limit = sampling.max_tokens
         self._lane = Lane(table.device, lane, SLOT_TOKENS)
@@ -355,26 +354,26 @@ def _weighted(table: Tensor, counts: Integers, most: int) -> Integers:
             )
         gram[:width, width] += block.weight * scaled.sum(dim=0).long()
     gram[width, width] = int(counts.sum())
-    # a card writes to it much faster
+    # a GPU writes to it much faster
     pinned = torch.empty(gram.shape, dtype=gram.dtype, pin_memory=gram.is_cuda)
     there: Integers = pinned.copy_(gram.triu() + gram.triu(1).T).numpy()
     return there
 
 
-def card_accumulators(
+def gpu_accumulators(
     table: NDArray[np.int16],
     sampling: Sampling,
     device: str,
     words: WordSketch | None = None,
     cosines: Cosines | None = None,
-) -> list[Callable[[], CardWindows | CardCounts]]:
+) -> list[Callable[[], GpuWindows | GpuCounts]]:
     """Makers of accumulators that share one table on one device and work beside each other
     there.
     """
-    shared = CardTable(table, device, words, cosines)
+    shared = GpuTable(table, device, words, cosines)
     kind, lanes = (
-        (CardCounts, COUNTING_LANES)
+        (GpuCounts, COUNTING_LANES)
         if only_counts(sampling, words, cosines)
-        else (CardWindows, LANES)
+        else (GpuWindows, LANES)
     )
     return [partial(kind, shared, sampling, lane) for lane in range(lanes)]

@@ -14,7 +14,7 @@ SAMPLES_AT_ONCE = 1 << 13
 """Their angles as 64-bit numbers are what memory must hold."""
 
 
-class CardCosines:
+class GpuCosines:
     """Cosines whose signs lie on a device. Products are taken in float64, which no setting of torch
     makes inexact.
     """

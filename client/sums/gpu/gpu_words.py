@@ -34,7 +34,7 @@ TRIED_TOKENS = 4096
 """Over so many tokens the kernel is compared with torch."""
 
 
-class CardWords:
+class GpuWords:
     """A sketch whose spelling lies on a device."""
 
     def __init__(self, words: WordSketch, device: torch.device) -> None:
@@ -85,7 +85,7 @@ class CardWords:
             )
         except (
             Exception
-        ):  # whatever a compiler or a card has against it, torch does it then
+        ):  # whatever a compiler or a GPU has against it, torch does it then
             return False
 
     def _kernel_counts(self, ids: Tensor, lengths: Tensor) -> Tensor:
