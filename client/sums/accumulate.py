@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
 from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import Layer, layers
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
@@ -87,28 +86,21 @@ class Accumulator(Protocol):
 
 
 def accumulators(
-    table: NDArray[np.int16],
-    sampling: Sampling,
-    words: WordSketch | None = None,
-    cosines: Cosines | None = None,
+    table: NDArray[np.int16], sampling: Sampling, words: WordSketch | None = None
 ) -> Callable[[], Accumulator]:
     """A maker of accumulators that share one table: for windows of one token, counting is enough.
 
-    words, cosines: the features that stand behind those of tokens, if an encoder has any.
+    words: the features that stand behind those of tokens, if an encoder has any.
     """
-    if only_counts(sampling, words, cosines):
+    if only_counts(sampling, words):
         return lambda: TokenCounts(table, sampling)
-    shared = WindowTable(table, words, cosines)
+    shared = WindowTable(table, words)
     return lambda: WindowSums(shared, sampling)
 
 
-def only_counts(
-    sampling: Sampling, words: WordSketch | None = None, cosines: Cosines | None = None
-) -> bool:
+def only_counts(sampling: Sampling, words: WordSketch | None = None) -> bool:
     """Whether the sums follow from how often each token occurs."""
-    return (
-        words is None and cosines is None and sampling.window == 1 and sampling.is_plain
-    )
+    return words is None and sampling.window == 1 and sampling.is_plain
 
 
 def add_states(one: State, other: State) -> State:
@@ -119,32 +111,18 @@ class WindowTable:
     """The table, and the features of windows by it; shared by the accumulators of all threads."""
 
     def __init__(
-        self,
-        table: NDArray[np.int16],
-        words: WordSketch | None = None,
-        cosines: Cosines | None = None,
+        self, table: NDArray[np.int16], words: WordSketch | None = None
     ) -> None:
-        self._linear_width = int(table.shape[1]) + (words.width if words else 0)
-        self.last_words = words.width if words and not cosines else 0
+        self.last_words = words.width if words else 0
         """How many of the last features are those of words."""
-        self.width = self._linear_width + (cosines.width if cosines else 0)
+        self.width = int(table.shape[1]) + self.last_words
         self._fill = compiled_means()
         self._words = words
-        self._cosines = cosines
         # numpy sums in the width of the table, the extension in its own; a copy of numpy's has
         # large pages, read faster
         width = np.dtype(np.int32 if self._fill is None else np.int16)
         self._table: NDArray[np.signedinteger[Any]] = np.array(
             table, dtype=width, order="C"
-        )
-
-    def features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
-        """All features of each window, but the constant one."""
-        means = self.window_means(ids, bounds)
-        return (
-            means
-            if self._cosines is None
-            else np.hstack([means, self._cosines.of(means)])
         )
 
     def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
@@ -159,7 +137,7 @@ class WindowTable:
                 if words is None
                 else np.hstack([means, words.window_features(ids, bounds)])
             )
-        means = np.empty((len(bounds) - 1, self._linear_width), dtype=np.int16)
+        means = np.empty((len(bounds) - 1, self.width), dtype=np.int16)
         self._fill(
             self._table,
             self._table.shape[1],
@@ -433,7 +411,7 @@ class WindowSums(GramSums):
         for layer in found:
             if len(layer.ids):
                 self._gram.add(
-                    self._table.features(layer.ids, layer.bounds), layer.times
+                    self._table.window_means(layer.ids, layer.bounds), layer.times
                 )
 
     def state(self) -> State:

@@ -480,9 +480,8 @@ class _Run:
         if many and isinstance(self._encoder, TableEncoder):
             tokenizer = self._encoder.tokenizer
             definition = self._encoder.definition
-            more = self._encoder.words, self._encoder.cosines
             summing = not self._job.devices and not only_counts(
-                self._job.sampling, *more
+                self._job.sampling, self._encoder.words
             )
             # the other half of the cores sums
             readers = self._job.threads // 2 if summing else self._job.threads
@@ -602,11 +601,11 @@ def makers(
     if devices:
         from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
 
-        more = encoder.words, encoder.cosines
+        words = encoder.words
         return [
             maker
             for device in devices
-            for maker in gpu_accumulators(encoder.table, sampling, device, *more)
+            for maker in gpu_accumulators(encoder.table, sampling, device, words)
         ]
     return [_maker(encoder, sampling)] * _at_once(encoder, threads)
 
@@ -614,7 +613,7 @@ def makers(
 @lru_cache(maxsize=1)
 def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
     """Accumulators share a copy of the table, which holders in one process need only once."""
-    return accumulators(encoder.table, sampling, encoder.words, encoder.cosines)
+    return accumulators(encoder.table, sampling, encoder.words)
 
 
 def _at_once(encoder: AnyEncoder, threads: int) -> int:

@@ -20,15 +20,16 @@ from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
-from ridgeway.common.routing.cosine_table import compile_rows
 from ridgeway.common.routing.token_table import (
     MAX_LOGIT_STEPS,
     RouterTable,
     TokenTable,
+    compile_table,
     counted_in,
     step_for,
     sums_by_reading,
 )
+from ridgeway.common.routing.word_table import compile_words
 
 if TYPE_CHECKING:
     from ridgeway.common.encoding.transformer import Transformer
@@ -110,16 +111,15 @@ class HiddenStateTable:
 def compile_router(
     encoder: AnyEncoder, sampling: Sampling, weights: NDArray[np.float64]
 ) -> RouterTable:
-    """Weights as a router uses them: tables over tokens, words and cosines, or a readout of hidden
-    states.
+    """Weights as a router uses them: tables over tokens and words, or a readout of hidden states.
 
     Runs no model.
     """
-    if isinstance(encoder, TableEncoder):
-        return compile_rows(
-            encoder.table, encoder.scale, encoder.words, weights, encoder.cosines
-        )
-    return HiddenStateTable(weights, encoder.scale, model_states(encoder, sampling))
+    if not isinstance(encoder, TableEncoder):
+        return HiddenStateTable(weights, encoder.scale, model_states(encoder, sampling))
+    if encoder.words is None:
+        return compile_table(encoder.table, encoder.scale, weights)
+    return compile_words(encoder.table, encoder.scale, encoder.words, weights)
 
 
 def model_states(

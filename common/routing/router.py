@@ -19,7 +19,6 @@ from ridgeway.common.base.settings import Confidence, Selector
 from ridgeway.common.base.threads import cores, serial_tokenizers
 from ridgeway.common.encoding.tokenizer import Ids, Numbers, Tokenizer
 from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, shares
-from ridgeway.common.routing.cosine_table import CosineTable, side_by_side
 from ridgeway.common.routing.decision_view import (
     decision_html,
     decision_line,
@@ -35,7 +34,7 @@ from ridgeway.common.routing.token_table import (
     tally,
     tally_texts,
 )
-from ridgeway.common.routing.word_table import WordTable
+from ridgeway.common.routing.word_table import WordTable, side_by_side
 
 if TYPE_CHECKING:
     from ridgeway.common.routing.quality import QualityTable
@@ -196,8 +195,7 @@ class Router:
         """The router of a release, after its hashes and its signature were verified.
 
         key:    the coordinator's public key; a release that anyone else signed is refused.
-        model:  the folder of a contextual encoder's model, or of a saved encoder with cosines, if
-                it is not known here.
+        model:  the folder of a contextual encoder's model, if it is not known here.
         device: where such a model runs: auto, cpu, cuda, or one GPU such as cuda:0. A table needs
                 none.
         """
@@ -323,9 +321,7 @@ class Router:
         """
         if isinstance(self._side_by_side, WordTable):
             self._side_by_side.make_fast()
-        if isinstance(self.compiled, CosineTable):
-            self.compiled.said(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64))
-        return self.tokenizer.make_fast() and not isinstance(self.compiled, CosineTable)
+        return self.tokenizer.make_fast()
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
         ids, lengths = self.tokenizer.encode_raw(prompts)
@@ -344,14 +340,6 @@ class Router:
         """Decisions on texts whose ids stand in one row, `lengths` of them each."""
         found: Iterator[Decision]
         if self.selector.name == "average":
-            # the cosines of a text are taken once
-            if self.familiar and isinstance(self._side_by_side, CosineTable):
-                texts = zip(*self._side_by_side.token_sums(ids, lengths), strict=True)
-                decided = (
-                    (self._decide(own[:-1], own[:-1], size, size), own[-1])
-                    for own, size in texts
-                )
-                return [self._if_known(*each) for each in decided]
             points, tokens = self.compiled.token_sums(ids, lengths)
             found = map(self._decide, points, points, tokens, tokens)
         else:
@@ -468,15 +456,6 @@ class Router:
         said: NDArray[Any] = segment_sums(
             table.sums.take(places, axis=0), np.array(sizes, dtype=np.int64)
         )
-        if isinstance(self.compiled, CosineTable) and self.selector.name == "average":
-            turned = zip(
-                np.split(ids, np.cumsum(lengths)[:-1]), pieces, says, strict=True
-            )
-            shifts = [
-                self.compiled.shifts(cut, [len(own) for _, own in part]) * say
-                for cut, part, say in turned
-            ]
-            said = parts = parts + np.concatenate(shifts)
         weights = parts[:, best] - parts[:, runner_up]
         votes = [self.domains[vote] for vote in said.argmax(axis=1).tolist()]
         centred = map(tuple, (parts - parts.mean(axis=1, keepdims=True)).tolist())

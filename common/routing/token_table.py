@@ -84,11 +84,6 @@ class TokenTable:
     def domains(self) -> int:
         return int(self.logits.shape[1])
 
-    @property
-    def largest_row(self) -> int:
-        """No token says more of a domain."""
-        return largest(self.logits)
-
     def token_sums(
         self, ids: Numbers, lengths: Numbers
     ) -> tuple[list[list[int]], list[int]]:
@@ -177,21 +172,16 @@ def check_domains(domains: Sequence[str], compiled: RouterTable) -> None:
 
 
 def compile_table(
-    table: NDArray[np.int16],
-    scale: float,
-    weights: NDArray[np.float64],
-    room: float = 0.0,
+    table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]
 ) -> TokenTable:
-    """The logits φW of every token, φ = (scale · table row, 1). room: what else may be added to
-    them.
-    """
+    """The logits φW of every token, φ = (scale · table row, 1)."""
     if weights.shape[0] != table.shape[1] + 1:
         raise ShapeMismatch(
             f"weights over {weights.shape[0]} features do not fit a table of width"
             f" {table.shape[1]}"
         )
     exact = exact_logits(table, scale, weights)
-    return counted_in(step_for(float(np.abs(exact).max()) + room), exact)
+    return counted_in(step_for(float(np.abs(exact).max())), exact)
 
 
 def exact_logits(

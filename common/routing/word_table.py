@@ -20,6 +20,7 @@ from ridgeway.common.base.errors import FormatError, ShapeMismatch
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.word_sketch import WORD_BYTES, Spelling, WordSketch
 from ridgeway.common.routing.token_table import (
+    RouterTable,
     TokenTable,
     exact_logits,
     in_steps,
@@ -227,12 +228,9 @@ def compile_words(
     scale: float,
     words: WordSketch,
     weights: NDArray[np.float64],
-    room: float = 0.0,
 ) -> WordTable:
     """The logits of every token and of every bucket: features φW, of which a run of letters has
     scale · amplitude.
-
-    room: what else may be added to a token's logits.
     """
     own = table.shape[1]
     constant = weights[-1:]
@@ -244,9 +242,7 @@ def compile_words(
     tokens = exact_logits(table, scale, np.concatenate([weights[:own], constant]))
     buckets = weights[own:-1] * (scale * words.options.amplitude)
     step = step_for(
-        float(np.abs(tokens).max())
-        + most_grams(words) * float(np.abs(buckets).max())
-        + room
+        float(np.abs(tokens).max()) + most_grams(words) * float(np.abs(buckets).max())
     )
     return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
 
@@ -281,3 +277,20 @@ def most_grams(words: WordSketch) -> int:
         * len(words.options.sizes)
         * int(np.diff(before[spelling.starts]).max(initial=0))
     )
+
+
+def side_by_side(one: RouterTable, other: RouterTable) -> RouterTable | None:
+    """The columns of two tables in one, so that they are added up together; None where that cannot
+    be.
+    """
+    try:
+        if isinstance(one, TokenTable) and isinstance(other, TokenTable):
+            logits = np.hstack([one.logits, other.logits])
+            return replace(one, logits=logits)
+        if isinstance(one, WordTable) and isinstance(other, WordTable):
+            logits = np.hstack([one.logits, other.logits])
+            buckets = np.hstack([one.buckets, other.buckets])
+            return replace(one, logits=logits, buckets=buckets)
+    except FormatError:  # each fits 32 bits, but not both together
+        pass
+    return None

@@ -34,11 +34,9 @@ from ridgeway.common.base.settings import (
     FEATURE_LIMIT,
     MAX_JOINED_WINDOW_TOKENS,
     MAX_WINDOW_TOKENS,
-    CosineFeatures,
     Sampling,
     WordFeatures,
 )
-from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import Integers, upper_triangle
@@ -84,10 +82,9 @@ def one(
     sampling: Sampling,
     device: str,
     words: WordSketch | None = None,
-    cosines: Cosines | None = None,
 ) -> Callable[[], GpuWindows | GpuCounts]:
     """A maker of the accumulators that work in a device's first lane."""
-    return gpu_accumulators(table, sampling, device, words, cosines)[0]
+    return gpu_accumulators(table, sampling, device, words)[0]
 
 
 def assert_same(one: State, other: State) -> None:
@@ -106,7 +103,6 @@ def assert_same(one: State, other: State) -> None:
     width=st.sampled_from([1, 3, 128, 130]),
     more=st.sampled_from([(0, 0), (0, 3), (70, 0), (64, 32), (70, 0, 10), (0, 0, 40), (0, 4, 0)]),
     words=st.sampled_from([None, *SKETCHES]),
-    kernel=st.sampled_from([None, CosineFeatures(5, 40_000, FEATURE_LIMIT), CosineFeatures(140)]),
     seed=st.integers(0, 99),
 )
 def test_a_device_gives_the_bits_of_the_cpu(
@@ -117,19 +113,17 @@ def test_a_device_gives_the_bits_of_the_cpu(
     width: int,
     more: tuple[int, ...],
     words: WordSketch | None,
-    kernel: CosineFeatures | None,
     seed: int,
 ) -> None:
-    """Odd lengths, single tokens, empty documents, windows apart, whole documents, units, words, cosines included."""
+    """Odd lengths, single tokens, empty documents, windows apart, whole documents, units and words included."""
     table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
-    cosines = Cosines(kernel, width + (words.width if words else 0)) if kernel else None
-    here = accumulators(table, sampling, words, cosines)()
+    here = accumulators(table, sampling, words)()
     with place.entered():
-        there = one(table, sampling, place.device, words, cosines)()
+        there = one(table, sampling, place.device, words)()
         ours = summed(there, texts)
         expected = summed(here, texts)
         assert_same(ours, expected)
-        sampled = one(table, sampling, place.device, words, cosines)()
+        sampled = one(table, sampling, place.device, words)()
         sampled.add_layers(layers(*in_one_row(texts), sampling))
         assert_same(sampled.state(), expected)
         assert there.statistics(ours).equals(here.statistics(expected))

@@ -185,9 +185,9 @@ def test_bad_input_is_one_sentence(workshop: Workshop, words: list[str], sentenc
     assert [path for path in sorted(workshop.folder.rglob("*")) if path not in before] == []
 
 
-def test_a_private_round_with_cosines_is_refused_before_anything_is_written(workshop: Workshop) -> None:
+def test_a_private_round_with_words_is_refused_before_anything_is_written(workshop: Workshop) -> None:
     """The sentence names an encoder that can be used, and the folder of the federation does not come to be."""
-    words = ["--data", "data", "--encoder", f"{workshop.encoder}+cosines", "--private", "--work", "new"]
+    words = ["--data", "data", "--encoder", f"{workshop.encoder}+words", "--private", "--work", "new"]
     done = workshop.call("simulate", *words)
     assert done.code == 2 and "features of tokens alone" in done.stderr and "--encoder smollm2" in done.stderr
     assert not (workshop / "new").exists()

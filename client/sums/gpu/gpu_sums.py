@@ -25,14 +25,12 @@ from ridgeway.client.sums.accumulate import (
     exact_blocks,
     only_counts,
 )
-from ridgeway.client.sums.gpu.digit_planes import Windows, write_means, write_samples
-from ridgeway.client.sums.gpu.gpu_cosines import GpuCosines
 from ridgeway.client.sums.gpu.gpu_words import GpuWords
+from ridgeway.client.sums.gpu.digit_planes import Windows, write_means, write_samples
 from ridgeway.client.sums.gpu.product_methods import BlockGram
 from ridgeway.common.base.devices import halving, is_out_of_memory
 from ridgeway.common.base.errors import DeviceError
 from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling
-from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import Layer
 from ridgeway.common.encoding.word_sketch import WordSketch
@@ -59,8 +57,8 @@ Take = Callable[[Windows], None]
 
 
 class GpuTable:
-    """The table, its words and cosines, put on a device when first asked for and shared by all that
-    sum there.
+    """The table and its words, put on a device when first asked for and shared by all that sum
+    there.
     """
 
     def __init__(
@@ -68,16 +66,12 @@ class GpuTable:
         table: NDArray[np.int16],
         device: str,
         words: WordSketch | None = None,
-        cosines: Cosines | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.shape: tuple[int, int] = (table.shape[0], table.shape[1])
-        self.width = self.shape[1] + sum(
-            each.width for each in (words, cosines) if each
-        )
+        self.width = self.shape[1] + (words.width if words else 0)
         self._host = table
         self._host_words = words
-        self._host_cosines = cosines
         self._there: Tensor | None = None
         self._lock = Lock()
 
@@ -102,12 +96,6 @@ class GpuTable:
     @cached_property
     def words(self) -> GpuWords | None:
         return GpuWords(self._host_words, self.device) if self._host_words else None
-
-    @cached_property
-    def cosines(self) -> GpuCosines | None:
-        return (
-            GpuCosines(self._host_cosines, self.device) if self._host_cosines else None
-        )
 
 
 class Lane:
@@ -273,7 +261,6 @@ class GpuWindows(GramSums):
         """Sum windows that lie on the device already, each of them as often as is said."""
         table = self._table.values
         words = self._table.words
-        cosines = self._table.cosines
         most = self._gram.capacity
         for start in range(0, len(windows), most):
             piece = windows[start : start + most]
@@ -281,8 +268,6 @@ class GpuWindows(GramSums):
             write_means(table, piece, planes, first)
             for place, features in words.features(piece) if words else ():
                 write_samples(features, planes, first + place, row=self._table.shape[1])
-            if cosines:
-                cosines.write(planes, first, len(piece))
 
     def state(self) -> State:
         for times, lane in self._lanes.items():
@@ -365,15 +350,14 @@ def gpu_accumulators(
     sampling: Sampling,
     device: str,
     words: WordSketch | None = None,
-    cosines: Cosines | None = None,
 ) -> list[Callable[[], GpuWindows | GpuCounts]]:
     """Makers of accumulators that share one table on one device and work beside each other
     there.
     """
-    shared = GpuTable(table, device, words, cosines)
+    shared = GpuTable(table, device, words)
     kind, lanes = (
         (GpuCounts, COUNTING_LANES)
-        if only_counts(sampling, words, cosines)
+        if only_counts(sampling, words)
         else (GpuWindows, LANES)
     )
     return [partial(kind, shared, sampling, lane) for lane in range(lanes)]
