@@ -26,13 +26,10 @@ from ridgeway.simulations.experiments.dataset import Dataset
 PARTS = {
     "accuracy": "How often prompts reach the right expert, beside other routers.",
     "robustness": "Prompts that are misspelt, cut off, or belong nowhere.",
-    "selectors": "The ways to choose a domain from a prompt's tokens.",
-    "dropouts": "Holders that fall away in the middle of a round.",
     "scaling": "Time, memory and traffic as holders and text grow.",
     "privacy": "What can be learnt from what is shared.",
     "experts": "Answers of the experts that prompts are sent to.",
     "scores": "Real models that are not domains, chosen by measured quality.",
-    "conversations": "Chats that go on, and chats that change their subject.",
 }
 """In the order of a report, with what help says of each."""
 PACKAGES = (
@@ -59,9 +56,7 @@ def part_module(name: str) -> str:
     """The module of a part: it has KEY, TITLE, `run(plan)`, and perhaps CODE, a number that changes
     with results.
     """
-    folder = (
-        f"{name}." if name in ("selectors", "scaling", "privacy", "experts") else ""
-    )
+    folder = f"{name}." if name in ("scaling", "privacy", "experts") else ""
     return f"ridgeway.simulations.experiments.{folder}{name}_part"
 
 

@@ -24,7 +24,6 @@ from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations import simulated_federation
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.engines import run_in_memory
-from ridgeway.simulations.experiments import experiment_rounds
 from ridgeway.simulations.experiments.baselines.token_routers import prepared
 from ridgeway.simulations.simulate import simulate
 from ridgeway.simulations.simulated_federation import (
@@ -34,6 +33,7 @@ from ridgeway.simulations.simulated_federation import (
     open_epochs,
 )
 from tests.support.commands import Workshop
+from tests.support.copied_federation import copied
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.flower_parts import forked_grid, local_grid
 from tests.support.making import contents
@@ -203,7 +203,7 @@ def test_a_domain_without_test_texts_is_told(workshop: Workshop) -> None:
 
 def moved(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
     """A copy of a federation: the same keys, the same corpora, nothing sent so far."""
-    return experiment_rounds.copied(simulated, folder)
+    return copied(simulated, folder)
 
 
 def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:
