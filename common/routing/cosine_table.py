@@ -97,21 +97,11 @@ class CosineTable:
         )
         return products + (1 << FINE - 1) >> FINE
 
-    def token_sums(
-        self, ids: Numbers, lengths: Numbers
-    ) -> tuple[list[list[int]], list[int]]:
-        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the
-        lengths.
-        """
-        sums, counts = self.linear.token_sums(ids, lengths)
+    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]:
+        """N×C, the summed logits of texts whose ids stand in one row, `lengths` of them each."""
         own = np.frombuffer(lengths, dtype=np.int64)
         said = self.said(np.frombuffer(ids, dtype=np.int32), own) * own[:, None]
-        return (
-            said + np.array(sums, dtype=np.int64).reshape(said.shape)
-        ).tolist(), counts
-
-    def operands(self) -> None:
-        """No extension knows cosines."""
+        return said + self.linear.token_sums(ids, lengths)
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, each with what the cosines of its text say, and their
