@@ -63,14 +63,9 @@ class HiddenStateTable:
     def domains(self) -> int:
         return int(self._weights.shape[1])
 
-    def token_sums(
-        self, ids: Numbers, lengths: Numbers
-    ) -> tuple[list[list[int]], list[int]]:
-        """The summed logits of texts, and their lengths."""
+    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]:
+        """N×C, the summed logits of texts."""
         return sums_by_reading(self, ids, lengths)
-
-    def operands(self) -> None:
-        """No extension knows hidden states."""
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, and the places of the tokens in it."""

@@ -25,8 +25,8 @@ from ridgeway.client.sums.accumulate import (
     exact_blocks,
     only_counts,
 )
-from ridgeway.client.sums.gpu.gpu_words import GpuWords
 from ridgeway.client.sums.gpu.digit_planes import Windows, write_means, write_samples
+from ridgeway.client.sums.gpu.gpu_words import GpuWords
 from ridgeway.client.sums.gpu.product_methods import BlockGram
 from ridgeway.common.base.devices import halving, is_out_of_memory
 from ridgeway.common.base.errors import DeviceError

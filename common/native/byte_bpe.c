@@ -11,11 +11,7 @@
 
    Threads. A model never changes once made. Each call takes a cache from its encoder's list while it holds the
    interpreter's lock, and puts it back when it holds the lock again: no two calls share one. */
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdlib.h>
-#include <string.h>
+#include "native.h"
 #include "word_patterns.h"
 
 #if defined(__GNUC__)
@@ -267,6 +263,12 @@ static u32 *write_text(const Model *model, Cache *cache, const u8 *at, u64 size,
 /* Python's side */
 typedef struct { PyObject_HEAD PyObject *tables; Model model; Cache *idle; } Encoder;  /* tables: what the model points to */
 
+static int are_classes(const u8 *classes, u8 last) {
+    u8 wrong = 0;
+    for (u32 i = 0; i < CODE_POINTS; i++) wrong |= !classes[i] | (classes[i] > last) | ((classes[i] & (classes[i] - 1)) != 0);
+    return !wrong;
+}
+
 static int are_entries(const Entry *entries, u64 count, u64 size) {
     for (u64 i = 0; i < count; i++, entries++)
         if (!entries->size || entries->start > size || entries->size > size - entries->start) return 0;
@@ -312,10 +314,7 @@ static PyObject *new_encoder(PyTypeObject *type, PyObject *args, PyObject *Py_UN
     u64 word_count = size[WORDS] / sizeof(Entry), added_count = size[ADDED] / sizeof(Entry);
     right = right && are_entries(table[WORDS], word_count, size[WORD_BYTES]);
     right = right && are_entries(table[ADDED], added_count, size[ADDED_BYTES]);
-    for (u32 i = 0; right && i < CODE_POINTS; i++) {
-        u8 class = ((const u8 *)table[CLASSES])[i];
-        right = class && class <= (pattern == O200K ? MARK : SPACE) && !(class & (class - 1));
-    }
+    right = right && are_classes(table[CLASSES], pattern == O200K ? MARK : SPACE);
     if (!right) return PyErr_Format(PyExc_ValueError, "the tables of the tokenizer do not fit together");
     Encoder *self = (Encoder *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
@@ -451,14 +450,6 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, "A byte-level BPE tokenizer, made from tables. Safe to call from several threads."},
     {Py_tp_new, new_encoder}, {Py_tp_dealloc, free_encoder}, {Py_tp_methods, methods}, {0, NULL},
 };
-static PyType_Spec spec = {"ridgeway.common.encoding.byte_bpe.Encoder", sizeof(Encoder), 0, Py_TPFLAGS_DEFAULT, slots};
+static PyType_Spec spec = {"ridgeway._native.Encoder", sizeof(Encoder), 0, Py_TPFLAGS_DEFAULT, slots};
 
-static int fill(PyObject *module) {
-    PyObject *type = PyType_FromSpec(&spec);
-    int failed = PyModule_AddObjectRef(module, "Encoder", type);  /* fails, with the error that is set, on no type */
-    Py_XDECREF(type);
-    return failed;
-}
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "byte_bpe", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
-PyMODINIT_FUNC PyInit_byte_bpe(void) { return PyModuleDef_Init(&module); }
+PyObject *encoder_type(void) { return PyType_FromSpec(&spec); }

@@ -6,13 +6,8 @@
    encoder has, results are of no use, but nothing else happens: sums are taken in unsigned numbers, which wrap.
 
    Threads. Nothing is kept between calls, and the interpreter's lock is free while rows are added. */
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../common/encoding/word_grams.h"
+#include "native.h"
+#include "word_grams.h"
 
 #define LIMIT 4096               /* of the table's values, so that GROUP of them add up within 16 bits */
 #define GROUP 4                  /* rows that are added at once */
@@ -113,7 +108,7 @@ static int are_ids(const int32_t *ids, int64_t count, int64_t rows) {
 
 /* row_means(table, width, ids, bounds, means[, letters, starts, words, amplitude, shortest, longest]): buffers of int16, int32,
    int64 and, to be filled, int16; then how tokens are spelt, in bytes and int64, and what words add to each row of `means`. */
-static PyObject *row_means(PyObject *module, PyObject *args) {
+PyObject *row_means(PyObject *module, PyObject *args) {
     enum { TABLE, IDS, BOUNDS, MEANS, LETTERS, STARTS, BUFFERS };
     PyObject *object[BUFFERS] = {NULL}, *done = NULL;
     Py_buffer view[BUFFERS];
@@ -124,8 +119,7 @@ static PyObject *row_means(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OnOOO|OOnnnn", &object[TABLE], &width, &object[IDS], &object[BOUNDS], &object[MEANS],
                           &object[LETTERS], &object[STARTS], &more, &amplitude, &shortest, &longest))
         return NULL;
-    for (; held < BUFFERS && object[held]; held++)
-        if (PyObject_GetBuffer(object[held], &view[held], held == MEANS ? PyBUF_CONTIG : PyBUF_CONTIG_RO)) goto end;
+    if (!hold_buffers(object, BUFFERS, MEANS, view, &held)) goto end;
     int64_t windows = view[BOUNDS].len / 8 - 1, count = view[IDS].len / 4, whole = width + more, rows = 0;
     int right = width > 0 && width < 1 << 24 && windows >= 0 && !(view[IDS].len % 4) && !(view[BOUNDS].len % 8);
     right = right && !(view[TABLE].len % (2 * width)) && (held == BUFFERS ? more > 0 : held == LETTERS && !more);
@@ -152,14 +146,6 @@ static PyObject *row_means(PyObject *module, PyObject *args) {
     else PyErr_Format(PyExc_ValueError, "the windows, the ids and the table do not fit together");
 end:
     free(sums);
-    while (held) PyBuffer_Release(&view[--held]);
+    release_buffers(view, held);
     return done;
 }
-
-static PyMethodDef functions[] = {
-    {"row_means", row_means, METH_VARARGS, "Fill the rounded mean row of each window, and its words."},
-    {NULL, NULL, 0, NULL},
-};
-static PyModuleDef_Slot slots[] = {{0, NULL}};
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "row_means", NULL, 0, functions, slots, NULL, NULL, NULL};
-PyMODINIT_FUNC PyInit_row_means(void) { return PyModuleDef_Init(&module); }

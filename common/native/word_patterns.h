@@ -2,7 +2,6 @@
 
    Who calls has valid UTF-8, and a class for each code point; all reads stay within the text. */
 #include <limits.h>
-#include <stdint.h>
 
 typedef uint8_t u8;
 typedef uint32_t u32;

@@ -1,7 +1,6 @@
 /* The runs of letters in a row of token ids, counted in a sketch: what word_sketch.py does with numpy, faster.
 
    Who calls has checked that every id has a spelling. Counts are taken in unsigned numbers, which wrap. */
-#include <stdint.h>
 
 #define WORD_BEGIN 2
 #define WORD_END 3
