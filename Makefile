@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-long check check-mutants fuzz audit bench bench-large report clean
+.PHONY: setup demo test test-quick test-long check check-mutants same fuzz audit bench bench-large report clean
 
 setup: .venv/ready
 
@@ -44,6 +44,10 @@ check: setup
 # Removes each check on the holder's side in turn: some test must notice. Takes a quarter of an hour or more.
 check-mutants: setup
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.support.mutants
+
+# Digests of what a change that only tidies leaves as it is: about a minute.
+same: setup
+	$(BIN)/python -m tests.support.same
 
 # The compiled extensions under sanitizers, for a minute: needs gcc.
 fuzz: setup

@@ -21,12 +21,12 @@ COMMANDS = {
     "coordinator": ("coordinator.cli.solve_commands", "app", OPERATOR),
     "plan": ("coordinator.cli.plan_command", "plan", OPERATOR),
     "prior": ("client.cli.prior_commands", "app", OPERATOR),
-    "serve": ("coordinator.cli.serve_command", "serve", OPERATOR),
     "experts": ("coordinator.cli.expert_commands", "app", OPERATOR),
-    "keys": ("coordinator.cli.key_commands", "app", OPERATOR),
     "route": ("common.cli.route_commands", "route", APPLICATION),
     "evaluate": ("common.cli.route_commands", "evaluate", APPLICATION),
     "calibrate": ("common.cli.route_commands", "calibrate", APPLICATION),
+    "serve": ("common.serve.serve_command", "serve", APPLICATION),
+    "keys": ("common.cli.key_commands", "app", APPLICATION),
     "encoder": ("common.cli.route_commands", "encoder", APPLICATION),
 }
 """Every command and group of commands: the module that holds it, its name there, and who uses it.

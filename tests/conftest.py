@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ridgeway.common.base.devices import cards
+from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.masked_session import small_neighbourhoods
@@ -52,18 +52,18 @@ WAITING = (
     "end_to_end/test_serve_page_modes.py",
     "client/cluster/test_ray_engine.py",
     "end_to_end/test_serve_page_live.py",
-    "coordinator/serve/test_connections.py",
+    "common/serve/test_connections.py",
     "end_to_end/test_serving.py",
     "simulations/test_dropouts.py",
     "coordinator/deploy/test_fleet_proxy.py",
-    "coordinator/serve/gateway/test_gateway.py",
-    "coordinator/serve/gateway/test_gateway_failures.py",
+    "common/serve/gateway/test_gateway.py",
+    "common/serve/gateway/test_gateway_failures.py",
     "common/deploy/test_processes.py",
 )
 """Files that wait longer than they compute, longest first: some workers take these, one after the other."""
 LONGEST = (
     "end_to_end/test_accuracy.py",
-    "coordinator/serve/test_schemas.py",
+    "common/serve/test_schemas.py",
     "laws/test_gpu_laws.py",
     "simulations/bench/test_bench_serving.py",
     "simulations/bench/test_bench.py",
@@ -72,7 +72,7 @@ LONGEST = (
     "common/encoding/test_fast_bpe.py",
     "client/round/test_session_store.py",
     "client/round/test_session_fuzzing.py",
-    "coordinator/serve/test_bounded_work.py",
+    "common/serve/test_bounded_work.py",
     "simulations/experiments/experts/test_trainer.py",
     "simulations/experiments/baselines/test_baselines.py",
     "simulations/test_corpora.py",
@@ -81,11 +81,11 @@ LONGEST = (
     "simulations/test_simulate.py",
     "end_to_end/test_contextual_commands.py",
     "simulations/test_demo.py",
-    "coordinator/serve/gateway/test_fleet.py",
-    "coordinator/serve/test_workers.py",
+    "common/serve/gateway/test_fleet.py",
+    "common/serve/test_workers.py",
     "end_to_end/test_pages.py",
     "end_to_end/test_serve_page_access.py",
-    "coordinator/serve/gateway/test_faults.py",
+    "common/serve/gateway/test_faults.py",
     "coordinator/round/test_rounds_under_faults.py",
     "simulations/experiments/experts/test_experts_part.py",
 )
@@ -100,7 +100,7 @@ MAX_WORKERS = 4
 WAITING_WORKERS = 1
 """Workers beyond the cores, for what waits."""
 
-if not cards():
+if not gpus():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; Triton must know before it is first imported
 
 MEMORY = Path("/dev/shm")

@@ -30,6 +30,9 @@ ROOMS = {
     "common/http": "common/base",
     "common/experts": "common/base common/routing",
     "common/cli": "common/base common/encoding common/statistics common/routing common/experts common/http",
+    "common/serve": "common/base common/http common/routing common/experts common/cli common/serve/*",
+    "common/serve/routing": "common/base common/http common/routing common/experts common/serve",
+    "common/serve/gateway": "common/base common/http common/routing common/experts common/serve common/serve/routing",
     "common": "common/base common/privacy common/statistics",
     "client/sums": "common/base common/encoding common/privacy common/statistics",
     "client/round": "common/base common/encoding common/privacy common/statistics common/routing common/masking "
@@ -45,10 +48,6 @@ ROOMS = {
     "common/masking common/protocol coordinator/solving",
     "coordinator/deploy": "common/base common/protocol common/deploy coordinator/round",
     "coordinator/page": "common/base common/routing common/http common/cli coordinator/round coordinator/deploy",
-    "coordinator/serve": "common/base common/http common/routing common/experts common/cli coordinator/serve/*",
-    "coordinator/serve/routing": "common/base common/http common/routing common/experts common/cli coordinator/serve",
-    "coordinator/serve/gateway": "common/base common/http common/routing common/experts coordinator/serve "
-    "coordinator/serve/routing",
     "coordinator/cli": "common/* coordinator/*",
     "coordinator": "common/* coordinator/solving coordinator/round",
     "simulations": "common/* client/* coordinator/* ridgeway",
@@ -61,8 +60,8 @@ client/round knows nothing of client/sums; client/ready.py, which opens epochs, 
 """
 
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-CARD = "client/sums/gpu/"
-"""This folder may know torch throughout, because nothing outside imports it before a card is used."""
+GPU = "client/sums/gpu/"
+"""This folder may know torch throughout, because nothing outside imports it before a GPU is used."""
 HEAVY = {"torch", "transformers", "triton"}
 HEAVY_FILES = {
     "client/sums/transformer_sums.py",
@@ -80,7 +79,7 @@ FLOWER_FILES = {
 }
 HTTP = (
     "common/http/",
-    "coordinator/serve/",
+    "common/serve/",
     "coordinator/page/",
     "client/page/",
     "coordinator/deploy/fleet_proxy.py",
@@ -176,15 +175,15 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
         yield f"{room_of(file)} knows nothing of {room_of(each.place)}"
     if each.package == "flwr" and package != "simulations" and file not in FLOWER_FILES:
         yield "Flower is for the two apps, protocol/flower.py, the deployments and simulations"
-    if (each.place or "").startswith(CARD.rstrip("/")) and not each.deferred and not file.startswith(CARD):
-        yield "what knows cards is imported by the functions that use one"
-    if each.package in HEAVY and package != "simulations" and not file.startswith(CARD):
+    if (each.place or "").startswith(GPU.rstrip("/")) and not each.deferred and not file.startswith(GPU):
+        yield "what knows GPUs is imported by the functions that use one"
+    if each.package in HEAVY and package != "simulations" and not file.startswith(GPU):
         if not each.deferred:
             yield "torch and transformers are imported by the functions that need them"
         if file not in HEAVY_FILES:
-            yield "torch and transformers are for cards, contextual encoders, large solves and simulations"
+            yield "torch and transformers are for GPUs, contextual encoders, large solves and simulations"
     if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(HTTP):
-        yield "HTTP is for common/http, coordinator/serve, the pages, the fleet proxy and the benchmark of serving"
+        yield "HTTP is for common/http, common/serve, the pages, the fleet proxy and the benchmark of serving"
     if each.package in UNPICKLERS:
         yield "nothing is ever unpickled"
 
@@ -303,16 +302,18 @@ def test_a_package_that_only_holds_rooms_exports_nothing() -> None:
         ("client/round/a.py", "if TYPE_CHECKING:\n    import ridgeway.simulations"),
         ("coordinator/solving/a.py", "from ridgeway.coordinator.round.ledger import Ledger"),
         ("coordinator/round/a.py", "from ridgeway.coordinator.deploy.superlink import run"),
-        ("coordinator/serve/routing/a.py", "from ridgeway.coordinator.solving.solve import solve"),
-        ("common/http/a.py", "from ridgeway.coordinator.serve.gateway.gateway import Gateway"),
-        ("coordinator/serve/a.py", "import ridgeway.client"),
+        ("common/serve/routing/a.py", "from ridgeway.coordinator.solving.solve import solve"),
+        ("common/http/a.py", "from ridgeway.common.serve.gateway.gateway import Gateway"),
+        ("common/serve/a.py", "import ridgeway.client"),
+        ("common/serve/a.py", "from ridgeway.coordinator.cli.solve_commands import KeyFile"),
+        ("common/cli/a.py", "from ridgeway.common.serve.http_app import create_app"),
         ("client/round/holder.py", "import flwr"),
         ("common/protocol/messages.py", "def f():\n    from flwr.common import Message"),
         ("client/sums/transformer_sums.py", "import torch"),
         ("client/sums/transformer_sums.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
         ("client/sums/transformer_sums.py", "class A:\n    import torch.nn as nn"),
         ("client/sums/accumulate.py", "def g():\n    import torch"),
-        ("client/sums/prepare.py", "from ridgeway.client.sums.gpu.card_sums import card_accumulators"),
+        ("client/sums/prepare.py", "from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators"),
         ("simulations/a.py", "import ridgeway.client.sums.gpu.digit_planes"),
         ("coordinator/solving/a.py", "def f():\n    import triton"),
         ("common/routing/router.py", "def f():\n    import torch"),
@@ -345,11 +346,11 @@ def test_a_forbidden_import_is_noticed(file: str, source: str) -> None:
         ("coordinator/server_app.py", "from flwr.serverapp import ServerApp"),
         ("common/protocol/flower.py", "from flwr.common import Message"),
         ("client/sums/transformer_sums.py", "def f():\n    import torch"),
-        ("client/sums/gpu/card_sums.py", "import torch\nfrom ridgeway.client.sums.gpu.digit_planes import split"),
-        ("client/sums/prepare.py", "def f():\n    from ridgeway.client.sums.gpu.card_sums import sums"),
+        ("client/sums/gpu/gpu_sums.py", "import torch\nfrom ridgeway.client.sums.gpu.digit_planes import split"),
+        ("client/sums/prepare.py", "def f():\n    from ridgeway.client.sums.gpu.gpu_sums import sums"),
         ("client/sums/transformer_sums.py", "if TYPE_CHECKING:\n    import torch"),
         ("simulations/a.py", "import torch\nimport transformers\nimport flwr\nimport ridgeway.client"),
-        ("coordinator/serve/gateway/a.py", "from fastapi import FastAPI"),
+        ("common/serve/gateway/a.py", "from fastapi import FastAPI"),
         ("common/base/a.py", "import clients\nfrom torchless import pickles"),
     ],
 )

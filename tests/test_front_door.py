@@ -32,10 +32,10 @@ for words in [*ROUTED, *MORE]:
 """
 SERVICE = """
 from pathlib import Path
-from ridgeway.coordinator.serve.http_app import create_app
-from ridgeway.coordinator.serve.gateway.gateway import Gateway
-from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
-from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+from ridgeway.common.serve.http_app import create_app
+from ridgeway.common.serve.gateway.gateway import Gateway
+from ridgeway.common.serve.routing.current_release import ReleaseSource
+from ridgeway.common.serve.routing.routing_service import RoutingService
 service = RoutingService(ReleaseSource(Path(RELEASE)))
 experts = Path(RELEASE).with_name("experts.toml")
 experts.write_text('fallback = "x"\\n[experts.x]\\nbase_url = "http://127.0.0.1:9/v1"\\nmodel = "x"\\n')

@@ -24,7 +24,9 @@ import yaml
 
 from ridgeway.client.cli import corpus_commands
 from ridgeway.client.deploy.supernode import _supernode
-from ridgeway.coordinator.cli import key_commands, serve_command, solve_commands
+from ridgeway.common.cli import key_commands
+from ridgeway.common.serve import serve_command
+from ridgeway.coordinator.cli import solve_commands
 from tests.support.waiting import MAX_WAIT_S
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -118,8 +118,8 @@ Device = Annotated[
     str,
     typer.Option(
         help=(
-            "Where to sum: auto, cpu, cuda, or one card such as cuda:0. auto and cuda"
-            " take all cards."
+            "Where to sum: auto, cpu, cuda, or one GPU such as cuda:0. auto and cuda"
+            " take all GPUs."
         )
     ),
 ]
@@ -289,7 +289,7 @@ def _summing(
     device: str,
     threads: int,
 ) -> Iterator[tuple[PrepareJob, Engine | None, tuple[str, ...]]]:
-    """Within this block, the job, who sums if it is not this process, and on which cards; a
+    """Within this block, the job, who sums if it is not this process, and on which GPUs; a
     cluster's are `cuda`.
     """
     if engine not in ("local", "ray") or (address and engine != "ray"):
@@ -301,24 +301,24 @@ def _summing(
         devices = _devices(device)
         yield replace(job, devices=devices), None, devices
         return
-    from ridgeway.client.cluster.ray_engine import cards_of_cluster, cluster, ray_engine
+    from ridgeway.client.cluster.ray_engine import cluster, gpus_of_cluster, ray_engine
     from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
 
     with cluster(address, job.threads):
-        cards = device != "cpu" and cards_of_cluster()
-        if cards and isinstance(encoder, ContextualEncoder):
+        gpus = device != "cpu" and gpus_of_cluster()
+        if gpus and isinstance(encoder, ContextualEncoder):
             job = replace(
                 job, devices=("cuda",)
             )  # whose features are others than the CPU's
         yield (
             job,
-            ray_engine(job, encoder, word, cards=cards, threads=threads),
-            ("cuda",) if cards else (),
+            ray_engine(job, encoder, word, gpus=gpus, threads=threads),
+            ("cuda",) if gpus else (),
         )
 
 
 def _devices(word: str) -> tuple[str, ...]:
-    """The cards to sum on; where there is one that cannot be used, a word about it."""
+    """The GPUs to sum on; where there is one that cannot be used, a word about it."""
     from ridgeway.common.base.devices import chosen, missed
 
     devices = chosen(word)

@@ -36,9 +36,9 @@ from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualE
 
 MIN_TASK_BYTES = 4 << 20
 MAX_TASK_BYTES = 512 << 20
-MIN_CARD_TASK_BYTES = 256 << 20
-MAX_CARD_TASK_BYTES = 4 << 30
-"""Where cards sum: a task has processes of its own that read for its card, which take seconds to
+MIN_GPU_TASK_BYTES = 256 << 20
+MAX_GPU_TASK_BYTES = 4 << 30
+"""Where GPUs sum: a task has processes of its own that read for its GPU, which take seconds to
 start.
 """
 TASKS_PER_WORKER = 8
@@ -51,10 +51,10 @@ RETRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What one task takes of the cluster: threads, and a card or none."""
+    """What one task takes of the cluster: threads, and a GPU or none."""
 
     threads: int
-    card: bool
+    gpu: bool
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def _reached(address: str) -> None:
 
 
 def ray_engine(
-    job: PrepareJob, encoder: AnyEncoder, word: str, *, cards: bool, threads: int
+    job: PrepareJob, encoder: AnyEncoder, word: str, *, gpus: bool, threads: int
 ) -> Engine:
     """word: how the encoder is named, since every machine finds it by itself. threads: of each
     worker; 0: as fits.
@@ -116,10 +116,8 @@ def ray_engine(
 
     def engine(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
         ray = _ray()
-        only_cards = isinstance(encoder, ContextualEncoder)
-        idle = deque(
-            workers(_machines(ray), threads, cards=cards, only_cards=only_cards)
-        )
+        only_gpus = isinstance(encoder, ContextualEncoder)
+        idle = deque(workers(_machines(ray), threads, gpus=gpus, only_gpus=only_gpus))
         waiting = deque(tasks(todo, idle))
         running = dict[Any, tuple[Worker, list[Unread]]]()
         try:
@@ -148,7 +146,7 @@ def ray_engine(
                     waiting.append(running.pop(each)[1])
                 if waiting and not running:
                     idle.extend(
-                        workers(machines, threads, cards=cards, only_cards=only_cards)
+                        workers(machines, threads, gpus=gpus, only_gpus=only_gpus)
                     )
                 yield None
         finally:
@@ -163,50 +161,50 @@ def _machines(ray: Any) -> list[Mapping[str, float]]:
 
 
 def _fits(worker: Worker, machines: Sequence[Mapping[str, float]]) -> bool:
-    """Whether a machine of the cluster has the cores and the card that a worker takes."""
+    """Whether a machine of the cluster has the cores and the GPU that a worker takes."""
     return any(
-        each.get("CPU", 0) >= worker.threads and each.get("GPU", 0) >= worker.card
+        each.get("CPU", 0) >= worker.threads and each.get("GPU", 0) >= worker.gpu
         for each in machines
     )
 
 
-def cards_of_cluster() -> bool:
+def gpus_of_cluster() -> bool:
     return bool(_ray().cluster_resources().get("GPU"))
 
 
 def workers(
-    nodes: Sequence[Mapping[str, float]], threads: int, *, cards: bool, only_cards: bool
+    nodes: Sequence[Mapping[str, float]], threads: int, *, gpus: bool, only_gpus: bool
 ) -> list[Worker]:
-    """As many workers as the machines of a cluster have room for: one a card, and on machines
+    """As many workers as the machines of a cluster have room for: one a GPU, and on machines
     without one, by cores.
 
-    only_cards: where there are cards, nothing else sums, because a model's features depend on the
+    only_gpus: where there are GPUs, nothing else sums, because a model's features depend on the
                 kind of device.
     """
     found: list[Worker] = []
     for node in nodes:
         cores = int(node.get("CPU", 0))
-        own = int(node.get("GPU", 0)) if cards else 0
+        own = int(node.get("GPU", 0)) if gpus else 0
         if own:
-            found += [Worker(max(1, cores // own), card=True)] * own
+            found += [Worker(max(1, cores // own), gpu=True)] * own
         else:
             each = min(threads or MAX_THREADS_PER_WORKER, max(1, cores))
-            found += [Worker(each, card=False)] * (cores // each)
-    with_card = [worker for worker in found if worker.card]
+            found += [Worker(each, gpu=False)] * (cores // each)
+    with_gpu = [worker for worker in found if worker.gpu]
     if not found:
         raise DeviceError(
             "the Ray cluster has no machine with a free core; start some with `ray"
             " start`"
         )
-    return with_card if only_cards and with_card else found
+    return with_gpu if only_gpus and with_gpu else found
 
 
 def tasks(todo: Sequence[Unread], workers: Collection[Worker]) -> list[list[Unread]]:
     """Pieces in groups of about the same size."""
-    has_cards = any(worker.card for worker in workers)
+    has_gpus = any(worker.gpu for worker in workers)
     least, most = (
-        (MIN_CARD_TASK_BYTES, MAX_CARD_TASK_BYTES)
-        if has_cards
+        (MIN_GPU_TASK_BYTES, MAX_GPU_TASK_BYTES)
+        if has_gpus
         else (MIN_TASK_BYTES, MAX_TASK_BYTES)
     )
     total = sum(each.stamp.bytes for each in todo)
@@ -230,11 +228,11 @@ def _submitted(
     todo: list[Unread],
     worker: Worker,
 ) -> Any:
-    # max_calls: Ray would end a process with a card after one task, and the next would load the
+    # max_calls: Ray would end a process with a GPU after one task, and the next would load the
     #            encoder again
     task = ray.remote(
         num_cpus=worker.threads,
-        num_gpus=int(worker.card),
+        num_gpus=int(worker.gpu),
         max_calls=0,
         max_retries=RETRIES,
     )(_summed)
@@ -243,7 +241,7 @@ def _submitted(
         word,
         fingerprint,
         todo,
-        worker.card,
+        worker.gpu,
     )
 
 
@@ -282,7 +280,7 @@ def _ray() -> Any:
 
 
 def _summed(
-    job: PrepareJob, word: str, fingerprint: str, todo: list[Unread], card: bool
+    job: PrepareJob, word: str, fingerprint: str, todo: list[Unread], gpu: bool
 ) -> tuple[bytes, str]:
     """The part of some pieces, or the sentence that says why there is none."""
     try:
@@ -299,7 +297,7 @@ def _summed(
                 f"{changed.name} is not the same on all machines of the cluster, or has"
                 " changed; all need to read the corpus from one shared place"
             )
-        work = replace(job, devices=chosen("cuda")[:1] if card else ())
+        work = replace(job, devices=chosen("cuda")[:1] if gpu else ())
         return sum_pieces(work, encoder, todo).to_bytes(), ""
     except (RidgewayError, OSError) as error:
         return b"", str(error)

@@ -62,8 +62,8 @@ holdout = {holdout}
 # The largest share of records that may be passed over because they cannot be read, such as 0.01;
 # with 0, the first one stops everything. Their files and lines are listed in broken.txt.
 skip_broken = {skip_broken}
-# Threads to sum with; 0: one a core. And where: "auto" takes every graphics card there is, else
-# the CPU; or "cpu", "cuda", or one card such as "cuda:0". The sums are the same.
+# Threads to sum with; 0: one a core. And where: "auto" takes every GPU there is, else
+# the CPU; or "cpu", "cuda", or one GPU such as "cuda:0". The sums are the same.
 threads = {threads}
 device = {device}
 # Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR,

@@ -72,7 +72,7 @@ class HolderSettings(Record):
     scores:     a file with scores of experts' answers to prompts of this domain, whose sums may be
                 shared.
     skip_broken: the largest share of records that may be passed over because they cannot be read.
-    device:     where to sum: auto, cpu, cuda, or one card such as cuda:0.
+    device:     where to sum: auto, cpu, cuda, or one GPU such as cuda:0.
     encoder:    where this machine finds the encoder, if not under its own name.
     spending:   the file, shared by all folders of this user, that keeps what corpora have cost.
     bundles:    SHA-256 of the app bundles that may run here.

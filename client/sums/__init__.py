@@ -1,1 +1,1 @@
-"""From a corpus on disk to exact sums, on the CPU or on graphics cards."""
+"""From a corpus on disk to exact sums, on the CPU or on GPUs."""

@@ -11,19 +11,18 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
+from ridgeway.common.base.native import native
+from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import Layer, layers
-from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
+from ridgeway.common.encoding.word_sketch import WordSketch
 from ridgeway.common.statistics.sums import (
     MAX_SQUARE,
     Integers,
@@ -35,8 +34,6 @@ from ridgeway.common.statistics.sums import (
 )
 
 State = Mapping[str, Integers]
-Kind = tuple[int, int]
-"""How often samples count, and how many of their last columns are coarse."""
 
 EXACT_LIMIT = 1 << 53
 """Below this, float64 holds every integer, so a float64 matrix product of integers is exact."""
@@ -47,16 +44,9 @@ NARROW_LIMIT = 1 << 24
 MAX_CENTRED_SQUARE = 4 * MAX_SQUARE
 """Of a value that was moved by a column's mean."""
 
-BYTE_BLOCK_SAMPLES = 2048
-FLOAT_BLOCK_SAMPLES = 512
+BLOCK_SAMPLES = 512
 """The samples that are multiplied at once: for many more, few columns of window means stay below
 float32's limit.
-"""
-
-COARSE = 128
-COARSE_BESIDE = 32
-"""Windows of eight tokens have few words, all multiples of the first number: they are multiplied in
-a way of their own, if a multiple of the second number of columns stands beside them.
 """
 
 WIDE_BLOCKS = 7
@@ -87,28 +77,21 @@ class Accumulator(Protocol):
 
 
 def accumulators(
-    table: NDArray[np.int16],
-    sampling: Sampling,
-    words: WordSketch | None = None,
-    cosines: Cosines | None = None,
+    table: NDArray[np.int16], sampling: Sampling, words: WordSketch | None = None
 ) -> Callable[[], Accumulator]:
     """A maker of accumulators that share one table: for windows of one token, counting is enough.
 
-    words, cosines: the features that stand behind those of tokens, if an encoder has any.
+    words: the features that stand behind those of tokens, if an encoder has any.
     """
-    if only_counts(sampling, words, cosines):
+    if only_counts(sampling, words):
         return lambda: TokenCounts(table, sampling)
-    shared = WindowTable(table, words, cosines)
+    shared = WindowTable(table, words)
     return lambda: WindowSums(shared, sampling)
 
 
-def only_counts(
-    sampling: Sampling, words: WordSketch | None = None, cosines: Cosines | None = None
-) -> bool:
+def only_counts(sampling: Sampling, words: WordSketch | None = None) -> bool:
     """Whether the sums follow from how often each token occurs."""
-    return (
-        words is None and cosines is None and sampling.window == 1 and sampling.is_plain
-    )
+    return words is None and sampling.window == 1 and sampling.is_plain
 
 
 def add_states(one: State, other: State) -> State:
@@ -119,32 +102,15 @@ class WindowTable:
     """The table, and the features of windows by it; shared by the accumulators of all threads."""
 
     def __init__(
-        self,
-        table: NDArray[np.int16],
-        words: WordSketch | None = None,
-        cosines: Cosines | None = None,
+        self, table: NDArray[np.int16], words: WordSketch | None = None
     ) -> None:
-        self._linear_width = int(table.shape[1]) + (words.width if words else 0)
-        self.last_words = words.width if words and not cosines else 0
-        """How many of the last features are those of words."""
-        self.width = self._linear_width + (cosines.width if cosines else 0)
-        self._fill = compiled_means()
+        self.width = int(table.shape[1]) + (words.width if words else 0)
         self._words = words
-        self._cosines = cosines
-        # numpy sums in the width of the table, the extension in its own; a copy of numpy's has
-        # large pages, read faster
-        width = np.dtype(np.int32 if self._fill is None else np.int16)
+        # numpy sums in the width of the table, the compiled module in its own; a copy of numpy's
+        # has large pages, read faster
+        width = np.dtype(np.int16 if native else np.int32)
         self._table: NDArray[np.signedinteger[Any]] = np.array(
             table, dtype=width, order="C"
-        )
-
-    def features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
-        """All features of each window, but the constant one."""
-        means = self.window_means(ids, bounds)
-        return (
-            means
-            if self._cosines is None
-            else np.hstack([means, self._cosines.of(means)])
         )
 
     def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
@@ -152,29 +118,22 @@ class WindowTable:
         up; then its words.
         """
         words = self._words
-        if self._fill is None:
-            means = means_by_numpy(self._table, ids, bounds)
-            return (
-                means
-                if words is None
-                else np.hstack([means, words.window_features(ids, bounds)])
-            )
-        means = np.empty((len(bounds) - 1, self._linear_width), dtype=np.int16)
-        self._fill(
-            self._table,
-            self._table.shape[1],
-            ids,
-            bounds,
-            means,
-            *(in_memory(words) if words else ()),
-        )
-        return means
+        if native:
+            means = np.empty((len(bounds) - 1, self.width), dtype=np.int16)
+            spelt = in_memory(words) if words else ()
+            width = self._table.shape[1]
+            native.row_means(self._table, width, ids, bounds, means, *spelt)
+            return means
+        means = means_by_numpy(self._table, ids, bounds)
+        if words is None:
+            return means
+        return np.hstack([means, words.window_features(ids, bounds)])
 
 
 def means_by_numpy(
     table: NDArray[np.signedinteger[Any]], ids: Ids, bounds: Integers
 ) -> NDArray[np.int16]:
-    """The means of windows where nothing is compiled, which are the right ones by definition."""
+    """The means of windows, which are the right ones by definition."""
     from scipy.sparse import csr_array
 
     ones = np.ones(len(ids), dtype=np.int32)
@@ -193,7 +152,7 @@ def means_by_numpy(
 def in_memory(
     words: WordSketch,
 ) -> tuple[NDArray[np.uint8], Integers, int, int, int, int]:
-    """A sketch as the extension takes it."""
+    """A sketch as the compiled module takes it."""
     options = words.options
     spelling = words.spelling
     return (
@@ -206,93 +165,24 @@ def in_memory(
     )
 
 
-@lru_cache(maxsize=1)
-def compiled_means() -> Callable[..., None] | None:
-    """The extension that takes means of rows, if it was built and gives what numpy gives."""
-    try:
-        from ridgeway.client.sums.row_means import row_means
-    except ImportError:
-        return None
-    table = (
-        np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, 40 * 9)
-        .astype(np.int16)
-        .reshape(40, 9)
-    )
-    bounds = np.cumsum(np.arange(21))
-    ids = (np.arange(bounds[-1], dtype=np.int32) * 7) % 40
-    letters = np.frombuffer(
-        b"a tried word, spelt in forty tokens of letters", dtype=np.uint8
-    )
-    words = WordSketch(WordFeatures(7), Spelling(letters, np.arange(41) + 2))
-    means = np.empty((20, 9 + words.width), dtype=np.int16)
-    row_means(table, 9, ids, bounds, means, *in_memory(words))
-    expected = (
-        means_by_numpy(table.astype(np.int32), ids, bounds),
-        words.window_features(ids, bounds),
-    )
-    return row_means if np.array_equal(means, np.hstack(expected)) else None
-
-
-@lru_cache(maxsize=1)
-def compiled_products() -> Callable[..., None] | None:
-    """The extension that takes products byte by byte, if it was built, fits this processor, and is
-    right.
-    """
-    try:
-        from ridgeway.client.sums.byte_products import byte_products
-    except ImportError:
-        return None
-    dense = COARSE_BESIDE
-    coarse = 4
-    count = 40
-    samples = (
-        np.linspace(-FEATURE_LIMIT, FEATURE_LIMIT, count * (dense + coarse))
-        .astype(np.int16)
-        .reshape(count, -1)
-    )
-    samples[:, dense:] = samples[::-1, :coarse] // COARSE * COARSE
-    centre = -samples[3]
-    gram = np.zeros((dense + coarse + 1,) * 2, dtype=np.int64)
-    centre[dense:] = 0
-    byte_products(samples, centre, gram, 3)
-    byte_products(samples, centre, gram, 4, coarse)
-    features = np.ones((count, dense + coarse + 1), dtype=np.int64)
-    features[:, :-1] = samples - centre
-    whole = np.triu(gram) + np.tril(gram, -1).T
-    return (
-        byte_products
-        if np.array_equal(whole, np.triu(7 * features.T @ features))
-        else None
-    )
-
-
 class ExactGram:
     """Σ n φφᵀ over integer samples that count n times, with a constant one behind each.
 
-    Samples wait until there are enough that count alike, and are then multiplied at once. From each
-    column a whole number near its mean is first taken, and put back at the end, because small
-    numbers are multiplied faster: byte by byte where an extension does that, else as floats, whose
-    products are exact nevertheless. Whatever the order, a partial sum of φᵢφⱼ is no larger than the
-    larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴, float32 holds every partial sum, so the
-    product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one does, since rounding
-    keeps order. The few columns where it does are taken again in float64.
-
-    words: how many of the last columns are features of words. Samples whose words are coarse are
-           multiplied apart.
+    Samples wait until there are enough that count alike, and are then multiplied at once, as
+    floats. From each column a whole number near its mean is first taken, and put back at the end,
+    so that numbers are small and products exact: whatever the order, a partial sum of φᵢφⱼ is no
+    larger than the larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴, float32 holds every partial
+    sum, so the product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one does,
+    since rounding keeps order. The few columns where it does are taken again in float64.
     """
 
-    def __init__(self, width: int, words: int = 0) -> None:
+    def __init__(self, width: int) -> None:
         self._features = width + 1
-        self._words = words
-        self._products = compiled_products()
-        self._size = (
-            FLOAT_BLOCK_SAMPLES if self._products is None else BYTE_BLOCK_SAMPLES
+        self._blocks = defaultdict[int, NDArray[np.int16]](
+            lambda: np.empty((BLOCK_SAMPLES, width), dtype=np.int16)
         )
-        shape = (self._size, width)
-        self._blocks = defaultdict[Kind, NDArray[np.int16]](
-            lambda: np.empty(shape, dtype=np.int16)
-        )
-        self._filled = defaultdict[Kind, int](int)
+        """The samples that wait, by how often they count."""
+        self._filled = defaultdict[int, int](int)
         self._centre: NDArray[np.int16] | None = None
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
         self._gram = np.zeros((self._features, self._features))
@@ -303,52 +193,20 @@ class ExactGram:
 
     def add(self, samples: NDArray[np.signedinteger[Any]], times: int = 1) -> None:
         """Take in N×h samples, none of them beyond FEATURE_LIMIT, that count `times` times each."""
-        if (
-            self._products is None
-            or not self._words
-            or (self._features - 1 - self._words) % COARSE_BESIDE
-        ):
-            self._collect(samples, (times, 0))
-            return
-        coarse = (
-            np.bitwise_or.reduce(samples[:, -self._words :], axis=1) & (COARSE - 1) == 0
-        )
-        self._collect(samples, (times, self._words), np.flatnonzero(coarse))
-        self._collect(samples, (times, 0), np.flatnonzero(~coarse))
+        while len(samples):
+            filled = self._filled[times]
+            part = samples[: BLOCK_SAMPLES - filled]
+            self._blocks[times][filled : filled + len(part)] = part
+            self._filled[times] += len(part)
+            samples = samples[len(part) :]
+            if self._filled[times] == BLOCK_SAMPLES:
+                self._multiply(times)
 
-    def _collect(
-        self,
-        samples: NDArray[np.signedinteger[Any]],
-        kind: Kind,
-        chosen: Integers | None = None,
-    ) -> None:
-        """Take in the samples of a kind: those that are chosen, or all."""
-        samples, chosen = (
-            samples.astype(np.int16, copy=False),
-            (np.arange(len(samples)) if chosen is None else chosen),
-        )
-        while len(chosen):
-            filled = self._filled[kind]
-            part, chosen = np.split(chosen, [self._size - filled])
-            self._filled[kind] += len(part)
-            samples.take(
-                part,
-                axis=0,
-                out=self._blocks[kind][filled : self._filled[kind]],
-                mode="clip",
-            )
-            if self._filled[kind] == self._size:
-                self._multiply(kind)
-
-    def _multiply(self, kind: Kind) -> None:
-        """Take the product over the samples that are held of a kind."""
-        block, (times, coarse) = self._blocks[kind][: self._filled.pop(kind)], kind
+    def _multiply(self, times: int) -> None:
+        """Take the product over the samples that are held and count so often."""
+        block = self._blocks[times][: self._filled.pop(times)]
         if self._centre is None:
             self._centre = np.rint(block.mean(axis=0)).astype(np.int16)
-            self._centre[self._features - 1 - self._words :] = 0
-        if self._products is not None:
-            self._products(block, self._centre, self._total, times, coarse)
-            return
         if (self._pending + times * len(block)) * MAX_CENTRED_SQUARE >= EXACT_LIMIT:
             self._flush()
         self._pending += times * len(block)
@@ -388,8 +246,8 @@ class ExactGram:
 
     def triangle(self) -> Integers:
         """The upper triangle of the sum so far, row by row."""
-        for kind in list(self._filled):
-            self._multiply(kind)
+        for times in list(self._filled):
+            self._multiply(times)
         if self._pending:
             self._flush()
         centre = np.zeros(self._features, dtype=np.int64)
@@ -400,8 +258,6 @@ class ExactGram:
             (sums + sums[-1] * centre, centre)
         )
         total += self._total
-        if self._products is not None:  # which leaves some of it on the other side
-            total += np.tril(self._total, -1).T
         triangle: Integers = total[upper_triangle(self._features)]
         return triangle
 
@@ -427,13 +283,13 @@ class WindowSums(GramSums):
     def __init__(self, table: WindowTable, sampling: Sampling) -> None:
         self._table = table
         self._sampling = sampling
-        self._gram = ExactGram(table.width, table.last_words)
+        self._gram = ExactGram(table.width)
 
     def add_layers(self, found: Sequence[Layer]) -> None:
         for layer in found:
             if len(layer.ids):
                 self._gram.add(
-                    self._table.features(layer.ids, layer.bounds), layer.times
+                    self._table.window_means(layer.ids, layer.bounds), layer.times
                 )
 
     def state(self) -> State:

@@ -106,7 +106,7 @@ class Interrupted(KeyboardInterrupt):
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
     """Everything that decides what a corpus adds up to, how many threads work on it, and on which
-    cards they sum.
+    GPUs they sum.
     """
 
     roots: tuple[Path, ...]
@@ -322,7 +322,7 @@ def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
     of it.
     """
     by_device = (
-        {"device": "card" if job.devices else "cpu"}
+        {"device": "gpu" if job.devices else "cpu"}
         if isinstance(encoder, ContextualEncoder)
         else {}
     )
@@ -480,9 +480,8 @@ class _Run:
         if many and isinstance(self._encoder, TableEncoder):
             tokenizer = self._encoder.tokenizer
             definition = self._encoder.definition
-            more = self._encoder.words, self._encoder.cosines
             summing = not self._job.devices and not only_counts(
-                self._job.sampling, *more
+                self._job.sampling, self._encoder.words
             )
             # the other half of the cores sums
             readers = self._job.threads // 2 if summing else self._job.threads
@@ -583,7 +582,7 @@ class _Run:
         self._kept_at = time.monotonic()
 
 
-# Accumulators: as many as threads or graphics cards can use at once
+# Accumulators: as many as threads or GPUs can use at once
 
 
 def makers(
@@ -591,7 +590,7 @@ def makers(
 ) -> list[Maker]:
     """One maker for each accumulator that may work at the same time.
 
-    devices: the cards to sum on, such as `cuda:0`; without any, the CPU sums.
+    devices: the GPUs to sum on, such as `cuda:0`; without any, the CPU sums.
     """
     check_sampling(encoder, sampling)
     if isinstance(encoder, ContextualEncoder):
@@ -600,13 +599,13 @@ def makers(
         places = devices or ["cpu"] * _at_once(encoder, threads)
         return [partial(LateSums, encoder, sampling, device) for device in places]
     if devices:
-        from ridgeway.client.sums.gpu.card_sums import card_accumulators
+        from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
 
-        more = encoder.words, encoder.cosines
+        words = encoder.words
         return [
             maker
             for device in devices
-            for maker in card_accumulators(encoder.table, sampling, device, *more)
+            for maker in gpu_accumulators(encoder.table, sampling, device, words)
         ]
     return [_maker(encoder, sampling)] * _at_once(encoder, threads)
 
@@ -614,7 +613,7 @@ def makers(
 @lru_cache(maxsize=1)
 def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
     """Accumulators share a copy of the table, which holders in one process need only once."""
-    return accumulators(encoder.table, sampling, encoder.words, encoder.cosines)
+    return accumulators(encoder.table, sampling, encoder.words)
 
 
 def _at_once(encoder: AnyEncoder, threads: int) -> int:

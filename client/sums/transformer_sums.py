@@ -1,4 +1,4 @@
-"""Sums over a contextual encoder's windows, on the CPU or on a graphics card.
+"""Sums over a contextual encoder's windows, on the CPU or on a GPU.
 
 Windows wait until there are enough of one shape, and every pass over a shape has the same number of
 rows. So a window's features depend on the window alone: not on its neighbours, on the order of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_PASSES_AHEAD = 8
-"""The passes that may wait for a card's thread before the thread that brings more waits too."""
+"""The passes that may wait for a GPU's thread before the thread that brings more waits too."""
 ODD_PASS_DIVISOR = 4
 """Passes over windows of other lengths are this many times smaller: few windows wait, and little is
 filled up.
@@ -114,7 +114,7 @@ class ContextualSums(GramSums):
         return max(1, self._model.pass_tokens // share // shape.length)
 
     def _ask(self, rows: Rows, real: int) -> None:
-        """Have a pass taken in: at once, or by the thread that a card has. What goes wrong there is
+        """Have a pass taken in: at once, or by the thread that a GPU has. What goes wrong there is
         raised later.
         """
         if self._model.executor is None:

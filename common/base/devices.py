@@ -1,4 +1,4 @@
-"""Which graphics cards there are, and which of them a word on the command line means.
+"""Which GPUs there are, and which of them a word on the command line means.
 
 Looks for an NVIDIA driver first, so that a machine without one never imports torch.
 """
@@ -29,15 +29,15 @@ INSTALL = "install ridgeway[gpu]"
 Made = TypeVar("Made")
 
 
-def cards() -> list[str]:
-    """The cards that torch can use now, such as `cuda:0`. Where there is no driver, torch is not
+def gpus() -> list[str]:
+    """The GPUs that torch can use now, such as `cuda:0`. Where there is no driver, torch is not
     imported.
     """
     return _seen()[0]
 
 
 def missed() -> str | None:
-    """Why a machine whose NVIDIA driver is there has no card to use, in one sentence; None where
+    """Why a machine whose NVIDIA driver is there has no GPU to use, in one sentence; None where
     nothing is missed.
     """
     names, reason = _seen()
@@ -49,9 +49,9 @@ def missed() -> str | None:
 
 
 def chosen(device: str) -> tuple[str, ...]:
-    """The cards that `auto`, `cpu`, `cuda` or `cuda:N` means; none of them is the CPU.
+    """The GPUs that `auto`, `cpu`, `cuda` or `cuda:N` means; none of them is the CPU.
 
-    `auto` takes every card there is, and `missed` says why it may have found none; `cuda` wants at
+    `auto` takes every GPU there is, and `missed` says why it may have found none; `cuda` wants at
     least one.
     """
     if device == "cpu":
@@ -62,7 +62,7 @@ def chosen(device: str) -> tuple[str, ...]:
     )
     if device not in ("auto", "cuda") and not numbered:
         raise InputError(
-            f"{device!r} is no device; say auto, cpu, cuda, or one card such as cuda:0"
+            f"{device!r} is no device; say auto, cpu, cuda, or one GPU such as cuda:0"
         )
     names, reason = _seen()
     if device == "auto":
@@ -73,13 +73,13 @@ def chosen(device: str) -> tuple[str, ...]:
         return tuple(names)
     if f"cuda:{int(number)}" not in names:
         raise DeviceError(
-            f"there is no {device} on this machine; its cards are {', '.join(names)}"
+            f"there is no {device} on this machine; its GPUs are {', '.join(names)}"
         )
     return (f"cuda:{int(number)}",)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch, or a library below it, says that a card's memory has run out."""
+    """Whether torch, or a library below it, says that a GPU's memory has run out."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     words = str(error)
@@ -102,7 +102,7 @@ def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
                 raise
             if size // 2 < least:
                 raise DeviceError(
-                    "the graphics card has too little free memory for these sums; free"
+                    "the GPU has too little free memory for these sums; free"
                     " some, or use --device cpu"
                 ) from error
         size //= 2
@@ -110,7 +110,7 @@ def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
 
 
 def _seen() -> tuple[list[str], str]:
-    """The cards, and the reason if there are none."""
+    """The GPUs, and the reason if there are none."""
     if not (sys.platform == "win32" or _any(DRIVERS) or _any(POSSIBLE_DRIVERS)):
         return [], "no NVIDIA driver was found on this machine"
     if importlib.util.find_spec("torch") is None:
@@ -134,7 +134,7 @@ def _seen() -> tuple[list[str], str]:
     told = f" ({first_line(heard[0].message)})" if heard else ""
     return [
         f"cuda:{place}" for place in range(count)
-    ], f"torch {torch.__version__} finds no card it can use{told}"
+    ], f"torch {torch.__version__} finds no GPU it can use{told}"
 
 
 def _any(paths: tuple[Path, ...]) -> bool:

@@ -47,7 +47,7 @@ class UnsolvableTotal(RidgewayError):
 
 
 class DeviceError(RidgewayError):
-    """A graphics card that cannot do what is asked."""
+    """A GPU that cannot do what is asked."""
 
 
 class FormatError(RidgewayError):

@@ -26,9 +26,6 @@ LONGEST_RUN = 5
 EARLIER_RUNS = {"shortest": 3, "longest": 5}
 """How many they have where a file does not say it."""
 
-MAX_COSINES = 1 << 13
-"""How many cosines a sample may have."""
-
 MAX_WINDOW_TOKENS = 1 << 16
 MAX_JOINED_WINDOW_TOKENS = 3 * MAX_WINDOW_TOKENS // 2
 """The largest window that may be asked for, and the largest that there is once a rest has joined
@@ -59,8 +56,7 @@ DEFAULT_LISTEN = "127.0.0.1:9443"
 """Where a coordinator listens unless it is told otherwise."""
 
 ENCODERS = (
-    "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH; +words and +cosines"
-    " add features"
+    "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH; +words adds features"
 )
 """How an encoder is named."""
 
@@ -260,38 +256,6 @@ class WordFeatures:
             for name in said
             if name not in EARLIER_RUNS or not EARLIER_RUNS.items() <= said.items()
         }
-
-
-@dataclass(frozen=True, slots=True)
-class CosineFeatures:
-    """What an encoder adds to the mean of a sample: cosines of random directions through it.
-
-    width:     how many there are.
-    frequency: how quickly they turn: a typical angle, in steps of which a turn has 4,096.
-    amplitude: the largest value of a cosine, where other features reach FEATURE_LIMIT.
-    """
-
-    width: int = 1024
-    frequency: int = 326
-    amplitude: int = 64
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.width <= MAX_COSINES:
-            raise InputError(
-                f"there cannot be {self.width} cosines; give 1 to {MAX_COSINES}"
-            )
-        if not 1 <= self.frequency <= 1 << 16:
-            raise InputError(
-                f"cosines cannot have the frequency {self.frequency}; give 1 to"
-                f" {1 << 16}"
-            )
-        if not 1 <= self.amplitude <= FEATURE_LIMIT:
-            raise InputError(
-                f"a cosine cannot reach {self.amplitude}; give 1 to {FEATURE_LIMIT}"
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,7 @@ EncoderSource = Annotated[str, typer.Argument(help=ENCODERS)]
 Model = Annotated[
     Path | None,
     typer.Option(
-        help=(
-            "The folder of a contextual encoder's model, or of a saved encoder with"
-            " cosines, if it is not known here."
-        )
+        help="The folder of a contextual encoder's model, if it is not known here."
     ),
 ]
 RunsOn = Annotated[
@@ -61,7 +58,7 @@ RunsOn = Annotated[
     typer.Option(
         "--device",
         help=(
-            "Where a contextual encoder's model runs: auto, cpu, cuda, or one card:"
+            "Where a contextual encoder's model runs: auto, cpu, cuda, or one GPU:"
             " cuda:0."
         ),
     ),

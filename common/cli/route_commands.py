@@ -524,6 +524,8 @@ def ways_to_set(
     To fit a release's confidence anew changes what a threshold means, so one that was not fitted on
     this text is to be fitted before its threshold is chosen.
     """
+    from ridgeway.common.base.settings_file import toml_literal
+
     fallback = loaded.confidence.fallback or "NAME"
     option = f"--threshold {chosen.threshold} --fallback {quote(fallback)}"
     fit = f"ridgeway coordinator calibrate {quote(str(release))} {quote(str(data))}"
@@ -534,7 +536,10 @@ def ways_to_set(
             "To set it in the release, fit its confidence on this text, and choose"
             f" again:  {fit}"
         )
-    yield f"To set it for serving:     ridgeway serve {quote(str(release))} {option}"
+    yield (
+        f"To set it for serving:     threshold = {chosen.threshold} and fallback ="
+        f" {toml_literal(fallback)} in serve.toml"
+    )
 
 
 def fitted_on(manifest: Mapping[str, Any], texts: Mapping[str, int]) -> bool:

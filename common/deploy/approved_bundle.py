@@ -16,7 +16,7 @@ On the coordinator's each ServerApp is a fork, which runs the coordinator's own 
 version.
 
 A bundle holds sources alone. Where it is, by its hash, the bundle of the very Ridgeway that is
-installed here, its code also finds the extensions that were compiled when that was installed; any
+installed here, its code also finds the compiled module that was installed with it; any
 other does its work without, more slowly.
 
 Run as a file of its own; it imports nothing of Ridgeway but the file beside it, because the approved
@@ -63,13 +63,8 @@ INSTALLED = "RIDGEWAY_INSTALLED_BUNDLE"
 """The SHA-256 of the bundle of the Ridgeway that is installed here, which the owner's process has
 computed.
 """
-EXTENSIONS = frozenset(
-    {
-        "ridgeway.common.encoding.byte_bpe",
-        "ridgeway.common.encoding.mistyped_codes",
-        "ridgeway.common.routing.token_sums",
-    }
-)
+NATIVE = "ridgeway._native"
+"""The compiled module."""
 LOG = "RIDGEWAY_BUNDLE_LOG"
 SERVER_CODE = "RIDGEWAY_SERVER_CODE"
 """The folder in which a coordinator keeps its own code, HASH.server for each bundle."""
@@ -103,31 +98,28 @@ class AppFailed(Exception):
     """
 
 
-class InstalledExtensions:
-    """Finds the extensions beside this file, last of all finders."""
+class InstalledNative:
+    """Finds the compiled module that was installed with this file, last of all finders."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        file = (
-            Path(__file__)
-            .resolve()
-            .parents[2]
-            .joinpath(*name.split(".")[1:])
-            .with_suffix(".abi3.so")
-        )
-        return (
-            spec_from_file_location(name, file)
-            if name in EXTENSIONS and file.is_file()
-            else None
-        )
+        if name != NATIVE:
+            return None
+        # this file lies in the package, or in a checkout, of which the package is a folder
+        root = Path(__file__).resolve().parents[2]
+        for folder in (root / "ridgeway", root):
+            file = folder / "_native.abi3.so"
+            if file.is_file():
+                return spec_from_file_location(name, file)
+        return None
 
 
-def offer_extensions(digest: str) -> None:
-    """Let a bundle find the installed extensions, in this process, if it is made of the installed
-    sources.
+def offer_native(digest: str) -> None:
+    """Let a bundle find the installed compiled module, in this process, if it is made of the
+    installed sources.
     """
     if digest == os.environ.get(INSTALLED):
-        sys.meta_path.append(InstalledExtensions)
+        sys.meta_path.append(InstalledNative)
 
 
 def use_server_code(digest: str) -> None:
@@ -219,7 +211,7 @@ class BundleGuard:
         again runs it.
         """
         if identity[2] in self._approved:
-            offer_extensions(identity[2])
+            offer_native(identity[2])
             self._warm = identity, load(*identity)
 
     def _is_warm(self) -> bool:
@@ -253,7 +245,7 @@ class BundleGuard:
         if self._warm is not None and self._is_warm():
             app = self._warm[1]
         else:
-            offer_extensions(self._allowed[2])
+            offer_native(self._allowed[2])
             app = self._cleanly(load, *identity)
             self.imported(self._allowed)
         return lambda *words, **named: self._cleanly(app, *words, **named)

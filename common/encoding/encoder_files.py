@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import EncoderError, FormatError
 from ridgeway.common.base.files import canonical_json, whole_folder
-from ridgeway.common.encoding.table_encoder import VERSION, TableEncoder, features_of
+from ridgeway.common.encoding.table_encoder import VERSION, TableEncoder, word_features
 from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, of_card
 
 FORMAT = "ridgeway.encoder"
@@ -97,7 +97,7 @@ def load_encoder(folder: Path) -> AnyEncoder:
                 definition,
                 table,
                 float(card["scale"]),
-                *features_of(card),
+                word_features(card),
             )
     except FileNotFoundError as error:
         raise FormatError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -27,7 +27,7 @@ from ridgeway.common.base.files import (
     sha256_of_file,
     write_whole,
 )
-from ridgeway.common.base.settings import ENCODERS, CosineFeatures, WordFeatures
+from ridgeway.common.base.settings import ENCODERS, WordFeatures
 from ridgeway.common.encoding.encoder_files import load_encoder, read_card, save_encoder
 from ridgeway.common.encoding.model_files import (
     ModelFiles,
@@ -38,13 +38,11 @@ from ridgeway.common.encoding.model_files import (
     remember_model,
 )
 from ridgeway.common.encoding.table_encoder import (
-    COSINES,
+    COSINES_GONE,
     WORDS,
     TableEncoder,
     bare_name,
-    features_of,
     quantise,
-    with_cosines,
     with_words,
 )
 from ridgeway.common.encoding.tokenizer import plain_definition, shared_tokenizer
@@ -63,10 +61,6 @@ SOURCES = {
     "…+words": (
         "features of words by their letters beside those of tokens, text in lower case"
         " (default: smollm2+words)"
-    ),
-    "…+cosines": (
-        "kernel features beside all others (smollm2+words+cosines): more accurate, four"
-        " times the sums"
     ),
 }
 
@@ -98,30 +92,16 @@ def find_encoder(source: Literal["smollm2"]) -> TableEncoder: ...
 def find_encoder(source: str) -> AnyEncoder: ...
 def find_encoder(source: str) -> AnyEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
-    found = _found(source)
-    # routing asks for it, by its fingerprint alone
-    if isinstance(found, TableEncoder) and found.kernel:
-        note = _source_note(found.fingerprint)
-        told = canonical_json({"source": absolute_source(source)})
-        if not note.exists() or note.read_bytes() != told:
-            write_whole(note, told)
-    return found
-
-
-def _found(source: str) -> AnyEncoder:
-    for suffix in (COSINES, WORDS):
-        if source.endswith(suffix):
-            found = _found(source.removesuffix(suffix))
-            if not isinstance(found, TableEncoder):
-                raise EncoderError(
-                    f"{source} cannot be: {suffix} stands beside a table of tokens, and"
-                    " not a model"
-                )
-            return (
-                with_words(found, WordFeatures())
-                if suffix == WORDS
-                else with_cosines(found, CosineFeatures())
+    if source.endswith("+cosines"):
+        raise EncoderError(COSINES_GONE)
+    if source.endswith(WORDS):
+        encoder = find_encoder(source.removesuffix(WORDS))
+        if not isinstance(encoder, TableEncoder):
+            raise EncoderError(
+                f"{source} cannot be: {WORDS} stands beside a table of tokens, and not a"
+                " model"
             )
+        return with_words(encoder, WordFeatures())
     kind, _, rest = source.partition(":")
     if source == "smollm2":
         path = smollm2_file()
@@ -165,61 +145,6 @@ def find_by_fingerprint(
             " name it with --encoder dir:PATH"
         )
     return find_encoder(source or name)
-
-
-def encoder_for_routing(
-    card: Mapping[str, Any], folder: Path | None = None
-) -> TableEncoder:
-    """The encoder of a release that needs its table: from a folder, else from where it was met
-    before, else by name.
-
-    card: what the manifest says of it.
-    """
-    name = str(card["name"])
-    fingerprint = str(card["fingerprint"])
-    if folder is not None:
-        return _as_the_card_says(load_encoder(folder), card)
-    # it may be there no longer
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RidgewayError):
-        return _as_the_card_says(
-            _found(str(json.loads(_source_note(fingerprint).read_bytes())["source"])),
-            card,
-        )
-    try:
-        return _as_the_card_says(
-            find_by_fingerprint(fingerprint, bare_name(name)), card
-        )
-    except RidgewayError as error:
-        raise EncoderError(
-            f"to route, this release needs the table of its encoder {name}"
-            f" ({fingerprint[:12]}), and it is not on this machine: {error}. `ridgeway"
-            " encoder save` it where it is, and name the folder with --model"
-        ) from error
-
-
-def _as_the_card_says(found: AnyEncoder, card: Mapping[str, Any]) -> TableEncoder:
-    """The encoder with the features that the card names, which newer ones of the same name may have
-    otherwise.
-    """
-    if isinstance(found, TableEncoder):
-        found = TableEncoder(
-            str(card["name"]),
-            found.definition,
-            found.table,
-            found.scale,
-            *features_of(card),
-        )
-    if found.fingerprint != card["fingerprint"] or not isinstance(found, TableEncoder):
-        wanted = str(card["fingerprint"])[:12]
-        raise EncoderError(
-            f"{found.name} has fingerprint {found.fingerprint[:12]} here, not the"
-            f" release's {wanted}"
-        )
-    return found
-
-
-def _source_note(fingerprint: str) -> Path:
-    return cache_folder() / "sources" / f"{fingerprint}.json"
 
 
 def cached_encoders() -> list[dict[str, Any]]:

@@ -4,16 +4,15 @@ it is known to.
 Known is byte-level BPE with the pattern of GPT-2 (also with single digits, as SmolLM2 has it), of
 cl100k (Llama 3), of Qwen 2 or of o200k (GPT-4o, gpt-oss); where texts are first brought to
 Unicode's form NFC, as Qwen 2 does, for texts that are in that form already. Everything else is left
-to the tokenizers library, and so is all text where the extension was not built.
+to the tokenizers library, and so is all text where there is no compiled module.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import is_normalized
 
 import numpy as np
@@ -21,13 +20,8 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Regex, normalizers, pre_tokenizers
 
+from ridgeway.common.base.native import native
 from ridgeway.common.encoding.character_classes import CODE_POINTS, character_classes
-
-if TYPE_CHECKING:
-    from ridgeway.common.encoding.byte_bpe import Encoder
-
-SWITCH = "RIDGEWAY_TOKENIZER"
-"""Set to `reference`, this variable leaves all texts to the library."""
 
 MAX_ID = 1 << 30
 OTHER = 1
@@ -74,13 +68,6 @@ SPLITS = {
 
 NFC = {"type": "NFC"}
 
-SELF_CHECK = (
-    "It's 12 o'clock, they'LL say;  and\r\n\r\n  then\tnaïve café 東京 12345 +=!?"
-    " \u00a0\u2003x ſ'ſ <|im_start|> ﬁ\u0301 🙂🙂 a1b2 ''s\x00\x7f \u200b\ufeff"
-    + "no"
-    * 40
-)
-
 
 class EncoderTables(NamedTuple):
     """What a compiled encoder is made of: a process that gets it has nothing to work out.
@@ -98,11 +85,9 @@ class FastEncoder:
     """The compiled encoder of a definition."""
 
     def __init__(self, tables: EncoderTables) -> None:
-        from ridgeway.common.encoding.byte_bpe import Encoder
-
         self.tables = tables
         self.only_nfc = tables.only_nfc
-        self.encoder = Encoder(tables.pattern, *tables.parts)
+        self.encoder = native.Encoder(tables.pattern, *tables.parts)
 
     def knows(self, texts: Iterable[str]) -> bool:
         return not self.only_nfc or all(
@@ -116,11 +101,7 @@ def fast_encoder(
     """The compiled encoder of a definition that the library has read, or None where the library
     must do the work.
     """
-    if os.environ.get(SWITCH) == "reference":
-        return None
-    try:
-        import ridgeway.common.encoding.byte_bpe  # noqa: F401
-    except ImportError:
+    if native is None:
         return None
     read: dict[str, Any] = json.loads(definition)
     pattern = _pattern(read.get("pre_tokenizer"))
@@ -162,13 +143,7 @@ def fast_encoder(
         *_packed(words),
         *_packed(added),
     )
-    fast = FastEncoder(EncoderTables(bool(normalizer), pattern, parts))
-    agree = _agrees(
-        fast.encoder,
-        library,
-        {number for number, token in tokens.items() if token.special},
-    )
-    return fast if agree else None
+    return FastEncoder(EncoderTables(bool(normalizer), pattern, parts))
 
 
 def classes_are_the_library_s() -> bool:
@@ -262,15 +237,6 @@ def _pattern(split: dict[str, Any] | None) -> int | None:
             None  # either leaves all text in place, since the patterns leave none out
         )
     return SPLITS.get(only.get("pattern", {}).get("Regex"))
-
-
-def _agrees(encoder: Encoder, library: tokenizers.Tokenizer, special: set[int]) -> bool:
-    """Whether both give the same ids for a text in which much is met that could go wrong."""
-    expected = library.encode(SELF_CHECK, add_special_tokens=False).ids
-    found = np.frombuffer(encoder.encode_many([SELF_CHECK])[0], np.int32)
-    return np.array_equal(
-        found, [number for number in expected if number not in special]
-    )
 
 
 def _is_plain(model: dict[str, Any], added: Iterable[tokenizers.AddedToken]) -> bool:

@@ -1,15 +1,13 @@
 """Beginnings of texts with errors as people type them: the same for a text on every machine,
 whatever stands beside it.
 
-Everything follows from a hash of the beginning, in whole numbers. mistyped_codes.c does the work
-where it was built, else numpy does.
+Everything follows from a hash of the beginning, in whole numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -31,7 +29,6 @@ NAME = b"ridgeway.typing.1"
 Codes = NDArray[np.uint32]
 Places = NDArray[np.int64]
 Seeds = NDArray[np.uint64]
-Mistypes = Callable[[Codes, Places, Seeds], tuple[Codes, Places]]
 
 REPLACED, DROPPED, DOUBLED, SWAPPED = range(4)
 """What happens to a character: the last two have a letter after them, or change places with the one
@@ -68,37 +65,9 @@ def mistyped(texts: Sequence[str]) -> list[str]:
         ]
     )
     seeds = np.frombuffer(digests, dtype="<u8").reshape(-1, 4)[:, :2].astype(np.uint64)
-    row, ends = (compiled_mistypes() or mistypes)(codes, lengths, seeds)
+    row, ends = mistypes(codes, lengths, seeds)
     whole = row.astype("<u4", copy=False).tobytes().decode("utf-32-le", "surrogatepass")
     return [whole[start:stop] for start, stop in pairwise([0, *ends.tolist()])]
-
-
-@lru_cache(maxsize=1)
-def compiled_mistypes() -> Mistypes | None:
-    """The extension that does what `mistypes` does, if it was built and does so."""
-    try:
-        from ridgeway.common.encoding.mistyped_codes import mistype
-    except ImportError:
-        return None
-
-    def written(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places]:
-        row = np.empty(2 * len(codes), dtype=np.uint32)
-        ends = np.empty(len(lengths), dtype=np.int64)
-        mistype(codes, lengths, seeds, row, ends)
-        return row[: ends[-1]] if len(ends) else row, ends
-
-    seeds = _mixed(np.arange(1, 17, dtype=np.uint64)).reshape(-1, 2)
-    tried = (
-        np.arange(32, 1232, dtype=np.uint32),
-        np.array([0, 1, 239, 240, 240, 240, 240, 0]),
-        seeds,
-    )
-    (row, ends), (expected, stops) = written(*tried), mistypes(*tried)
-    return (
-        written
-        if np.array_equal(row, expected) and np.array_equal(ends, stops)
-        else None
-    )
 
 
 def mistypes(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places]:

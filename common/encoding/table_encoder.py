@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import canonical_json, sha256
-from ridgeway.common.base.settings import FEATURE_LIMIT, CosineFeatures, WordFeatures
-from ridgeway.common.encoding.cosine_features import Cosines, shared_cosines
+from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WordSketch, spelling
 
 VERSION = 1
 WORDS = "+words"
-COSINES = "+cosines"
-"""What an encoder's name ends in where it has features of words, and then, where it has cosines."""
+"""What an encoder's name ends in where it has features of words."""
+
+COSINES_GONE = (
+    "encoders with cosines are no longer supported; use one without, such as"
+    " smollm2+words"
+)
 
 OPTIONS: dict[str, Any] = {
     "version": VERSION,
@@ -36,13 +39,12 @@ class TableEncoder:
     """text → token ids → integer features.
 
     name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a
-                folder; `+words` and `+cosines` follow where it has such features.
+                folder; `+words` follows where it has features of words.
     definition: the tokenizer.json, as it is fingerprinted and shipped.
     table:      V×h int16, no value beyond FEATURE_LIMIT; a token's embedding is `scale ·
                 table[id]`.
     options:    the features of words beside those of tokens, if it has any; texts are then read in
                 lower case.
-    kernel:     the cosines of the mean of all these features, if it has any.
     """
 
     name: str
@@ -50,7 +52,6 @@ class TableEncoder:
     table: NDArray[np.int16]
     scale: float
     options: WordFeatures | None = None
-    kernel: CosineFeatures | None = None
     fingerprint: str = field(init=False)
     tokenizer: Tokenizer = field(init=False)
 
@@ -101,21 +102,15 @@ class TableEncoder:
 
     @property
     def width(self) -> int:
-        """How many features a sample has, the constant one not counted: those of tokens, of words,
-        and cosines.
+        """How many features a sample has, the constant one not counted: those of tokens and of
+        words.
         """
-        return self.linear_width + (self.kernel.width if self.kernel else 0)
-
-    @property
-    def linear_width(self) -> int:
-        """How many of them are means over its tokens: all but the cosines."""
         return int(self.table.shape[1]) + (self.options.width if self.options else 0)
 
     @property
     def more(self) -> dict[str, Any]:
         """What cards, manifests and the fingerprint say of it beyond its table of tokens."""
-        parts = {"words": self.options, "cosines": self.kernel}
-        return {name: part.to_json() for name, part in parts.items() if part}
+        return {"words": self.options.to_json()} if self.options else {}
 
     @property
     def words(self) -> WordSketch | None:
@@ -126,11 +121,6 @@ class TableEncoder:
             else None
         )
 
-    @property
-    def cosines(self) -> Cosines | None:
-        """The cosines of samples, if there are any."""
-        return shared_cosines(self.kernel, self.linear_width) if self.kernel else None
-
     def __repr__(self) -> str:
         return (
             f"<TableEncoder {self.name} {self.rows}×{self.width}"
@@ -138,36 +128,22 @@ class TableEncoder:
         )
 
 
-def features_of(
-    card: Mapping[str, Any],
-) -> tuple[WordFeatures | None, CosineFeatures | None]:
-    """What a card or a manifest says of an encoder's features beside those of tokens."""
-    words = WordFeatures.of_json(card["words"]) if "words" in card else None
-    return words, CosineFeatures(**card["cosines"]) if "cosines" in card else None
+def word_features(card: Mapping[str, Any]) -> WordFeatures | None:
+    """What a card or a manifest says of an encoder's features of words."""
+    if "cosines" in card:
+        raise EncoderError(COSINES_GONE)
+    return WordFeatures.of_json(card["words"]) if "words" in card else None
 
 
 def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:
     """The same encoder with features of words beside those of tokens."""
-    if encoder.kernel:
-        raise EncoderError(
-            f"{encoder.name}{WORDS} cannot be: cosines are of all other features, so"
-            f" {COSINES} comes last"
-        )
     name = encoder.name if encoder.options else encoder.name + WORDS
     return TableEncoder(name, encoder.definition, encoder.table, encoder.scale, options)
 
 
-def with_cosines(encoder: TableEncoder, kernel: CosineFeatures) -> TableEncoder:
-    """The same encoder with cosines behind its other features."""
-    name = encoder.name if encoder.kernel else encoder.name + COSINES
-    return TableEncoder(
-        name, encoder.definition, encoder.table, encoder.scale, encoder.options, kernel
-    )
-
-
 def bare_name(name: str) -> str:
     """The name of an encoder, or its source, without what tells of more than a table of tokens."""
-    return name.removesuffix(COSINES).removesuffix(WORDS)
+    return name.removesuffix(WORDS)
 
 
 def of_tokens_alone(encoder: TableEncoder) -> TableEncoder:

@@ -49,9 +49,9 @@ _before = 1
 
 
 class Transformer:
-    """A model that is ready to run: bfloat16 on a graphics card, float32 on the CPU.
+    """A model that is ready to run: bfloat16 on a GPU, float32 on the CPU.
 
-    executor: the one thread that a card is best used from, since its libraries plan their work anew
+    executor: the one thread that a GPU is best used from, since its libraries plan their work anew
               for each thread.
     """
 
@@ -66,7 +66,7 @@ class Transformer:
             import torch
 
             self.executor = ThreadPoolExecutor(
-                1, "card", initializer=torch.cuda.set_device, initargs=(device,)
+                1, "gpu", initializer=torch.cuda.set_device, initargs=(device,)
             )
         self._copying: torch.cuda.Stream | None = None
 
@@ -84,7 +84,7 @@ class Transformer:
         return frame
 
     def hidden(self, rows: Rows) -> torch.Tensor:
-        """rows × length × width: the last hidden states. Asynchronous on a graphics card."""
+        """rows × length × width: the last hidden states. Asynchronous on a GPU."""
         import torch
 
         ids = self._there(rows.ids).long()
@@ -120,7 +120,7 @@ class Transformer:
         return found
 
     def _there(self, array: NDArray[Any]) -> torch.Tensor:
-        """An array on the device. On a card it is copied on a stream of its own, so neither waits
+        """An array on the device. On a GPU it is copied on a stream of its own, so neither waits
         for the other.
         """
         import torch
@@ -222,7 +222,7 @@ def _fitting(model: Transformer, rows: Rows) -> NDArray[np.float32]:
 
 def too_little_memory(what: str) -> DeviceError:
     return DeviceError(
-        f"the graphics card has too little free memory for the model and {what}; free"
+        f"the GPU has too little free memory for the model and {what}; free"
         " some, or use --device cpu"
     )
 

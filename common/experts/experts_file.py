@@ -11,7 +11,6 @@ quality beside it.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -394,10 +393,8 @@ def find_experts(path: Path | None, mu: float | None = None) -> ExpertsFile | No
     if path is None:
         if mu is not None:
             raise InputError(
-                "--mu weighs the cost of experts, and there are none; name them by"
+                "mu weighs the cost of experts, and there are none; name them with"
                 " --experts"
             )
         return None
-    if mu is not None and not 0 <= mu < math.inf:
-        raise InputError(f"--mu is a weight of cost, a number from 0 on, not {mu:g}")
     return ExpertsFile(path, mu)

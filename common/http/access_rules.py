@@ -71,23 +71,12 @@ def make_rules(
     key.
     """
     check_rate_option(rate)
-    if not 0 < max_body_mib <= MAX_BODY_MIB:
+    if keys is None and not is_loopback(host):
         raise InputError(
-            f"--max-body is a number of MiB, above 0 and at most {MAX_BODY_MIB}, not"
-            f" {max_body_mib:g}"
+            f"--host {host} can be reached from other machines, so keys are required;"
+            " make one with `ridgeway keys add FILE NAME` and give --keys FILE"
         )
-    if max_held_mib < 2 * max_body_mib:
-        words = (
-            f"is at least twice --max-body, {2 * max_body_mib:g} MiB: a body, and what"
-            " an expert is sent of it"
-        )
-        raise InputError(f"--max-held {words}; not {max_held_mib:g}")
     ring = None if keys is None else KeyRing(keys)
-    if ring is None and not is_loopback(host):
-        raise InputError(
-            f"--host {host} can be reached from other machines, and that takes keys; "
-            "make one with `ridgeway keys add FILE NAME` and give --keys FILE"
-        )
     if ring is not None and not len(ring):
         raise InputError(
             "the file of --keys holds no key, so nobody could ask; make one with"
@@ -98,7 +87,7 @@ def make_rules(
         usage=None if keys is None else UsageBook(usage_path(keys)),
         rate=rate,
         hosts=allowed_hosts(host, hosts),
-        origins=frozenset(allowed_origin(each) for each in origins),
+        origins=frozenset(map(plain_origin, origins)),
         tls=tls,
         max_body_bytes=int(max_body_mib * 1024**2),
         max_requests=max_requests,
@@ -122,18 +111,21 @@ def allowed_hosts(host: str, given: Iterable[str]) -> frozenset[bytes] | None:
     none.
     """
     names = {*given, *((*LOOPBACK, host) if is_loopback(host) else ())}
-    return frozenset(_plain_name(name) for name in names) if names else None
+    return frozenset(map(plain_host, names)) if names else None
 
 
-def _plain_name(name: str) -> bytes:
+def plain_host(name: str) -> bytes:
+    """A host's name as a Host header has it, without port."""
     bare = name.strip("[]")
-    if "/" in name or " " in name or (":" in bare and bare.count(":") < 2):
-        words = "takes a name alone, without scheme and port, as router.example.org"
-        raise InputError(f"--allow-host {words}, not {name!r}")
+    if "/" in name or " " in name or bare.count(":") == 1:
+        raise InputError(
+            f"{name!r} is not a host name alone, as router.example.org; leave out"
+            " scheme and port"
+        )
     try:
         return host_name(_bracketed(name).encode("idna"))
     except UnicodeError:
-        raise InputError(f"--allow-host: {name!r} is not a name of a host") from None
+        raise InputError(f"{name!r} is not a host name") from None
 
 
 def _bracketed(name: str) -> str:
@@ -147,32 +139,25 @@ def host_name(host: bytes) -> bytes:
     return (name if colon and not port.endswith(b"]") else host).lower().rstrip(b".")
 
 
-def allowed_origin(text: str) -> bytes:
+def plain_origin(text: str) -> bytes:
     """An origin as browsers write it: scheme://host, and :port where it is not the usual one."""
+    reason = f"{text!r} is not an origin, as https://app.example.com"
     try:
         parts = urlsplit(text.lower())
         port = parts.port
-    except ValueError:
-        parts = urlsplit("")
-        port = None
+        name = _bracketed(parts.hostname or "").encode("idna").decode()
+    except ValueError:  # of which UnicodeError is one
+        raise InputError(reason) from None
+    usual = {"http": 80, "https": 443}
     if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
+        parts.scheme not in usual
+        or not name
         or parts.path not in ("", "/")
         or parts.query
     ):
-        raise InputError(
-            f"--allow-origin {text} is not an origin; write https://app.example.com,"
-            " one option for each"
-        )
-    usual = {"http": 80, "https": 443}[parts.scheme]
-    try:
-        name = _bracketed(parts.hostname).encode("idna").decode()
-    except UnicodeError:
-        raise InputError(f"--allow-origin {text} does not name a host") from None
-    return (
-        f"{parts.scheme}://{name}{'' if port in (None, usual) else f':{port}'}".encode()
-    )
+        raise InputError(reason)
+    shown_port = "" if port in (None, usual[parts.scheme]) else f":{port}"
+    return f"{parts.scheme}://{name}{shown_port}".encode()
 
 
 @dataclass(frozen=True, slots=True)

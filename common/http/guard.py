@@ -233,7 +233,7 @@ class RequestGuard:
             )
         host = headers.get(b"host", b"").lower()
         if rules.hosts is not None and host_name(host) not in rules.hosts:
-            words = "the service is not called by this name; see --allow-host"
+            words = "unknown Host header (see allow_host)"
             raise RefusedRequest("host", 403, words, code="host_not_allowed")
         origin = headers.get(b"origin")
         if origin is None:
@@ -252,7 +252,7 @@ class RequestGuard:
             # if a proxy speaks TLS for us, its own pages come by https
             is_foreign = origin not in own
         if is_foreign:
-            words = "a page of another site may not ask; see --allow-origin"
+            words = "cross-origin request refused (see allow_origin)"
             raise RefusedRequest("origin", 403, words, code="origin_not_allowed")
 
     def _check_key(self, scope: Scope, headers: RequestHeaders) -> KeyAccount | None:

@@ -28,6 +28,7 @@ import uvicorn
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
+from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_protocol import HttpConnection
 from ridgeway.common.http.log_lines import LogFormat, LogLevel, log_handler
 from ridgeway.common.http.workers import RETIRE
@@ -223,7 +224,10 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, drain_s: float, on_started: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        drain_s: float,
+        on_started: Callable[[], None] | None,
     ) -> None:
         super().__init__(config)
         self._drain_s = drain_s
@@ -254,11 +258,12 @@ class DrainingServer(uvicorn.Server):
     def _drain(self, is_ready: bool) -> None:
         self._end = time.monotonic() + self._drain_s
         self.config.timeout_graceful_shutdown = CUT_S  # type: ignore[assignment]
-        getattr(self.config.app, "drain", _nothing)(is_ready)
+        if isinstance(self.config.app, RequestGuard):
+            self.config.app.drain(is_ready)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
+        if self.started and self._on_started is not None:
             self._on_started()
 
     async def on_tick(self, counter: int) -> bool:
@@ -276,10 +281,6 @@ class DrainingServer(uvicorn.Server):
         return now >= end or now - self._busy[0] >= QUIET_S
 
 
-def _nothing(*arguments: object) -> None:
-    pass
-
-
 def run(
     app: Any,
     sockets: list[socket.socket],
@@ -288,7 +289,7 @@ def run(
     keep_alive_s: float = KEEP_ALIVE_S,
     logs: LogFormat = "text",
     level: LogLevel = "warning",
-    on_started: Callable[[], None] = _nothing,
+    on_started: Callable[[], None] | None = None,
 ) -> None:
     """Serve until told to stop; what is being answered then has `drain_s` seconds to be
     finished.
@@ -315,7 +316,7 @@ def make_server(
     certificate: Certificate | None = None,
     drain_s: float = DRAIN_S,
     keep_alive_s: float = KEEP_ALIVE_S,
-    on_started: Callable[[], None] = _nothing,
+    on_started: Callable[[], None] | None = None,
 ) -> DrainingServer:
     """uvicorn as it is used here: it logs errors alone, and does not tell clients what it is."""
     config = uvicorn.Config(

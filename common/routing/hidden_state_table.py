@@ -20,15 +20,16 @@ from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
-from ridgeway.common.routing.cosine_table import compile_rows
 from ridgeway.common.routing.token_table import (
     MAX_LOGIT_STEPS,
     RouterTable,
     TokenTable,
+    compile_table,
     counted_in,
     step_for,
     sums_by_reading,
 )
+from ridgeway.common.routing.word_table import compile_words
 
 if TYPE_CHECKING:
     from ridgeway.common.encoding.transformer import Transformer
@@ -62,14 +63,9 @@ class HiddenStateTable:
     def domains(self) -> int:
         return int(self._weights.shape[1])
 
-    def token_sums(
-        self, ids: Numbers, lengths: Numbers
-    ) -> tuple[list[list[int]], list[int]]:
-        """The summed logits of texts, and their lengths."""
+    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]:
+        """N×C, the summed logits of texts."""
         return sums_by_reading(self, ids, lengths)
-
-    def operands(self) -> None:
-        """No extension knows hidden states."""
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, and the places of the tokens in it."""
@@ -110,16 +106,15 @@ class HiddenStateTable:
 def compile_router(
     encoder: AnyEncoder, sampling: Sampling, weights: NDArray[np.float64]
 ) -> RouterTable:
-    """Weights as a router uses them: tables over tokens, words and cosines, or a readout of hidden
-    states.
+    """Weights as a router uses them: tables over tokens and words, or a readout of hidden states.
 
     Runs no model.
     """
-    if isinstance(encoder, TableEncoder):
-        return compile_rows(
-            encoder.table, encoder.scale, encoder.words, weights, encoder.cosines
-        )
-    return HiddenStateTable(weights, encoder.scale, model_states(encoder, sampling))
+    if not isinstance(encoder, TableEncoder):
+        return HiddenStateTable(weights, encoder.scale, model_states(encoder, sampling))
+    if encoder.words is None:
+        return compile_table(encoder.table, encoder.scale, weights)
+    return compile_words(encoder.table, encoder.scale, encoder.words, weights)
 
 
 def model_states(
@@ -131,7 +126,7 @@ def model_states(
     """Hidden states by the encoder's model, which is found and loaded when the first text comes.
 
     model:  the folder of the model, if it is not known on this machine.
-    device: where the model runs: auto, cpu, cuda, or one card such as cuda:0. Of several cards, the
+    device: where the model runs: auto, cpu, cuda, or one GPU such as cuda:0. Of several GPUs, the
             first.
     """
 

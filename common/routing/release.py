@@ -10,7 +10,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,10 +35,9 @@ from ridgeway.common.base.settings import (
     Selector,
     check_domain_name,
 )
-from ridgeway.common.encoding.table_encoder import TableEncoder, features_of
+from ridgeway.common.encoding.table_encoder import word_features
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
-from ridgeway.common.routing.cosine_table import CosineTable, late_cosines
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 from ridgeway.common.routing.word_table import WordTable
@@ -50,7 +49,7 @@ ROUTER = "router.safetensors"
 TOKENIZER = "tokenizer.json"
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 FAMILIAR = "familiar"
-FAMILIAR_ARRAYS = ("logits", "buckets", "cosines")
+FAMILIAR_ARRAYS = ("logits", "buckets")
 """Where a manifest has the step of the column that tells unfamiliar text, and what of it stands
 beside the router.
 """
@@ -184,8 +183,7 @@ def load_release(
     key:   the one that must have signed it, or have led, by the hand-overs in the manifest, to the
            one that did.
     model, device: the folder of a contextual encoder's model and where it runs, which matters with
-                   the first prompt. Of an encoder with cosines, the folder where it is saved, if
-                   this machine does not find it by its name.
+                   the first prompt.
     files: what the folder is to hold, by name, where it is not written yet.
     """
     manifest = _verified_manifest(folder, key, files)
@@ -202,7 +200,7 @@ def load_release(
         if "kind" in manifest["encoder"]:
             compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
         else:
-            compiled = _table(manifest, arrays, model)
+            compiled = _table(manifest, arrays)
             familiar = _familiar(manifest, arrays, compiled)
             if tokenizer.rows > len(arrays["logits"]):
                 raise FormatError(
@@ -240,35 +238,17 @@ def load_release(
 
 
 def _table(
-    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], folder: Path | None
-) -> RouterTable:
+    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> TokenTable | WordTable:
     """The router of a table encoder. One with words has no entropies: those of its tokens depend on
     the text.
     """
-    card = manifest["encoder"]
     step = float(manifest["step"])
-    words, cosines = features_of(card)
-    linear: TokenTable | WordTable = (
-        TokenTable(arrays["logits"], step, arrays["entropies"])
-        if words is None
-        else WordTable(
-            arrays["logits"],
-            arrays["buckets"],
-            step,
-            WordSketch(words, Spelling(arrays["letters"], arrays["starts"])),
-        )
-    )
-    if cosines is None:
-        return linear
-    if len(arrays["cosines"]) != cosines.width:
-        raise FormatError(f"what {cosines.width} cosines say was expected")
-
-    def find() -> TableEncoder:
-        from ridgeway.common.encoding.encoder_sources import encoder_for_routing
-
-        return encoder_for_routing(card, folder)
-
-    return CosineTable(linear, arrays["cosines"], cosines.amplitude, late_cosines(find))
+    words = word_features(manifest["encoder"])
+    if words is None:
+        return TokenTable(arrays["logits"], step, arrays["entropies"])
+    sketch = WordSketch(words, Spelling(arrays["letters"], arrays["starts"]))
+    return WordTable(arrays["logits"], arrays["buckets"], step, sketch)
 
 
 def _familiar(
@@ -290,19 +270,10 @@ def _familiar(
     ):
         raise FormatError("what tells unfamiliar text does not fit its tables")
     step = float(manifest[FAMILIAR])
-    beside = compiled.linear if isinstance(compiled, CosineTable) else compiled
-    linear: TokenTable | WordTable
-    if isinstance(beside, WordTable):
-        linear = WordTable(own["logits"], own["buckets"], step, beside.words)
-    else:
-        linear = TokenTable(
-            own["logits"], step, np.zeros(len(own["logits"]), dtype=np.float32)
-        )
-    return (
-        replace(compiled, linear=linear, weights=own["cosines"])
-        if isinstance(compiled, CosineTable)
-        else linear
-    )
+    if isinstance(compiled, WordTable):
+        return WordTable(own["logits"], own["buckets"], step, compiled.words)
+    entropies = np.zeros(len(own["logits"]), dtype=np.float32)
+    return TokenTable(own["logits"], step, entropies)
 
 
 def _readout(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, reduce
@@ -19,7 +19,6 @@ from ridgeway.common.base.settings import Confidence, Selector
 from ridgeway.common.base.threads import cores, serial_tokenizers
 from ridgeway.common.encoding.tokenizer import Ids, Numbers, Tokenizer
 from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, shares
-from ridgeway.common.routing.cosine_table import CosineTable, side_by_side
 from ridgeway.common.routing.decision_view import (
     decision_html,
     decision_line,
@@ -35,7 +34,7 @@ from ridgeway.common.routing.token_table import (
     tally,
     tally_texts,
 )
-from ridgeway.common.routing.word_table import WordTable
+from ridgeway.common.routing.word_table import WordTable, side_by_side
 
 if TYPE_CHECKING:
     from ridgeway.common.routing.quality import QualityTable
@@ -196,9 +195,8 @@ class Router:
         """The router of a release, after its hashes and its signature were verified.
 
         key:    the coordinator's public key; a release that anyone else signed is refused.
-        model:  the folder of a contextual encoder's model, or of a saved encoder with cosines, if
-                it is not known here.
-        device: where such a model runs: auto, cpu, cuda, or one card such as cuda:0. A table needs
+        model:  the folder of a contextual encoder's model, if it is not known here.
+        device: where such a model runs: auto, cpu, cuda, or one GPU such as cuda:0. A table needs
                 none.
         """
         from ridgeway.common.routing.release import load_release
@@ -323,15 +321,11 @@ class Router:
         """
         if isinstance(self._side_by_side, WordTable):
             self._side_by_side.make_fast()
-        if isinstance(self.compiled, CosineTable):
-            self.compiled.said(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64))
-        return self.tokenizer.make_fast() and not isinstance(self.compiled, CosineTable)
+        return self.tokenizer.make_fast()
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
         ids, lengths = self.tokenizer.encode_raw(prompts)
-        found = self._by_extension(ids, lengths)
-        if found is None:
-            found = self._by_python(ids, lengths)
+        found = self._decide_texts(ids, lengths)
         if self.familiar is None and self._scope is None:
             return found
         told = zip(found, prompts, strict=True)
@@ -340,19 +334,20 @@ class Router:
             for each, prompt in told
         ]
 
-    def _by_python(self, ids: Numbers, lengths: Numbers) -> list[Decision]:
+    def _decide_texts(self, ids: Numbers, lengths: Numbers) -> list[Decision]:
         """Decisions on texts whose ids stand in one row, `lengths` of them each."""
         found: Iterator[Decision]
         if self.selector.name == "average":
-            # the cosines of a text are taken once
-            if self.familiar and isinstance(self._side_by_side, CosineTable):
-                texts = zip(*self._side_by_side.token_sums(ids, lengths), strict=True)
-                decided = (
-                    (self._decide(own[:-1], own[:-1], size, size), own[-1])
-                    for own, size in texts
-                )
-                return [self._if_known(*each) for each in decided]
-            points, tokens = self.compiled.token_sums(ids, lengths)
+            tokens = np.frombuffer(lengths, dtype=np.int64).tolist()
+            if self.familiar and self._side_by_side:
+                sums = self._side_by_side.token_sums(ids, lengths).tolist()
+                return [
+                    self._if_known(
+                        self._decide(own[:-1], own[:-1], size, size), own[-1]
+                    )
+                    for own, size in zip(sums, tokens, strict=True)
+                ]
+            points = self.compiled.token_sums(ids, lengths).tolist()
             found = map(self._decide, points, points, tokens, tokens)
         else:
             found = self._decisions(
@@ -364,78 +359,20 @@ class Router:
         return [
             self._if_known(each, known)
             for each, [known] in zip(
-                found, self.familiar.token_sums(ids, lengths)[0], strict=False
+                found, self.familiar.token_sums(ids, lengths).tolist(), strict=False
             )
         ]
 
-    def _by_extension(self, ids: Numbers, lengths: Numbers) -> list[Decision] | None:
-        """The same in compiled code, bit for bit; None where there is none, or numbers are too
-        large for it.
-        """
-        if self._extension is None or self._side_by_side is None:
-            return None
-        try:
-            return self._extension(
-                self._rule, ids, lengths, *(self._side_by_side.operands() or ())
-            )
-        except OverflowError:
-            return None
-
     @cached_property
     def _side_by_side(self) -> RouterTable | None:
-        """The table that the extension adds up: with the column that tells unfamiliar text, if
-        there is one.
+        """The table that is added up: with the column that tells unfamiliar text, if there is
+        one.
         """
         return (
             self.compiled
             if self.familiar is None
             else side_by_side(self.compiled, self.familiar)
         )
-
-    @cached_property
-    def _rule(self) -> tuple[Any, ...]:
-        """How points become decisions, as the extension is told."""
-        scope = self._scope
-        unfamiliar = self.familiar is not None
-        curve = self._sharpness, self._power, self._half, self._tail
-        rule = (
-            Decision,
-            self.domains,
-            *curve,
-            self._threshold,
-            self._fallback or None,
-            unfamiliar,
-        )
-        return (
-            rule
-            if scope is None
-            else (
-                *rule,
-                self._unit,
-                scope.slope,
-                scope.growth,
-                scope.offset,
-                scope.least,
-            )
-        )
-
-    @cached_property
-    def _extension(self) -> Callable[..., list[Decision]] | None:
-        """What decides faster than Python, if it was built and decides the same."""
-        if (
-            self.selector.name != "average"
-            or self.compiled.operands() is None
-            or self._side_by_side is None
-        ):
-            return None
-        from ridgeway.common.routing.token_sums import token_decisions
-
-        ids = np.zeros(3, dtype=np.int32)
-        lengths = np.array([1, 0, 2], dtype=np.int64)
-        found = token_decisions(
-            self._rule, ids, lengths, *(self._side_by_side.operands() or ())
-        )
-        return token_decisions if found == self._by_python(ids, lengths) else None
 
     def explain(self, prompt: str | Chat) -> Explanation:
         """The decision on one prompt or chat, and what each of its words added to it."""
@@ -468,15 +405,6 @@ class Router:
         said: NDArray[Any] = segment_sums(
             table.sums.take(places, axis=0), np.array(sizes, dtype=np.int64)
         )
-        if isinstance(self.compiled, CosineTable) and self.selector.name == "average":
-            turned = zip(
-                np.split(ids, np.cumsum(lengths)[:-1]), pieces, says, strict=True
-            )
-            shifts = [
-                self.compiled.shifts(cut, [len(own) for _, own in part]) * say
-                for cut, part, say in turned
-            ]
-            said = parts = parts + np.concatenate(shifts)
         weights = parts[:, best] - parts[:, runner_up]
         votes = [self.domains[vote] for vote in said.argmax(axis=1).tolist()]
         centred = map(tuple, (parts - parts.mean(axis=1, keepdims=True)).tolist())
@@ -531,9 +459,7 @@ class Router:
     def _decide(
         self, points: Sequence[float], sums: Sequence[float], voters: float, tokens: int
     ) -> Decision:
-        """One decision, by the very operations of the extension; what `sum` gives for floats
-        depends on the Python.
-        """
+        """One decision; what `sum` gives for floats depends on the Python."""
         most = max(points)
         winner = (
             points.index(most) if points.count(most) == 1 else _ranking(points, sums)[0]
@@ -599,9 +525,7 @@ class Router:
         if not any(str.isalnum(letter) for turn in turns for letter in turn.text):
             return self._unknown(decision)
         known = (
-            sum(each for [each] in self.familiar.token_sums(ids, lengths)[0])
-            if self.familiar
-            else 0
+            int(self.familiar.token_sums(ids, lengths).sum()) if self.familiar else 0
         )
         return self._if_known(decision, known)
 

@@ -7,7 +7,7 @@ order of tokens, the size of a batch and the machine do not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -21,6 +21,7 @@ from ridgeway.common.base.errors import (
     ShapeMismatch,
     UnsolvableTotal,
 )
+from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import Selector
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 
@@ -84,51 +85,12 @@ class TokenTable:
     def domains(self) -> int:
         return int(self.logits.shape[1])
 
-    @property
-    def largest_row(self) -> int:
-        """No token says more of a domain."""
-        return largest(self.logits)
-
-    def token_sums(
-        self, ids: Numbers, lengths: Numbers
-    ) -> tuple[list[list[int]], list[int]]:
-        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the
-        lengths.
-        """
-        if self._compiled is not None:
-            return self._compiled(ids, lengths, *self._given)
+    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]:
+        """N×C, the summed logits of texts whose ids stand in one row, `lengths` of them each."""
+        if native:
+            sums = native.token_sums(ids, lengths, self.logits.data, self.domains)
+            return sums_in_memory(sums, self.domains)
         return sums_by_reading(self, ids, lengths)
-
-    def operands(self) -> tuple[Any, ...] | None:
-        """What the extension is given beside texts; None if it is not used."""
-        return None if self._compiled is None else self._given
-
-    @cached_property
-    def _given(self) -> tuple[Any, ...]:
-        return (
-            self.logits.data,
-            self.domains,
-        )  # a view takes less time to hand on than an array
-
-    @cached_property
-    def _compiled(self) -> Callable[..., tuple[list[list[int]], list[int]]] | None:
-        """The extension that adds up rows, if it was built and gives what numpy gives."""
-        try:
-            from ridgeway.common.routing.token_sums import token_sums
-        except ImportError:
-            return None
-        ids = np.arange(min(len(self.logits), 5), dtype=np.int32)
-        lengths = np.array([0, 1, 0], dtype=np.int64)
-        lengths[2] = len(ids) - 1
-        expected = (
-            segment_sums(
-                self.logits.take(ids, axis=0).astype(np.int64), lengths
-            ).tolist(),
-            lengths.tolist(),
-        )
-        return (
-            token_sums if token_sums(ids, lengths, *self._given) == expected else None
-        )
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
         """The table in which texts are looked up, and where in it each of their tokens stands."""
@@ -159,10 +121,7 @@ class RouterTable(Protocol):
     def step(self) -> float: ...
     @property
     def domains(self) -> int: ...
-    def token_sums(
-        self, ids: Numbers, lengths: Numbers
-    ) -> tuple[list[list[int]], list[int]]: ...
-    def operands(self) -> tuple[Any, ...] | None: ...
+    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]: ...
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]: ...
     def arrays(self) -> dict[str, NDArray[Any]]: ...
     def without(self, position: int) -> RouterTable: ...
@@ -177,21 +136,16 @@ def check_domains(domains: Sequence[str], compiled: RouterTable) -> None:
 
 
 def compile_table(
-    table: NDArray[np.int16],
-    scale: float,
-    weights: NDArray[np.float64],
-    room: float = 0.0,
+    table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]
 ) -> TokenTable:
-    """The logits φW of every token, φ = (scale · table row, 1). room: what else may be added to
-    them.
-    """
+    """The logits φW of every token, φ = (scale · table row, 1)."""
     if weights.shape[0] != table.shape[1] + 1:
         raise ShapeMismatch(
             f"weights over {weights.shape[0]} features do not fit a table of width"
             f" {table.shape[1]}"
         )
     exact = exact_logits(table, scale, weights)
-    return counted_in(step_for(float(np.abs(exact).max()) + room), exact)
+    return counted_in(step_for(float(np.abs(exact).max())), exact)
 
 
 def exact_logits(
@@ -227,16 +181,18 @@ def of_logits(logits: NDArray[np.int32], step: float) -> TokenTable:
     return TokenTable(logits, step, _entropies(logits, step))
 
 
+def sums_in_memory(sums: bytearray, domains: int) -> NDArray[np.int64]:
+    """N×C, the sums that the compiled module has written."""
+    return np.frombuffer(sums, dtype=np.int64).reshape(-1, domains)
+
+
 def sums_by_reading(
     table: RouterTable, ids: Numbers, lengths: Numbers
-) -> tuple[list[list[int]], list[int]]:
+) -> NDArray[np.int64]:
     """What `token_sums` gives, by numpy."""
     counts = np.frombuffer(lengths, dtype=np.int64)
     read, places = table.read(np.frombuffer(ids, dtype=np.int32), counts)
-    return (
-        segment_sums(read.sums.take(places, axis=0), counts).tolist(),
-        counts.tolist(),
-    )
+    return segment_sums(read.sums.take(places, axis=0), counts)
 
 
 def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -305,9 +261,7 @@ def tally_texts(
     stay small.
     """
     if selector.name == "average":
-        sums = np.array(compiled.token_sums(ids, lengths)[0], dtype=np.int64).reshape(
-            len(lengths), compiled.domains
-        )
+        sums = compiled.token_sums(ids, lengths)
         return Tally(sums, sums, lengths, compiled.step)
     ends = np.cumsum(lengths)
     cuts = np.flatnonzero(np.diff(ends // TOKENS_PER_READING)) + 1

@@ -7,7 +7,7 @@ looked at one by one, a run of letters speaks with the token that it ends in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, pairwise
@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, ShapeMismatch
+from ridgeway.common.base.native import native
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.word_sketch import WORD_BYTES, Spelling, WordSketch
 from ridgeway.common.routing.token_table import (
+    RouterTable,
     TokenTable,
     exact_logits,
     in_steps,
@@ -27,6 +29,7 @@ from ridgeway.common.routing.token_table import (
     of_logits,
     step_for,
     sums_by_reading,
+    sums_in_memory,
 )
 
 CALLS_BEFORE_FAST = 256
@@ -82,41 +85,38 @@ class WordTable:
     @cached_property
     def _begins_apart(self) -> NDArray[np.bool_]:
         """Whether no word can go on from another token into this one."""
-        letters = self.words.spelling.letters
-        starts = self.words.spelling.starts
-        apart = np.zeros(len(self.logits), dtype=bool)
-        spelt = np.flatnonzero(np.diff(starts))
-        apart[spelt] = ~WORD_BYTES[letters[starts[spelt]]]
+        return self._is_apart(self.words.spelling.starts[:-1])
+
+    @cached_property
+    def _ends_apart(self) -> NDArray[np.bool_]:
+        """Whether no word can go on from this token into another one."""
+        return self._is_apart(self.words.spelling.starts[1:] - 1)
+
+    def _is_apart(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each token has letters, and that at its place is of no word."""
+        spelling = self.words.spelling
+        spelt = np.diff(spelling.starts) > 0
+        apart = np.zeros(len(spelt), dtype=bool)
+        apart[spelt] = ~WORD_BYTES[spelling.letters[places[spelt]]]
         return apart
 
-    def token_sums(
-        self, ids: Numbers, lengths: Numbers
-    ) -> tuple[list[list[int]], list[int]]:
-        """The summed logits of texts whose ids stand in one row, `lengths` of them each; and the
-        lengths.
-        """
-        if self._compiled is not None:
+    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]:
+        """N×C, the summed logits of texts whose ids stand in one row, `lengths` of them each."""
+        if native:
+            fast = next(self._calls) >= CALLS_BEFORE_FAST
+            operands = self._with_rows if fast else self._with_words
             try:
-                return self._compiled(ids, lengths, *self._given())
+                sums = native.token_sums(ids, lengths, *operands)
+                return sums_in_memory(sums, self.domains)
             except OverflowError:  # more letters than its counters hold
                 pass
         return sums_by_reading(self, ids, lengths)
 
-    def operands(self) -> tuple[Any, ...] | None:
-        """What the extension is given beside texts; None if it is not used."""
-        return None if self._compiled is None else self._given()
-
     def make_fast(self) -> None:
         """Work out at once what is otherwise worked out after some use."""
         vars(self)["_calls"] = count(CALLS_BEFORE_FAST)
-        self.operands()
-
-    def _given(self) -> tuple[Any, ...]:
-        return (
-            self._with_words
-            if next(self._calls) < CALLS_BEFORE_FAST
-            else self._with_rows
-        )
+        if native:
+            _ = self._with_rows
 
     @cached_property
     def _calls(self) -> Iterator[int]:
@@ -140,21 +140,12 @@ class WordTable:
         """The same, and the rows of tokens with those of their own letters: most words are single
         tokens.
         """
-        from ridgeway.common.routing.token_sums import alone_rows
-
-        return *self._with_words, alone_rows(*self._with_words)
-
-    @cached_property
-    def _compiled(self) -> Callable[..., tuple[list[list[int]], list[int]]] | None:
-        """The extension that adds up rows, if it was built and gives what numpy gives."""
-        try:
-            from ridgeway.common.routing.token_sums import token_sums
-        except ImportError:
-            return None
-        ids = np.linspace(0, len(self.logits) - 1, 9).astype(np.int32)
-        lengths = np.array([3, 0, 6], dtype=np.int64)
-        found = token_sums(ids, lengths, *self._with_words)
-        return token_sums if found == sums_by_reading(self, ids, lengths) else None
+        ids = np.arange(len(self.logits), dtype=np.int32)
+        ones = np.ones(len(ids), dtype=np.int64)
+        sums = native.token_sums(ids, ones, *self._with_words)
+        alone = sums_in_memory(sums, self.domains).astype(np.int32)
+        borders = self._begins_apart + np.uint8(2) * self._ends_apart
+        return *self._with_words, alone.data, borders.data
 
     def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, each with the runs of letters that end in it, and their
@@ -227,12 +218,9 @@ def compile_words(
     scale: float,
     words: WordSketch,
     weights: NDArray[np.float64],
-    room: float = 0.0,
 ) -> WordTable:
     """The logits of every token and of every bucket: features φW, of which a run of letters has
     scale · amplitude.
-
-    room: what else may be added to a token's logits.
     """
     own = table.shape[1]
     constant = weights[-1:]
@@ -244,9 +232,7 @@ def compile_words(
     tokens = exact_logits(table, scale, np.concatenate([weights[:own], constant]))
     buckets = weights[own:-1] * (scale * words.options.amplitude)
     step = step_for(
-        float(np.abs(tokens).max())
-        + most_grams(words) * float(np.abs(buckets).max())
-        + room
+        float(np.abs(tokens).max()) + most_grams(words) * float(np.abs(buckets).max())
     )
     return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
 
@@ -281,3 +267,20 @@ def most_grams(words: WordSketch) -> int:
         * len(words.options.sizes)
         * int(np.diff(before[spelling.starts]).max(initial=0))
     )
+
+
+def side_by_side(one: RouterTable, other: RouterTable) -> RouterTable | None:
+    """The columns of two tables in one, so that they are added up together; None where that cannot
+    be.
+    """
+    try:
+        if isinstance(one, TokenTable) and isinstance(other, TokenTable):
+            logits = np.hstack([one.logits, other.logits])
+            return replace(one, logits=logits)
+        if isinstance(one, WordTable) and isinstance(other, WordTable):
+            logits = np.hstack([one.logits, other.logits])
+            buckets = np.hstack([one.buckets, other.buckets])
+            return replace(one, logits=logits, buckets=buckets)
+    except FormatError:  # each fits 32 bits, but not both together
+        pass
+    return None

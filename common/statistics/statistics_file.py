@@ -27,7 +27,7 @@ from ridgeway.common.statistics.sums import Statistics, unpacked
 FORMAT = "ridgeway.statistics"
 VERSION = 1
 ENCODER_NAME = re.compile(
-    r"([\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-]{1,96})?)(\+words)?(\+cosines)?"
+    r"([\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-]{1,96})?)(\+words)?"
 )
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 
@@ -78,6 +78,11 @@ class Prepared:
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
+        if self.encoder_name.endswith("+cosines"):
+            raise StatisticsError(
+                "encoders with cosines are no longer supported; prepare it again with"
+                " another encoder, such as smollm2+words"
+            )
         if not ENCODER_NAME.fullmatch(self.encoder_name) or not FINGERPRINT.fullmatch(
             self.fingerprint
         ):

@@ -18,7 +18,6 @@ from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.encoding.windows import Layer, layers
-from ridgeway.common.routing.cosine_table import text_cosines
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.solving.solve import Equation, Matrix, equation, on_cpu
 
@@ -109,11 +108,6 @@ def _features(encoder: TableEncoder, texts: tuple[str, ...]) -> Matrix:
         if encoder.words is not None:
             own = encoder.words.window_features(layer.ids, layer.bounds)
             parts.insert(1, own.astype(np.float64) * encoder.scale)
-        if encoder.cosines is not None:
-            cosines = text_cosines(encoder.table, encoder.words, encoder.cosines)(
-                layer.ids, np.diff(layer.bounds)
-            )
-            parts.insert(-1, cosines.astype(np.float64) * encoder.scale)
         found.append(np.concatenate(parts, axis=1))
     return np.concatenate(found)
 

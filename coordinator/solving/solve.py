@@ -1,4 +1,4 @@
-"""Statistics → weights: W = (A + λI)⁻¹B by Cholesky in float64, on the CPU, or on a graphics card
+"""Statistics → weights: W = (A + λI)⁻¹B by Cholesky in float64, on the CPU, or on a GPU
 where A is large.
 """
 
@@ -20,9 +20,9 @@ Matrix = NDArray[np.float64]
 Tensor = Any
 """torch.Tensor, which this module may not name before it is needed."""
 
-MIN_CARD_FEATURES = 4096
-"""From this many features on a card is used where there is one; below it, the CPU is done before a
-card is set up.
+MIN_GPU_FEATURES = 4096
+"""From this many features on a GPU is used where there is one; below it, the CPU is done before a
+GPU is set up.
 """
 
 MAX_CLIMBS = 5
@@ -37,7 +37,7 @@ class Solution:
     condition: an estimate of the condition number of A + λI (1-norm).
     residual:  ‖(A + λI)W − B‖ / ‖B‖.
     device:    `cpu` or `cuda`; the last bits of the weights may differ between them.
-    note:      why the CPU has solved what a card was meant for, in words for the operator; mostly
+    note:      why the CPU has solved what a GPU was meant for, in words for the operator; mostly
                empty.
     """
 
@@ -64,12 +64,12 @@ def solve(total: Statistics, scale: float, ridge: Ridge) -> Solution:
     a domain's own.
     """
     posed = equation(total, scale, ridge)
-    if len(posed.gram) < MIN_CARD_FEATURES:
+    if len(posed.gram) < MIN_GPU_FEATURES:
         return on_cpu(posed)
-    cards = devices.cards()
-    if cards:
+    gpus = devices.gpus()
+    if gpus:
         try:
-            return on_card(posed, cards[0])
+            return on_gpu(posed, gpus[0])
         except MemoryError as error:
             return replace(on_cpu(posed), note=f"{error}, so the CPU solves")
     reason = devices.missed()
@@ -113,8 +113,8 @@ def on_cpu(posed: Equation) -> Solution:
     return Solution(weights, posed.added, condition, residual)
 
 
-def on_card(posed: Equation, device: str) -> Solution:
-    """Raises UnsolvableTotal, and MemoryError if the card cannot hold the work."""
+def on_gpu(posed: Equation, device: str) -> Solution:
+    """Raises UnsolvableTotal, and MemoryError if the GPU cannot hold the work."""
     try:
         weights, condition, residual = solved(posed.gram, posed.cross, device)
     except np.linalg.LinAlgError as error:
@@ -136,7 +136,7 @@ def _unsolvable(posed: Equation) -> UnsolvableTotal:
     )
 
 
-# On a graphics card: the same figures as LAPACK gives, by the same code on every device of torch,
+# On a GPU: the same figures as LAPACK gives, by the same code on every device of torch,
 # `cpu` among them
 
 

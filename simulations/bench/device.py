@@ -1,4 +1,4 @@
-"""What is measured: this machine's processor, or one of its graphics cards."""
+"""What is measured: this machine's processor, or one of its GPUs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ridgeway.simulations.bench.measuring import Work, once
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """name: `cpu`, or one card such as `cuda:0`."""
+    """name: `cpu`, or one GPU such as `cuda:0`."""
 
     name: str = "cpu"
 
     @property
-    def is_card(self) -> bool:
+    def is_gpu(self) -> bool:
         return self.name != "cpu"
 
     @property
-    def cards(self) -> tuple[str, ...]:
-        """As accumulators want it: no card is the CPU."""
-        return (self.name,) if self.is_card else ()
+    def gpus(self) -> tuple[str, ...]:
+        """As accumulators want it: no GPU is the CPU."""
+        return (self.name,) if self.is_gpu else ()
 
     def wait(self) -> None:
-        """Until everything that was asked of the card is done."""
-        if self.is_card:
+        """Until everything that was asked of the GPU is done."""
+        if self.is_gpu:
             import torch
 
             torch.cuda.synchronize(self.name)
@@ -45,7 +45,7 @@ class Device:
         return once(to_the_end)
 
     def peak_bytes(self, work: Work) -> int:
-        """The most memory of the card that torch held at once during some work."""
+        """The most memory of the GPU that torch held at once during some work."""
         import torch
 
         self.wait()
@@ -56,33 +56,33 @@ class Device:
         return int(torch.cuda.max_memory_allocated(self.name))
 
     def facts(self) -> dict[str, Any]:
-        """What there is to know about the machine, and the card if one is measured."""
+        """What there is to know about the machine, and the GPU if one is measured."""
         known = {
             "machine": platform.machine(),
             "cores": os.cpu_count(),
             "python": platform.python_version(),
         }
-        if not self.is_card:
+        if not self.is_gpu:
             return {"device": self.name, **known}
         import torch
 
-        card = torch.cuda.get_device_properties(self.name)
+        gpu = torch.cuda.get_device_properties(self.name)
         versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
         return {
             "device": self.name,
-            "card": card.name,
-            "card_bytes": card.total_memory,
+            "gpu": gpu.name,
+            "gpu_bytes": gpu.total_memory,
             **versions,
             **known,
         }
 
 
 def find_device(word: str) -> Device:
-    """The device that `auto`, `cpu`, `cuda` or `cuda:N` means. Of several cards, one is measured:
+    """The device that `auto`, `cpu`, `cuda` or `cuda:N` means. Of several GPUs, one is measured:
     the first.
     """
-    cards = chosen(word)
-    reason = missed() if word == "auto" and not cards else None
+    gpus = chosen(word)
+    reason = missed() if word == "auto" and not gpus else None
     if reason is not None:
         step("note", f"{reason}; the CPU is measured")
-    return Device(cards[0]) if cards else Device()
+    return Device(gpus[0]) if gpus else Device()

@@ -46,7 +46,7 @@ SAMPLINGS: Final = {
 }
 """What is summed; by default with the features of words, else without them."""
 CPU_AIMS: Final = {"default": 3.0, PLAIN: 3.0, "w=64": 5.0, "w=1": 12.0}
-CARD_AIMS: Final = {"default": 10.0, PLAIN: 10.0, "w=64": 10.0, "w=1": 10.0}
+GPU_AIMS: Final = {"default": 10.0, PLAIN: 10.0, "w=64": 10.0, "w=1": 10.0}
 ROUNDS: Final = 3
 STEADY_MB: Final = 300
 """Of so much text one round is long enough to be steady."""
@@ -62,7 +62,7 @@ def bench_prepare(
     """Reading, tokenising and summing against tokenising alone, in the faster of two ways, on the
     same documents.
     """
-    aims = CARD_AIMS if device.is_card else CPU_AIMS
+    aims = GPU_AIMS if device.is_gpu else CPU_AIMS
     documents = text.documents
     plain = of_tokens_alone(encoder)
     encoders = {
@@ -125,7 +125,7 @@ def _prepare(
 ) -> None:
     shutil.rmtree(cache, ignore_errors=True)
     job = PrepareJob(
-        text.files, "bench", sampling, 0.0, ("text",), threads, device.cards
+        text.files, "bench", sampling, 0.0, ("text",), threads, device.gpus
     )
     prepare(job, encoder, cache)
 

@@ -1,4 +1,4 @@
-"""Solving for a router on the CPU and on a card, beside the bare Cholesky factor of the same
+"""Solving for a router on the CPU and on a GPU, beside the bare Cholesky factor of the same
 matrix.
 """
 
@@ -16,13 +16,13 @@ from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.cli.terminal import ticking
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.solving.solve import (
-    MIN_CARD_FEATURES,
+    MIN_GPU_FEATURES,
     Equation,
     Matrix,
     Solution,
     equation,
-    on_card,
     on_cpu,
+    on_gpu,
 )
 from ridgeway.simulations.bench.device import Device
 from ridgeway.simulations.bench.measuring import (
@@ -36,7 +36,7 @@ from ridgeway.simulations.bench.measuring import (
 )
 
 CPU_WIDTHS = (576, 2048, 4096)
-CARD_WIDTHS = (*CPU_WIDTHS, 8192)
+GPU_WIDTHS = (*CPU_WIDTHS, 8192)
 SAMPLES: Final = 512
 """Fewer than there are features: λ alone holds the rest, as with a holder who has little text."""
 
@@ -49,7 +49,7 @@ Solver = Callable[[Equation], Solution]
 
 
 def bench_solve(device: Device) -> list[Result]:
-    widths = CARD_WIDTHS if device.is_card else CPU_WIDTHS
+    widths = GPU_WIDTHS if device.is_gpu else CPU_WIDTHS
     with ticking("solve", ROUNDS * len(widths)) as tick:
         return [
             result for width in widths for result in _bench_width(width, device, tick)
@@ -79,7 +79,7 @@ def _bench_width(width: int, device: Device, tick: Tick) -> list[Result]:
         rounds.append(seconds)
         differences.append(difference)
         tick()
-    cpu, cpu_bare, card, card_bare = medians(rounds)
+    cpu, cpu_bare, gpu, gpu_bare = medians(rounds)
     name = f"solve, h={width}"
     cpu_words = "CPU" if _cpu_ways()[0] is on_cpu else "torch on the CPU"
     results = [
@@ -90,23 +90,23 @@ def _bench_width(width: int, device: Device, tick: Tick) -> list[Result]:
             _ms(cpu_bare),
         )
     ]
-    if device.is_card:
+    if device.is_gpu:
         far = max(differences)
         words = ("largest difference", "largest weight")
-        faster = f"{name}, the CPU to the card, in seconds"
+        faster = f"{name}, the CPU to the GPU, in seconds"
         held: Callable[..., Result] = (
-            partial(at_least, aim=1.0) if width >= MIN_CARD_FEATURES else figure
+            partial(at_least, aim=1.0) if width >= MIN_GPU_FEATURES else figure
         )
         results += [
-            held(faster, cpu / card, ours=_ms(card), theirs=_ms(cpu)),
+            held(faster, cpu / gpu, ours=_ms(gpu), theirs=_ms(cpu)),
             figure(
-                f"{name}, bare Cholesky to ours, card",
-                card_bare / card,
-                _ms(card),
-                _ms(card_bare),
+                f"{name}, bare Cholesky to ours, GPU",
+                gpu_bare / gpu,
+                _ms(gpu),
+                _ms(gpu_bare),
             ),
             at_most(
-                f"{name}, weights of the card, to the CPU's",
+                f"{name}, weights of the GPU, to the CPU's",
                 far,
                 MAX_WEIGHT_DIFFERENCE,
                 *words,
@@ -118,7 +118,7 @@ def _bench_width(width: int, device: Device, tick: Tick) -> list[Result]:
 def _round(
     total: Statistics, device: Device
 ) -> tuple[tuple[float, float, float, float], float]:
-    """The seconds of ours and of the bare factor, on the CPU and on the card, and how far the
+    """The seconds of ours and of the bare factor, on the CPU and on the GPU, and how far the
     weights are apart.
     """
     cpu_solver, cpu_factor = _cpu_ways()
@@ -131,10 +131,10 @@ def _round(
     cpu = Device()
     own = cpu.seconds(partial(whole, cpu_solver))
     bare = cpu.seconds(partial(cpu_factor, posed.gram))
-    if not device.is_card:
+    if not device.is_gpu:
         return (own, bare, 0.0, 0.0), 0.0
-    on_this = partial(on_card, device=device.name)
-    on_this(posed)  # the first solve sets the card's libraries up
+    on_this = partial(on_gpu, device=device.name)
+    on_this(posed)  # the first solve sets the GPU's libraries up
     there = device.seconds(partial(whole, on_this))
     one, other = (solution.weights for solution in found)
     difference = float(np.abs(other - one).max() / np.abs(one).max())
@@ -142,7 +142,7 @@ def _round(
         own,
         bare,
         there,
-        device.seconds(_card_factor(posed.gram, device)),
+        device.seconds(_gpu_factor(posed.gram, device)),
     ), difference
 
 
@@ -152,7 +152,7 @@ def _cpu_ways() -> tuple[Solver, Callable[[Matrix], object]]:
     """
     if find_spec("scipy") is not None and find_spec("threadpoolctl") is not None:
         return on_cpu, _lapack_factor
-    return partial(on_card, device="cpu"), lambda gram: _card_factor(gram, Device())()
+    return partial(on_gpu, device="cpu"), lambda gram: _gpu_factor(gram, Device())()
 
 
 def _lapack_factor(gram: Matrix) -> object:
@@ -162,7 +162,7 @@ def _lapack_factor(gram: Matrix) -> object:
         return cho_factor(gram, lower=True)
 
 
-def _card_factor(gram: Matrix, device: Device) -> Work:
+def _gpu_factor(gram: Matrix, device: Device) -> Work:
     import torch
 
     matrix = torch.from_numpy(gram).to(device.name)

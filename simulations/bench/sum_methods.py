@@ -26,7 +26,7 @@ from ridgeway.simulations.bench.random_corpus import Batch
 
 DOMAINS = 4
 CPU_BATCHES = (1024, 4096, 8192)
-CARD_BATCHES = (1 << 13, 1 << 16, 1 << 18)
+GPU_BATCHES = (1 << 13, 1 << 16, 1 << 18)
 
 
 class OurSums:
@@ -113,7 +113,7 @@ class PublishedSums:
     def __init__(self, table: NDArray[np.int16], device: Device, threads: int) -> None:
         import torch
 
-        if not device.is_card:
+        if not device.is_gpu:
             torch.set_num_threads(threads)
         self._device = device
         self._embeddings = torch.from_numpy(table).to(device.name).float()
@@ -123,12 +123,12 @@ class PublishedSums:
         self._batch = 0
 
     def choose_batch(self, ids: Ids) -> int:
-        """Try some batch sizes on these ids, and keep the fastest. Those that a small card cannot
+        """Try some batch sizes on these ids, and keep the fastest. Those that a small GPU cannot
         hold do not count.
         """
         import torch
 
-        sizes = CARD_BATCHES if self._device.is_card else CPU_BATCHES
+        sizes = GPU_BATCHES if self._device.is_gpu else CPU_BATCHES
         rates = {}
         for size in sizes:
             with contextlib.suppress(torch.OutOfMemoryError):

@@ -74,7 +74,7 @@ class Case:
         return sum(len(window_starts(lengths, self.window)) for _, lengths in parts)
 
 
-CARD_CASES = (
+GPU_CASES = (
     Case(
         64,
         128_256,
@@ -116,7 +116,7 @@ class _Rates(NamedTuple):
 
 def bench_sums(device: Device, threads: int) -> list[Result]:
     """Every case of the device over both kinds of ids."""
-    cases = CARD_CASES if device.is_card else CPU_CASES
+    cases = GPU_CASES if device.is_gpu else CPU_CASES
     results: list[Result] = []
     with ticking("sums", len(cases) * len(KINDS) * ROUNDS) as tick:
         for shape, group in groupby(cases, key=lambda case: case.shape):
@@ -143,7 +143,7 @@ class _CaseBench:
         self._device = device
         self._published = published
         self._ours = OurSums(
-            makers(encoder, case.sampling, device.cards, threads), threads
+            makers(encoder, case.sampling, device.gpus, threads), threads
         )
 
     def results(self, tick: Tick) -> list[Result]:
@@ -163,7 +163,7 @@ class _CaseBench:
                 tick()
             rates = _Rates(*medians(rounds))
             found += _compared(self._case, kind, rates, all(checks), batch)
-        return [*found, self._memory()] if self._device.is_card else found
+        return [*found, self._memory()] if self._device.is_gpu else found
 
     def _round(self, ids: Ids, parts: list[Batch]) -> tuple[_Rates, bool]:
         """The rates over new ids, and whether the sums are exact."""
@@ -178,11 +178,11 @@ class _CaseBench:
         return _Rates(len(ids) / seconds, published), exact
 
     def _is_exact(self, part: Batch) -> bool:
-        """Beside the CPU's accumulators where a card is measured and they can be used here, else
+        """Beside the CPU's accumulators where a GPU is measured and they can be used here, else
         the definition.
         """
         gram = self._ours.statistics([part]).gram
-        if self._device.is_card and find_spec("scipy") and find_spec("threadpoolctl"):
+        if self._device.is_gpu and find_spec("scipy") and find_spec("threadpoolctl"):
             cpu = OurSums(makers(self._encoder, self._case.sampling, (), 1), 1)
             return bool(np.array_equal(gram, cpu.statistics([part]).gram))
         return bool(
@@ -192,14 +192,14 @@ class _CaseBench:
         )
 
     def _memory(self) -> Result:
-        """The card's memory does not grow with the text."""
+        """The GPU's memory does not grow with the text."""
         case = self._case
         peaks = []
         for tokens in (case.tokens // 4, case.tokens):
             parts = draw("uniform", tokens, case.rows)[1]
             peaks.append(self._device.peak_bytes(partial(self._ours.statistics, parts)))
         name = (
-            f"{case.name}, peak memory of the card, {case.tokens / 1e6:g} to"
+            f"{case.name}, peak memory of the GPU, {case.tokens / 1e6:g} to"
             f" {case.tokens / 4e6:g} M tokens"
         )
         words = [f"{peak / 1e9:.3f} GB" for peak in reversed(peaks)]

@@ -2,7 +2,7 @@
 they differ between devices.
 
 Sums are timed on a random model of MiniLM-L6's shape and random ids, over the same windows in the
-same passes. Features are compared on text: the CPU runs a model in float32, a card in bfloat16, and
+same passes. Features are compared on text: the CPU runs a model in float32, a GPU in bfloat16, and
 everything after the features is exact, so this is all there is to differ between machines.
 """
 
@@ -114,7 +114,7 @@ def random_model(shape: Mapping[str, int], device: Device) -> Any:
     config: Any = transformers.BertConfig
     model: Any = transformers.BertModel
     made = model(config(**shape), add_pooling_layer=False).eval().requires_grad_(False)
-    return made.to(torch.bfloat16 if device.is_card else torch.float32).to(device.name)
+    return made.to(torch.bfloat16 if device.is_gpu else torch.float32).to(device.name)
 
 
 def _seconds(

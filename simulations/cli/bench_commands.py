@@ -35,7 +35,7 @@ DeviceWord = Annotated[
     typer.Option(
         "--device",
         metavar="DEVICE",
-        help="auto, cpu, cuda or cuda:N; a card has aims of its own.",
+        help="auto, cpu, cuda or cuda:N; a GPU has aims of its own.",
     ),
 ]
 EncoderWord = Annotated[
@@ -82,7 +82,7 @@ def features(
     text: TextFolder = None,
     json: Json = False,
 ) -> None:
-    """How far a transformer's integer features differ between the CPU and a card."""
+    """How far a transformer's integer features differ between the CPU and a GPU."""
     _run("features", json, "cuda", encoder=encoder, text=text)
 
 
@@ -180,14 +180,14 @@ class BenchOptions:
 
 
 def add_prepare(report: BenchReport, options: BenchOptions) -> None:
-    """Sums, contextual sums on a card, and the whole of `prepare` from files."""
+    """Sums, contextual sums on a GPU, and the whole of `prepare` from files."""
     from ridgeway.simulations.bench import sums_bench
 
     if options.text is not None:
         options.find_text()  # what cannot be measured is said before anything is
     step("measuring", "sums", options.device.name)
     report.add(sums_bench.bench_sums(options.device, cores()))
-    if options.device.is_card:
+    if options.device.is_gpu:
         _add_contextual(report, options.device)
     _add_files(report, options)
 
@@ -283,7 +283,7 @@ def _text(report: BenchReport, options: BenchOptions, measured: str) -> BenchTex
 
 
 def add_solve(report: BenchReport, options: BenchOptions) -> None:
-    """Solving for a router beside the bare Cholesky factor, on the CPU and on a card."""
+    """Solving for a router beside the bare Cholesky factor, on the CPU and on a GPU."""
     from ridgeway.simulations.bench.solve_bench import bench_solve
 
     step("measuring", "solve", options.device.name)

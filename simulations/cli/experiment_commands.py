@@ -49,14 +49,14 @@ Out = Annotated[
     typer.Option(metavar="DIR", help="A new folder, or a report to bring up to date."),
 ]
 Full = Annotated[
-    bool, typer.Option("--full", help="The whole of it, for hours or a card.")
+    bool, typer.Option("--full", help="The whole of it, for hours or a GPU.")
 ]
 DeviceWord = Annotated[
     str,
     typer.Option(
         "--device",
         metavar="DEVICE",
-        help="auto, cpu, cuda or cuda:N, for what can use a card.",
+        help="auto, cpu, cuda or cuda:N, for what can use a GPU.",
     ),
 ]
 Seed = Annotated[

@@ -1,4 +1,4 @@
-"""`python -m ridgeway.simulations.experiments`: the expensive pieces, on a machine with a card and
+"""`python -m ridgeway.simulations.experiments`: the expensive pieces, on a machine with a GPU and
 little installed.
 
 kNN and the classifier are tried on whole test texts and on their beginnings, and experts are
@@ -59,7 +59,7 @@ def pieces(
         str, typer.Option(help="Where tables over tokens come from.")
     ] = "smollm2",
     full: Annotated[
-        bool, typer.Option("--full", help="On all text, as much as a card can do.")
+        bool, typer.Option("--full", help="On all text, as much as a GPU can do.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     seed: Annotated[int, typer.Option(help="Everything random is drawn from it.")] = 1,

@@ -204,9 +204,7 @@ def sums_of(
     encoder: TableEncoder, sampling: Sampling, library: DomainTokens
 ) -> dict[str, Statistics]:
     """Each domain's raw sums, without mistyped copies, which are made of text."""
-    make = accumulators(
-        encoder.table, replace(sampling, mistyped=0), encoder.words, encoder.cosines
-    )
+    make = accumulators(encoder.table, replace(sampling, mistyped=0), encoder.words)
     found = {}
     for name, own in library.items():
         accumulator = make()

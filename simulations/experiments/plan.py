@@ -1,6 +1,6 @@
 """The parts of the experiments, and what each is given: datasets, a seed, how much to do, a work
 folder, a cache of finished work; and what a report says of the machine it was made on: versions,
-processor, cores, card.
+processor, cores, GPU.
 """
 
 from __future__ import annotations
@@ -26,13 +26,10 @@ from ridgeway.simulations.experiments.dataset import Dataset
 PARTS = {
     "accuracy": "How often prompts reach the right expert, beside other routers.",
     "robustness": "Prompts that are misspelt, cut off, or belong nowhere.",
-    "selectors": "The ways to choose a domain from a prompt's tokens.",
-    "dropouts": "Holders that fall away in the middle of a round.",
     "scaling": "Time, memory and traffic as holders and text grow.",
     "privacy": "What can be learnt from what is shared.",
     "experts": "Answers of the experts that prompts are sent to.",
     "scores": "Real models that are not domains, chosen by measured quality.",
-    "conversations": "Chats that go on, and chats that change their subject.",
 }
 """In the order of a report, with what help says of each."""
 PACKAGES = (
@@ -59,9 +56,7 @@ def part_module(name: str) -> str:
     """The module of a part: it has KEY, TITLE, `run(plan)`, and perhaps CODE, a number that changes
     with results.
     """
-    folder = (
-        f"{name}." if name in ("selectors", "scaling", "privacy", "experts") else ""
-    )
+    folder = f"{name}." if name in ("scaling", "privacy", "experts") else ""
     return f"ridgeway.simulations.experiments.{folder}{name}_part"
 
 
@@ -74,8 +69,8 @@ def silent(label: str, total: int) -> Iterator[Tick]:
 class ExperimentPlan:
     """
     datasets: at least one.
-    full:     the whole of it, for hours or a card; otherwise what two cores do in minutes.
-    device:   auto, cpu, cuda or cuda:N, for what can use a card.
+    full:     the whole of it, for hours or a GPU; otherwise what two cores do in minutes.
+    device:   auto, cpu, cuda or cuda:N, for what can use a GPU.
     work:     a folder for federations and other scratch, empty at the start.
     cache:    remembers finished pieces of work by what decided them.
     ticking:  `with plan.ticking("kNN", 12) as tick:` shows a bar; tick() after each of 12 pieces of
@@ -117,7 +112,7 @@ def surroundings(device: str) -> dict[str, Any]:
     if names := chosen(device):
         from ridgeway.simulations.bench.device import Device
 
-        machine["card"] = str(Device(names[0]).facts()["card"])
+        machine["gpu"] = str(Device(names[0]).facts()["gpu"])
     packages = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -136,7 +131,7 @@ def machine_in_words(device: str) -> str:
         [
             f"{about['cores']} cores",
             about["processor"],
-            *([about["card"]] if "card" in about else []),
+            *([about["gpu"]] if "gpu" in about else []),
         ]
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.jsonl import jsonl_texts
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.model_files import imported
-from ridgeway.common.encoding.table_encoder import COSINES
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.router import Decision, Router
 from ridgeway.simulations.bench.bench_text import DATA_FOLDER
@@ -180,14 +178,6 @@ def _tried(
 ) -> Iterator[tuple[str, dict[str, float]]]:
     if method is OURS:
         yield method.lines["ours"].chosen, _accuracies(ours)
-        if task.full:
-            with_cosines, _ = our_router(
-                replace(task, work=task.work / "cosines"), COSINES
-            )
-            yield (
-                f"{method.lines['ours'].chosen} with cosines",
-                _accuracies(_routed_by(with_cosines, tests)),
-            )
         return
     trained = method.fit(task)
     routed = {

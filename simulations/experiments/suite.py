@@ -95,7 +95,7 @@ def finished(name: str, plan: ExperimentPlan, command: str) -> ReportPart:
     """
     with _needs(name):
         module: Any = import_module(part_module(name))
-    device = "card" if chosen(plan.device) else "cpu"
+    device = "gpu" if chosen(plan.device) else "cpu"
     key = {
         **plan.facts(),
         "device": device,

@@ -11,9 +11,9 @@ from ridgeway.common.base.settings import preset
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.router import Router
-from ridgeway.simulations.experiments.conversations_part import PHRASES, dialogues, rates
 from ridgeway.simulations.experiments.dataset import folder_dataset
 from ridgeway.simulations.simulate import simulate
+from tests.support.chats import PHRASES, dialogues, rates
 from tests.support.corpora_on_disk import measured
 
 pytestmark = pytest.mark.slow

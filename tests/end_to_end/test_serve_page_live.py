@@ -20,7 +20,7 @@ pytestmark = pytest.mark.browser
 
 UNKNOWN = ""
 """Says nothing for any domain, so that no decision is sure."""
-STRICT = ("--threshold", "0.999", "--fallback", "general", "--max-body", "0.1")
+STRICT = {"threshold": 0.999, "fallback": "general", "max_body": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 def strict(shop: Workshop) -> Iterator[Serving]:
     """A service that is seldom sure, takes short prompts only, and has an expert for what it is not sure of."""
     experts = write_experts(shop / "experts.toml", {"general": "http://127.0.0.1:1/v1"}, "general")
-    with Serving(shop.folder, shop / "release", "--experts", experts, *STRICT) as served:
+    with Serving(shop.folder, shop / "release", "--experts", experts, settings=STRICT) as served:
         yield served
 
 
@@ -93,7 +93,8 @@ def test_charts_show_what_was_decided(browser: Browser, shop: Workshop) -> None:
 
 def test_an_alarm_is_shown_while_prompts_are_unlike_the_release(browser: Browser, shop: Workshop) -> None:
     """It says why; and it goes when the prompts are as they should be."""
-    with Serving(shop.folder, shop / "release", "--drift-share", "0.4") as served, visit(browser, served.url) as seen:
+    serving = Serving(shop.folder, shop / "release", settings={"drift_share": 0.4})
+    with serving as served, visit(browser, served.url) as seen:
         banner = seen.page.locator("#alarm")
         expect(seen.page.locator("#drift")).to_contain_text("No prompts under this release yet.")
         expect(banner).to_be_hidden()

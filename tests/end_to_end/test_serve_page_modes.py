@@ -27,10 +27,10 @@ from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
 from ridgeway.common.routing.release import save_release
 from ridgeway.common.routing.token_table import TokenTable
-from ridgeway.coordinator.serve.gateway.gateway import Gateway
-from ridgeway.coordinator.serve.http_app import create_app
-from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
-from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+from ridgeway.common.serve.gateway.gateway import Gateway
+from ridgeway.common.serve.http_app import create_app
+from ridgeway.common.serve.routing.current_release import ReleaseSource
+from ridgeway.common.serve.routing.routing_service import RoutingService
 from tests.support.browser import Visit, visit
 from tests.support.faulty_experts import Expert, step_by_step, well
 from tests.support.in_process import running

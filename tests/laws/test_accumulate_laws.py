@@ -35,8 +35,7 @@ from ridgeway.client.sums.accumulate import (
     means_by_numpy,
 )
 from ridgeway.common.base.errors import BoundExceeded
-from ridgeway.common.base.settings import FEATURE_LIMIT, CosineFeatures, Sampling, WordFeatures
-from ridgeway.common.encoding.cosine_features import Cosines
+from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
@@ -489,21 +488,6 @@ def test_sums_with_words_are_those_of_their_features(
         for times, tokens in slow_samples(documents, sampling)
     ]
     assert found.gram.tolist() == slow_gram(features, table.shape[1] + words.width + 1)
-
-
-@given(table=tables(), documents=corpora(), sampling=samplings, words=st.none() | sketches())
-def test_sums_with_cosines_are_those_of_their_samples(
-    table: Table, documents: list[Document], sampling: Sampling, words: WordSketch | None
-) -> None:
-    """They stand behind all other features, and are of these alone."""
-    cosines = Cosines(CosineFeatures(width=3), table.shape[1] + (words.width if words else 0))
-    linear, whole = WindowTable(table, words), accumulators(table, sampling, words, cosines)()
-    found = whole.statistics(state_of(whole, [documents[:2], documents[2:]], sampling))
-    features = []
-    for times, tokens in slow_samples(documents, sampling):
-        sample = linear.window_means(np.array(tokens, dtype=np.int32), np.array([0, len(tokens)]))
-        features.append((times, [*sample[0].tolist(), *cosines.of(sample)[0].tolist(), 1]))
-    assert found.gram.tolist() == slow_gram(features, cosines.inputs + 4)
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from ridgeway.coordinator.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S, CircuitBreaker
+from ridgeway.common.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S, CircuitBreaker
 
 results = st.sampled_from([True, False, None])
 

@@ -13,13 +13,13 @@ from ridgeway.client.sums.accumulate import add_states, of_triangle
 from ridgeway.client.sums.transformer_sums import ContextualSums, LateSums
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
-from tests.support.gpu import Place, at_every_place, needs_card
+from tests.support.gpu import Place, at_every_place, needs_gpu
 from tests.support.tiny_models import a_corpus, added, loaded
 from tests.support.tiny_models import model_folder as model_folder
 from tests.support.tiny_models import tiny_model_encoder as tiny_model_encoder
 
 WINDOW = Sampling(window=16)
-CARD = "cuda:0"
+GPU = "cuda:0"
 
 
 @at_every_place
@@ -42,28 +42,28 @@ def test_a_device_sums_what_the_cpu_sums(
     assert np.array_equal(here, there)
 
 
-@needs_card
-def test_a_card_gives_nearly_the_features_of_the_cpu(encoder: ContextualEncoder, folder: Path) -> None:
+@needs_gpu
+def test_a_gpu_gives_nearly_the_features_of_the_cpu(encoder: ContextualEncoder, folder: Path) -> None:
     """bfloat16 differs from float32 by a little; what is counted does not differ at all."""
     from ridgeway.common.encoding.transformer import transformer
 
     texts = a_corpus(2, 200)
-    transformer(encoder, CARD, folder)
-    sums = LateSums(encoder, WINDOW, CARD)
-    card = of_triangle(added(sums, texts).state()["gram"])
+    transformer(encoder, GPU, folder)
+    sums = LateSums(encoder, WINDOW, GPU)
+    gpu = of_triangle(added(sums, texts).state()["gram"])
     here = of_triangle(added(ContextualSums(loaded(encoder), encoder, WINDOW), texts).state()["gram"])
-    assert card.mass == here.mass
-    assert np.abs(card.cross - here.cross).max() <= 0.01 * FEATURE_LIMIT * here.mass
+    assert gpu.mass == here.mass
+    assert np.abs(gpu.cross - here.cross).max() <= 0.01 * FEATURE_LIMIT * here.mass
 
 
-@needs_card
-def test_dividing_a_corpus_on_a_card_changes_no_bit(encoder: ContextualEncoder, folder: Path) -> None:
+@needs_gpu
+def test_dividing_a_corpus_on_a_gpu_changes_no_bit(encoder: ContextualEncoder, folder: Path) -> None:
     """Passes have fixed shapes there too."""
     from ridgeway.common.encoding.transformer import transformer
 
     texts = a_corpus(3, 400)
-    transformer(encoder, CARD, folder)
-    make = partial(LateSums, encoder, WINDOW, CARD)
+    transformer(encoder, GPU, folder)
+    make = partial(LateSums, encoder, WINDOW, GPU)
     parts = [added(make(), texts[start::3]).state() for start in range(3)]
     total = add_states(add_states(parts[0], parts[1]), parts[2])
     assert np.array_equal(total["gram"], added(make(), texts).state()["gram"])

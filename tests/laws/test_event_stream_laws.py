@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.coordinator.serve.gateway.failures import BROKEN_OFF, GARBAGE, SILENT, FailureKind
-from ridgeway.coordinator.serve.gateway.sse import MAX_EVENT_BYTES, BadStream, EventStream
+from ridgeway.common.serve.gateway.failures import BROKEN_OFF, GARBAGE, SILENT, FailureKind
+from ridgeway.common.serve.gateway.sse import MAX_EVENT_BYTES, BadStream, EventStream
 
 LINES = ["data: {}", 'data: {"delta": "é"}', ": wait", "event: ping", "id: 7", "retry: 10", "data: [DONE]"]
 

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
-from ridgeway.client.sums.gpu import card_sums, card_words
+from ridgeway.client.sums.gpu import gpu_sums, gpu_words
 from ridgeway.client.sums.gpu import product_methods as methods
-from ridgeway.client.sums.gpu.card_sums import (
-    CardCounts,
-    CardTable,
-    CardWindows,
+from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, Windows, joined, split, write_samples
+from ridgeway.client.sums.gpu.gpu_sums import (
+    GpuCounts,
+    GpuTable,
+    GpuWindows,
     Lane,
-    card_accumulators,
+    gpu_accumulators,
     weighted_gram,
 )
-from ridgeway.client.sums.gpu.card_words import CardWords
-from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, Windows, joined, split, write_samples
+from ridgeway.client.sums.gpu.gpu_words import GpuWords
 from ridgeway.client.sums.gpu.product_methods import METHODS, BlockGram, MethodChoice, ProductMethod, fastest
 from ridgeway.common.base.devices import halving
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
@@ -34,15 +34,13 @@ from ridgeway.common.base.settings import (
     FEATURE_LIMIT,
     MAX_JOINED_WINDOW_TOKENS,
     MAX_WINDOW_TOKENS,
-    CosineFeatures,
     Sampling,
     WordFeatures,
 )
-from ridgeway.common.encoding.cosine_features import Cosines
 from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import Integers, upper_triangle
-from tests.support.gpu import CARD, PLACES, Place, at_every_place, needs_card
+from tests.support.gpu import GPU, PLACES, Place, at_every_place, needs_gpu
 
 Documents = list[list[int]]
 
@@ -84,10 +82,9 @@ def one(
     sampling: Sampling,
     device: str,
     words: WordSketch | None = None,
-    cosines: Cosines | None = None,
-) -> Callable[[], CardWindows | CardCounts]:
+) -> Callable[[], GpuWindows | GpuCounts]:
     """A maker of the accumulators that work in a device's first lane."""
-    return card_accumulators(table, sampling, device, words, cosines)[0]
+    return gpu_accumulators(table, sampling, device, words)[0]
 
 
 def assert_same(one: State, other: State) -> None:
@@ -106,7 +103,6 @@ def assert_same(one: State, other: State) -> None:
     width=st.sampled_from([1, 3, 128, 130]),
     more=st.sampled_from([(0, 0), (0, 3), (70, 0), (64, 32), (70, 0, 10), (0, 0, 40), (0, 4, 0)]),
     words=st.sampled_from([None, *SKETCHES]),
-    kernel=st.sampled_from([None, CosineFeatures(5, 40_000, FEATURE_LIMIT), CosineFeatures(140)]),
     seed=st.integers(0, 99),
 )
 def test_a_device_gives_the_bits_of_the_cpu(
@@ -117,19 +113,17 @@ def test_a_device_gives_the_bits_of_the_cpu(
     width: int,
     more: tuple[int, ...],
     words: WordSketch | None,
-    kernel: CosineFeatures | None,
     seed: int,
 ) -> None:
-    """Odd lengths, single tokens, empty documents, windows apart, whole documents, units, words, cosines included."""
+    """Odd lengths, single tokens, empty documents, windows apart, whole documents, units and words included."""
     table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
-    cosines = Cosines(kernel, width + (words.width if words else 0)) if kernel else None
-    here = accumulators(table, sampling, words, cosines)()
+    here = accumulators(table, sampling, words)()
     with place.entered():
-        there = one(table, sampling, place.device, words, cosines)()
+        there = one(table, sampling, place.device, words)()
         ours = summed(there, texts)
         expected = summed(here, texts)
         assert_same(ours, expected)
-        sampled = one(table, sampling, place.device, words, cosines)()
+        sampled = one(table, sampling, place.device, words)()
         sampled.add_layers(layers(*in_one_row(texts), sampling))
         assert_same(sampled.state(), expected)
         assert there.statistics(ours).equals(here.statistics(expected))
@@ -160,7 +154,7 @@ def test_small_blocks_and_small_slots_change_nothing(place: Place, monkeypatch: 
     here.add(ids, lengths)
     monkeypatch.setattr(methods, "BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
     monkeypatch.setattr(methods, "MIN_COLUMNS", COLUMNS)
-    monkeypatch.setattr(card_sums, "SLOT_TOKENS", 500)
+    monkeypatch.setattr(gpu_sums, "SLOT_TOKENS", 500)
     with place.entered():
         there = one(table, sampling, place.device)()
         there.add(ids, lengths)
@@ -172,7 +166,7 @@ def test_words_that_are_sketched_in_pieces_are_the_same(place: Place, monkeypatc
     """Also where a window has more tokens than a piece, and where no token has a letter."""
     rolls = np.random.default_rng(6)
     table, sampling = tables(11, 5, 4), Sampling(8, stride=9, documents=2)
-    monkeypatch.setattr(card_words, "TOKENS_AT_ONCE", 20)
+    monkeypatch.setattr(gpu_words, "TOKENS_AT_ONCE", 20)
     with place.entered():
         for last in (3, 10):
             lengths = rolls.integers(0, 40, 8)
@@ -191,7 +185,7 @@ def test_words_are_counted_by_the_kernel_where_there_are_kernels(place: Place) -
     """Over windows of a few tokens, some of which have no letter, it counts what torch counts."""
     with place.entered():
         device = torch.device(place.device)
-        assert all(CardWords(sketch, device)._with_kernel is place.kernels for sketch in SKETCHES)
+        assert all(GpuWords(sketch, device)._with_kernel is place.kernels for sketch in SKETCHES)
 
 
 @pytest.mark.parametrize("name", list(METHODS))
@@ -281,7 +275,7 @@ def test_a_slot_holds_the_largest_window() -> None:
     """With the rest that may join it."""
     lengths = np.array([MAX_WINDOW_TOKENS + MAX_WINDOW_TOKENS // 2 - 1])
     assert len(window_starts(lengths, MAX_WINDOW_TOKENS)) == 1
-    assert lengths[0] <= MAX_JOINED_WINDOW_TOKENS <= card_sums.SLOT_TOKENS // card_sums.KINDS_AT_ONCE
+    assert lengths[0] <= MAX_JOINED_WINDOW_TOKENS <= gpu_sums.SLOT_TOKENS // gpu_sums.KINDS_AT_ONCE
 
 
 @at_every_place
@@ -291,14 +285,14 @@ def test_counts_of_billions_are_weighted_exactly(place: Place, counts: list[int]
     """The same integers as on the CPU, where they are held against Python's own."""
     table, numbers = tables(4, 5, 8), np.array(counts, dtype=np.int64)
     with place.entered():
-        there = weighted_gram(CardTable(table, place.device).values, numbers)
+        there = weighted_gram(GpuTable(table, place.device).values, numbers)
     np.testing.assert_array_equal(there, gram_of_counts(table, numbers))
 
 
 def test_counts_that_could_overflow_are_refused() -> None:
     """As on the CPU."""
     with pytest.raises(BoundExceeded):
-        weighted_gram(CardTable(tables(2, 2, 1), "cpu").values, np.array([1 << 37, 1 << 37]))
+        weighted_gram(GpuTable(tables(2, 2, 1), "cpu").values, np.array([1 << 37, 1 << 37]))
 
 
 # Memory that runs out
@@ -319,7 +313,7 @@ def test_memory_that_runs_out_halves_the_size_until_it_fits() -> None:
 
 
 def test_memory_for_less_than_the_least_is_an_error_with_a_next_move() -> None:
-    """A card that is full says so in one sentence."""
+    """A GPU that is full says so in one sentence."""
 
     def never(size: int) -> int:
         raise torch.OutOfMemoryError
@@ -342,7 +336,7 @@ def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(methods, "Block", Full)
     table, sampling, texts = tables(11, 9, 2), Sampling(4), [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50
-    with Place("cpu", kernels=not CARD).entered():
+    with Place("cpu", kernels=not GPU).entered():
         there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
         assert_same(summed(there, texts), summed(here, texts))
     assert len(sizes) > 1
@@ -408,7 +402,7 @@ class Forgetful:
 
 class Broken:
     def __init__(self, device: torch.device, rows: int) -> None:
-        raise RuntimeError("many lines\nthis card is too old")
+        raise RuntimeError("many lines\nthis GPU is too old")
 
 
 @pytest.fixture
@@ -426,7 +420,7 @@ def test_a_method_that_is_wrong_or_fails_is_passed_over(monkeypatch: pytest.Monk
     choice = fastest(torch.device("cpu"), ROWS)
     assert choice.name == "int8"
     inexact = "its sums are not exact here"
-    assert choice.passed_over == {"wrong": inexact, "forgetful": inexact, "broken": "this card is too old"}
+    assert choice.passed_over == {"wrong": inexact, "forgetful": inexact, "broken": "this GPU is too old"}
 
 
 @pytest.mark.usefixtures("fresh_choice")
@@ -475,9 +469,9 @@ def test_all_methods_speak_the_same_language() -> None:
     assert {"torch", "interpreter"} <= {str(place.id) for place in PLACES}
 
 
-@needs_card
+@needs_gpu
 def test_a_large_corpus_needs_no_more_memory_than_a_small_one() -> None:
-    """On a card: what is allocated does not grow with what is summed."""
+    """On a GPU: what is allocated does not grow with what is summed."""
     rolls = np.random.default_rng(1)
     table = tables(5000, 256, 1)
     peaks = []
@@ -493,8 +487,8 @@ def test_a_large_corpus_needs_no_more_memory_than_a_small_one() -> None:
     assert peaks[1] <= peaks[0] * 1.01
 
 
-@needs_card
-def test_a_card_with_little_memory_gives_the_same_sums() -> None:
+@needs_gpu
+def test_a_gpu_with_little_memory_gives_the_same_sums() -> None:
     """Blocks are made smaller until they fit."""
     table, sampling = tables(2000, 700, 6), Sampling(8)
     ids = np.random.default_rng(3).integers(0, 2000, 300_000).astype(np.int32)

@@ -26,13 +26,13 @@ from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
 from ridgeway.simulations.engines import run_in_memory, run_on_flower
-from ridgeway.simulations.experiments.experiment_rounds import copied
 from ridgeway.simulations.simulated_federation import (
     SimulatedFederation,
     create_simulated_federation,
     open_epochs,
 )
 from tests.support.commands import Workshop
+from tests.support.copied_federation import copied
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.making import contents
 from tests.support.tiny import tiny_encoder

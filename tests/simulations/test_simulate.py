@@ -24,7 +24,6 @@ from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations import simulated_federation
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.engines import run_in_memory
-from ridgeway.simulations.experiments import experiment_rounds
 from ridgeway.simulations.experiments.baselines.token_routers import prepared
 from ridgeway.simulations.simulate import simulate
 from ridgeway.simulations.simulated_federation import (
@@ -34,6 +33,7 @@ from ridgeway.simulations.simulated_federation import (
     open_epochs,
 )
 from tests.support.commands import Workshop
+from tests.support.copied_federation import copied
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.flower_parts import forked_grid, local_grid
 from tests.support.making import contents
@@ -185,9 +185,9 @@ def test_bad_input_is_one_sentence(workshop: Workshop, words: list[str], sentenc
     assert [path for path in sorted(workshop.folder.rglob("*")) if path not in before] == []
 
 
-def test_a_private_round_with_cosines_is_refused_before_anything_is_written(workshop: Workshop) -> None:
+def test_a_private_round_with_words_is_refused_before_anything_is_written(workshop: Workshop) -> None:
     """The sentence names an encoder that can be used, and the folder of the federation does not come to be."""
-    words = ["--data", "data", "--encoder", f"{workshop.encoder}+cosines", "--private", "--work", "new"]
+    words = ["--data", "data", "--encoder", f"{workshop.encoder}+words", "--private", "--work", "new"]
     done = workshop.call("simulate", *words)
     assert done.code == 2 and "features of tokens alone" in done.stderr and "--encoder smollm2" in done.stderr
     assert not (workshop / "new").exists()
@@ -203,7 +203,7 @@ def test_a_domain_without_test_texts_is_told(workshop: Workshop) -> None:
 
 def moved(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
     """A copy of a federation: the same keys, the same corpora, nothing sent so far."""
-    return experiment_rounds.copied(simulated, folder)
+    return copied(simulated, folder)
 
 
 def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:

@@ -26,11 +26,29 @@ from tests.support.tiny import tiny_encoder
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh \n", "medicine": "nopqrstuv ,"}
 """Three domains that a router over single characters can tell apart."""
 
+SCRIPTS = (
+    "the court held that its motion wasn't timely and THEY'LL appeal in 1987",
+    "def gather(self, names): return {name: len(name) for name in names} # x_1 += 0.5",
+    "Straße naïve café œuvre Žluťoučký kůň ſ İstanbul ǅ ﬁ cafe\u0301",
+    "Суд отклонил ходатайство η απόφαση του δικαστηρίου",
+    "قررت المحكمة ١٢٣ בית המשפט अदालत ने फैसला ศาลตัดสิน",
+    "東京に行く 法院判决 그 법원은 판결했다 🙂 👩\u200d⚕️ ½ \u00a0 \u2003",
+)
+"""Words in several scripts."""
+MAX_TEXT_WORDS = 400
+
 
 def sentences(domain: str, count: int, size: int = 200) -> list[str]:
     """Texts in a domain's letters, the same on every call."""
     letters = random.Random(domain)
     return [f"{domain[0]}{number} " + "".join(letters.choices(ALPHABETS[domain], k=size)) for number in range(count)]
+
+
+def texts_in_scripts(seed: int, count: int = 40) -> list[str]:
+    """Texts of one to some hundred words of a script, the same on every call."""
+    source = random.Random(seed)
+    words = [script.split(" ") for script in SCRIPTS]
+    return [" ".join(source.choices(source.choice(words), k=source.randint(1, MAX_TEXT_WORDS))) for _ in range(count)]
 
 
 def write_jsonl(path: Path, texts: Iterable[str], field: str = "text") -> Path:

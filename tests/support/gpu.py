@@ -1,6 +1,6 @@
-"""Where sums on a device are tested: torch on the CPU with and without Triton's kernels, and a card where there is one.
+"""Where sums on a device are tested: torch on the CPU with and without Triton's kernels, and a GPU where there is one.
 
-Without a card, the kernels run in Triton's interpreter, which tests/conftest.py asks for.
+Without a GPU, the kernels run in Triton's interpreter, which tests/conftest.py asks for.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import torch
 
-from ridgeway.common.base.devices import cards
+from ridgeway.common.base.devices import gpus
 
-CARD = bool(cards())
+GPU = bool(gpus())
 
 _choices: dict[Place, Any] = {}
 """Each place chooses for itself, once."""
 
-needs_no_card = pytest.mark.skipif(CARD, reason="a card is here")
-needs_card = pytest.mark.skipif(not CARD, reason="no CUDA device here")
+needs_no_gpu = pytest.mark.skipif(GPU, reason="a GPU is here")
+needs_gpu = pytest.mark.skipif(not GPU, reason="no CUDA device here")
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Place:
 
     @contextmanager
     def entered(self) -> Iterator[torch.device]:
-        from ridgeway.client.sums.gpu import card_words
         from ridgeway.client.sums.gpu import digit_planes as planes
+        from ridgeway.client.sums.gpu import gpu_words
         from ridgeway.client.sums.gpu import product_methods as methods
 
         device = torch.device(self.device)
@@ -44,7 +44,7 @@ class Place:
                 patch.setattr(methods, "TRIALS", 1)  # which method is the fastest here matters to nobody
                 patch.setattr(methods, "COMPARED_COLUMNS", planes.COLUMNS)
             if not self.kernels:
-                for module in (methods, planes, card_words):
+                for module in (methods, planes, gpu_words):
                     patch.setattr(module, "why_no_kernels", lambda device: "not wanted here")
             else:
                 assert planes.why_no_kernels(device) is None
@@ -56,8 +56,8 @@ class Place:
 
 PLACES = [
     pytest.param(Place("cpu", kernels=False), id="torch"),
-    pytest.param(Place("cpu", kernels=True), id="interpreter", marks=[pytest.mark.kernels, needs_no_card]),
-    pytest.param(Place("cuda:0", kernels=False), id="card-torch", marks=needs_card),
-    pytest.param(Place("cuda:0", kernels=True), id="card-kernels", marks=needs_card),
+    pytest.param(Place("cpu", kernels=True), id="interpreter", marks=[pytest.mark.kernels, needs_no_gpu]),
+    pytest.param(Place("cuda:0", kernels=False), id="gpu-torch", marks=needs_gpu),
+    pytest.param(Place("cuda:0", kernels=True), id="gpu-kernels", marks=needs_gpu),
 ]
 at_every_place = pytest.mark.parametrize("place", PLACES)

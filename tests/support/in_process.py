@@ -14,10 +14,10 @@ import httpx
 
 from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.http.server import make_server
-from ridgeway.coordinator.serve.gateway.gateway import Gateway
-from ridgeway.coordinator.serve.http_app import create_app
-from ridgeway.coordinator.serve.routing.current_release import ReleaseSource
-from ridgeway.coordinator.serve.routing.routing_service import RoutingService
+from ridgeway.common.serve.gateway.gateway import Gateway
+from ridgeway.common.serve.http_app import create_app
+from ridgeway.common.serve.routing.current_release import ReleaseSource
+from ridgeway.common.serve.routing.routing_service import RoutingService
 from tests.support.faulty_experts import wait_for
 from tests.support.waiting import PATIENCE_S
 

@@ -154,15 +154,25 @@ class Process:
 
 
 class Serving(Process):
-    """`ridgeway serve RELEASE OPTIONS...` on a port of its own."""
+    """`ridgeway serve RELEASE OPTIONS...` on a port of its own; settings: what stands in its serve.toml."""
 
-    def __init__(self, folder: Path, release: Path, *options: str | Path, key: str = "", **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        release: Path,
+        *options: str | Path,
+        key: str = "",
+        settings: Json | None = None,
+        **environment: str,
+    ) -> None:
         port = free_port()
+        config = folder / f"serve-{port}.toml"
+        config.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in (settings or {}).items()))
         self.url = f"http://127.0.0.1:{port}"
         self.key = key
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         own = {"RIDGEWAY_CACHE": str(folder / "cache"), "RIDGEWAY_CONFIG": str(folder / "config"), **environment}
-        command = [RIDGEWAY, "serve", release, "--port", str(port), *options]
+        command = [RIDGEWAY, "serve", release, "--config", config, "--port", str(port), *options]
         super().__init__(command, f"{self.url}/readyz", folder / f"serve-{port}.log", own)
         self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=120.0, headers=self._headers, verify=False)
 

@@ -377,6 +377,7 @@ def test_another_format_is_refused_by_name(release: Path) -> None:
         {"confidence": {"half": -1}},
         {"confidence": {"tail": "long"}},
         {"confidence": 1},
+        {"encoder": FACTS["encoder"] | {"cosines": {"width": 4, "frequency": 326, "amplitude": 64}}},
     ],
     ids=repr,
 )

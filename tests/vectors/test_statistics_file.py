@@ -211,6 +211,7 @@ def test_another_format_is_refused_by_name(path: Path) -> None:
         (terms(sampling=[64, 0]), "not a statistics file"),
         (terms(encoder="tiny"), "not a statistics file"),
         (terms(encoder={"name": "tiny"}), "not a statistics file"),
+        (terms(encoder={"name": "tiny+cosines", "fingerprint": FINGERPRINT}), "no longer supported"),
     ],
 )
 def test_terms_that_cannot_be_are_refused(path: Path, header: dict[str, Any], reason: str) -> None:

@@ -1,3 +1,3 @@
-"""Exact sums on a graphics card. Imported only where a card is used: everything in here knows
+"""Exact sums on a GPU. Imported only where a GPU is used: everything in here knows
 torch.
 """

@@ -163,7 +163,7 @@ def why_no_kernels(device: torch.device) -> str | None:
         return "Triton is not installed"
     knobs: Any = triton.knobs
     if device.type != "cuda" and not knobs.runtime.interpret:
-        return "Triton is for graphics cards"
+        return "Triton is for GPUs"
     made: list[Tensor] = []
     table, windows = _trial(device)
     for way in (_kernel_means, _plain_means):

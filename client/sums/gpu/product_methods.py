@@ -76,7 +76,7 @@ class ProductMethod(Protocol):
 
 
 class Float64:
-    """One float64 product a piece: exact below 2⁵³, quick on the cards that data centres have."""
+    """One float64 product a piece: exact below 2⁵³, quick on the GPUs that data centres have."""
 
     def __init__(self, device: torch.device, rows: int) -> None:
         self._total = torch.zeros(rows, rows, dtype=torch.int64, device=device)
@@ -254,7 +254,7 @@ def _now(device: torch.device) -> float:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """How much memory of a card nobody uses; of the machine's own memory, nothing is said."""
+    """How much memory of a GPU nobody uses; of the machine's own memory, nothing is said."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 

@@ -109,10 +109,12 @@ def bench_routes(
         for start in range(0, len(usual) - BATCH + 1, BATCH)
     ]
     many = write_script(work / "many.lua", [{"prompts": batch} for batch in batches])
+    config = work / "serve.toml"
+    config.write_text("keep_alive = 60\n")
     found: list[Result] = []
     with ticking("routes", (2 * len(scripts) + 5) * (ROUNDS + 1)) as tick:
         with (
-            ridgeway_serve(release, "--keep-alive", "60") as ours,
+            ridgeway_serve(release, "--config", str(config)) as ours,
             stand_in("echo") as echo,
         ):
             for size, script in scripts.items():

@@ -89,11 +89,9 @@ def _always(task: Task) -> Trained:
     return Trained([Variant("always", name, NOTHING) for name in task.domains], routed)
 
 
-def our_router(task: Task, more: str = "") -> tuple[Router, Simulated]:
+def our_router(task: Task) -> tuple[Router, Simulated]:
     """The router of a masked round with one holder a domain, all settings at their defaults, and
     how it went.
-
-    more: what the encoder's name is followed by, if it has more than words beside its tokens.
     """
     from ridgeway.common.masking.agreement import SMALLEST_COHORT
     from ridgeway.coordinator.round.progress import no_watch
@@ -103,7 +101,7 @@ def our_router(task: Task, more: str = "") -> tuple[Router, Simulated]:
     release = task.work / "release"
     corpora.write(task.dataset.corpora, data)
     mode: Mode = "masked" if len(task.domains) >= SMALLEST_COHORT else "clear"
-    encoder = bare_name(task.encoder) + WORDS + more
+    encoder = bare_name(task.encoder) + WORDS
     done = simulate(
         task.work / "federation",
         no_watch,

@@ -166,7 +166,7 @@ class SentenceEncoder:
 
 @lru_cache(maxsize=1)
 def minilm(device: str) -> SentenceEncoder:
-    """MiniLM as it is, loaded once a process, on the first card that the device names, else on the
+    """MiniLM as it is, loaded once a process, on the first GPU that the device names, else on the
     CPU.
     """
     return SentenceEncoder(find_minilm(), first_device(device))
@@ -355,7 +355,7 @@ def find_base(full: bool) -> tuple[Path, str]:
 def _modem(task: Task) -> Trained:
     if task.full and task.device == "auto" and first_device(task.device) == "cpu":
         raise DeviceError(
-            "fine-tuning in full takes hours without a card; do it on a machine that"
+            "fine-tuning in full takes hours without a GPU; do it on a machine that"
             " has one, with `python -m ridgeway.simulations.experiments`, and copy what"
             " it writes into the report's cache, or ask for --device cpu"
         )

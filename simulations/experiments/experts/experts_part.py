@@ -136,7 +136,7 @@ def _training(own: Scored, base: str) -> str:
     about = own.likelihoods.about
     how = "chosen on held-out training text" if about["trials"] else "fixed beforehand"
     short = (
-        f" This is the short training; --full means {FULL.words()}, and needs a card."
+        f" This is the short training; --full means {FULL.words()}, and needs a GPU."
         if own.recipe != FULL
         else ""
     )

@@ -308,11 +308,11 @@ class Trainer:
         """
         import torch
 
-        card = self._device != "cpu"
+        gpu = self._device != "cpu"
         options: dict[str, Any] = {
             "betas": (0.9, 0.95),
             "weight_decay": self._recipe.decay,
-            "fused": card,
+            "fused": gpu,
         }
         optimiser = torch.optim.AdamW(self._trained(), rate, **options)
         losses = []
@@ -323,7 +323,7 @@ class Trainer:
                 )
             with (
                 torch.autocast("cuda", torch.bfloat16)
-                if card
+                if gpu
                 else contextlib.nullcontext()
             ):
                 loss = self._losses(rows).sum() / (rows.labels != IGNORED_LABEL).sum()
@@ -362,7 +362,7 @@ class Trainer:
 
 @contextlib.contextmanager
 def _tensor_float() -> Any:
-    """On a card, products in TensorFloat-32: ten bits of each number, sums in float32."""
+    """On a GPU, products in TensorFloat-32: ten bits of each number, sums in float32."""
     import torch
 
     before = torch.get_float32_matmul_precision()

@@ -146,7 +146,7 @@ class Scored:
     lack: str = ""
 
 
-class _NoCard(DeviceError):
+class _NoGpu(DeviceError):
     """Training in full was asked for where it would take days."""
 
 
@@ -158,7 +158,7 @@ def scored_at_best(
     """
     try:
         return scored(plan, dataset, FULL if plan.full else SHORT, model)
-    except _NoCard as error:
+    except _NoGpu as error:
         return replace(
             scored(plan, dataset, SHORT, model),
             lack=f"{error}; the short training stands for it",
@@ -175,8 +175,8 @@ def scored(
 
     def work() -> object:
         if recipe == FULL and device == "cpu" and plan.device == "auto":
-            raise _NoCard(
-                f"this machine has no card to train experts for {dataset.name} in full;"
+            raise _NoGpu(
+                f"this machine has no GPU to train experts for {dataset.name} in full;"
                 " do it on one that has, with `python -m"
                 " ridgeway.simulations.experiments`, and copy what it writes into the"
                 " report's cache"
@@ -407,7 +407,7 @@ def train_experts(
         name: np.array([min(len(ids), recipe.longest) for ids in own], dtype=np.int64)
         for name, own in texts.test.items()
     }
-    card = (
+    gpu = (
         "CPU"
         if device == "cpu"
         else str(imported("torch", "contextual").cuda.get_device_name(device))
@@ -418,7 +418,7 @@ def train_experts(
         "trials": trials,
         "losses": losses,
         "seconds": seconds,
-        "device": card,
+        "device": gpu,
     }
     return Likelihoods(texts.domains, tuple(scores), by_domain, tokens, about)
 

@@ -15,8 +15,8 @@ import ridgeway.client.sums.corpus
 from ridgeway.client.cluster.ray_engine import (
     MAX_TASK_BYTES,
     Worker,
-    cards_of_cluster,
     cluster,
+    gpus_of_cluster,
     ray_engine,
     tasks,
     workers,
@@ -41,27 +41,27 @@ def pieces(*sizes: int) -> list[Unread]:
     return [Unread(stamp, CorpusFile(Path(stamp.path), "text", ""), 0) for stamp in stamps]
 
 
-def test_every_card_and_every_core_has_a_worker() -> None:
-    """Machines with cards sum on them; a model whose features depend on the device is given one kind alone."""
+def test_every_gpu_and_every_core_has_a_worker() -> None:
+    """Machines with GPUs sum on them; a model whose features depend on the device is given one kind alone."""
     nodes = [{"CPU": 16.0, "GPU": 2.0}, {"CPU": 20.0}, {"CPU": 1.0}]
-    card, cpu = Worker(8, card=True), Worker(8, card=False)
-    assert workers(nodes, 0, cards=True, only_cards=False) == [card, card, cpu, cpu, Worker(1, card=False)]
-    assert workers(nodes, 0, cards=True, only_cards=True) == [card, card]
-    assert workers(nodes[1:], 5, cards=True, only_cards=True) == [Worker(5, card=False)] * 4 + [Worker(1, card=False)]
-    assert len(workers(nodes, 1, cards=False, only_cards=False)) == 37
+    gpu, cpu = Worker(8, gpu=True), Worker(8, gpu=False)
+    assert workers(nodes, 0, gpus=True, only_gpus=False) == [gpu, gpu, cpu, cpu, Worker(1, gpu=False)]
+    assert workers(nodes, 0, gpus=True, only_gpus=True) == [gpu, gpu]
+    assert workers(nodes[1:], 5, gpus=True, only_gpus=True) == [Worker(5, gpu=False)] * 4 + [Worker(1, gpu=False)]
+    assert len(workers(nodes, 1, gpus=False, only_gpus=False)) == 37
     with pytest.raises(DeviceError, match="no machine with a free core"):
-        workers([{}], 0, cards=True, only_cards=False)
+        workers([{}], 0, gpus=True, only_gpus=False)
 
 
 def test_tasks_hold_every_piece_once() -> None:
     """In their order, in groups that are neither tiny nor a worker's whole work."""
     todo = pieces(*[1 << 20] * 100, 1 << 31, 5)
-    cpu, card = Worker(2, card=False), Worker(8, card=True)
+    cpu, gpu = Worker(2, gpu=False), Worker(8, gpu=True)
     made = tasks(todo, [cpu] * 2)
     assert [each for group in made for each in group] == todo
     assert all(len(group) == 1 or sum(each.stamp.bytes for each in group) <= MAX_TASK_BYTES for group in made)
     assert len(tasks(todo[:100], [cpu] * 3)) == 25
-    assert len(tasks(todo[:100], [cpu, card])) == 1  # starting what reads for a card would take longer than the sums
+    assert len(tasks(todo[:100], [cpu, gpu])) == 1  # starting what reads for a GPU would take longer than the sums
     assert tasks([], [cpu]) == []
 
 
@@ -69,7 +69,7 @@ def test_tasks_hold_every_piece_once() -> None:
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A corpus of many tasks."""
     monkeypatch.setattr(ridgeway.client.sums.corpus, "PIECE_BYTES", 2_000)
-    for least in ("MIN_TASK_BYTES", "MIN_CARD_TASK_BYTES"):
+    for least in ("MIN_TASK_BYTES", "MIN_GPU_TASK_BYTES"):
         monkeypatch.setattr(ridgeway.client.cluster.ray_engine, least, 1)
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_jsonl(tmp_path / "corpus" / "law.jsonl", sentences("law", 60))
@@ -78,8 +78,8 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_a_lost_machine_and_cards_of_a_cluster(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the largest machine had begun is summed by others once it is lost; machines with cards use them."""
+def test_a_lost_machine_and_gpus_of_a_cluster(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the largest machine had begun is summed by others once it is lost; machines with GPUs use them."""
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is imported: loopback alone
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     word = f"dir:{tmp_path / 'encoder'}"
@@ -90,7 +90,7 @@ def test_a_lost_machine_and_cards_of_a_cluster(corpus: Path, tmp_path: Path, mon
 
     def losing(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
         left = True
-        for part in ray_engine(work, encoder, word, cards=False, threads=0)(todo):
+        for part in ray_engine(work, encoder, word, gpus=False, threads=0)(todo):
             yield part
             if left and part is not None:
                 machines.remove_node(other, allow_graceful=False)
@@ -99,11 +99,9 @@ def test_a_lost_machine_and_cards_of_a_cluster(corpus: Path, tmp_path: Path, mon
 
     try:
         with cluster(machines.address, 1):
-            assert cards_of_cluster()
-            with pytest.raises(CorpusError, match="device cuda cannot be used"):  # Ray was told of a card that is none
-                prepare(
-                    work, encoder, tmp_path / "cards", engine=ray_engine(work, encoder, word, cards=True, threads=1)
-                )
+            assert gpus_of_cluster()
+            with pytest.raises(CorpusError, match="device cuda cannot be used"):  # Ray was told of a GPU that is none
+                prepare(work, encoder, tmp_path / "gpus", engine=ray_engine(work, encoder, word, gpus=True, threads=1))
             shared = prepare(work, encoder, tmp_path / "shared", engine=losing)
             assert len(ridgeway.client.cluster.ray_engine._machines(ridgeway.client.cluster.ray_engine._ray())) == 1
     finally:
@@ -157,7 +155,7 @@ def test_a_cluster_gives_the_bytes_of_one_machine(corpus: Path, tmp_path: Path) 
     word = f"dir:{tmp_path / 'encoder'}"
     encoder, work = find_encoder(word), job(corpus, holdout=0.1)
     alone = prepare(work, encoder, tmp_path / "alone")
-    engine = ray_engine(work, encoder, word, cards=False, threads=1)
+    engine = ray_engine(work, encoder, word, gpus=False, threads=1)
     seen: list[tuple[int, int]] = []
     shared = prepare(work, encoder, tmp_path / "shared", engine=harmed(engine))
     with pytest.raises(Interrupted):
@@ -178,10 +176,10 @@ def test_what_a_machine_of_the_cluster_cannot_do_is_one_sentence(corpus: Path, t
     """Broken text, another encoder, and files that are not the same everywhere; no traceback of Ray."""
     word = f"dir:{tmp_path / 'encoder'}"
     encoder, work = find_encoder(word), job(corpus)
-    other = ray_engine(work, tiny_encoder(seed=1), word, cards=False, threads=1)
+    other = ray_engine(work, tiny_encoder(seed=1), word, gpus=False, threads=1)
     with pytest.raises(RidgewayError, match="has another encoder as dir:"):
         prepare(work, encoder, tmp_path / "one", engine=other)
-    engine = ray_engine(work, encoder, word, cards=False, threads=1)
+    engine = ray_engine(work, encoder, word, gpus=False, threads=1)
     with pytest.raises(CorpusError, match="not the same on all machines"):
         list(engine(pieces(5)))
     (corpus / "law.jsonl").write_text("{broken\n")

@@ -136,7 +136,7 @@ def in_s3(tmp_path: Path, engine: Engine | None = None, watch: Watch | None = No
 
 def by_ray(tmp_path: Path) -> Engine:
     word = f"dir:{tmp_path / 'encoder'}"
-    return ray_engine(job(URL, holdout=0.1), find_encoder(word), word, cards=False, threads=1)
+    return ray_engine(job(URL, holdout=0.1), find_encoder(word), word, gpus=False, threads=1)
 
 
 def test_a_corpus_in_s3_gives_the_bytes_of_its_files(corpus: Path, tmp_path: Path) -> None:

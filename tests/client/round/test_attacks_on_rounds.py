@@ -3,7 +3,7 @@
 What a mode does not protect from, by docs/privacy.md, is shown as such: `named` is in the test's name.
 
     A01, A02, A03, A04, A04b, A05 ... A12, A15, A17, A18, A19, and the eight that are older: here
-    A13  older releases come back          tests/coordinator/serve/routing/test_current_release.py:
+    A13  older releases come back          tests/common/serve/routing/test_current_release.py:
                                            test_a_release_with_a_lower_number_or_none_is_refused
     A14  redirects of a SuperNode          tests/client/deploy/test_supernode_process.py:
                                            test_a_redirect_is_not_followed

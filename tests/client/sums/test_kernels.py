@@ -1,4 +1,4 @@
-"""Triton's kernels compile for cards that are not here: their compiler needs none."""
+"""Triton's kernels compile for GPUs that are not here: their compiler needs none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import warnings
 warnings.simplefilter("ignore")
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from ridgeway.client.sums.gpu import card_words, digit_planes as planes
+from ridgeway.client.sums.gpu import gpu_words, digit_planes as planes
 from ridgeway.client.sums.gpu import kernels, product_methods as methods
 
 KINDS = {"table": "*i16", "ids": "*i32", "bounds": "*i32", "planes": "*i8"}
@@ -28,7 +28,7 @@ CASES = [
     (kernels.mean_planes, {"WINDOWS": planes.WINDOWS, "COLUMNS": planes.SLICE}, {"num_warps": planes.WARPS}),
     (kernels.add_products, TILE, {"num_warps": methods.WARPS, "num_stages": methods.STAGES}),
     (kernels.add_row_sums, {"ROWS": 2, "DEPTH": 2048}, {}),
-    (kernels.count_words, {"SHORTEST": 2, "LONGEST": 3, "TOKENS": card_words.KERNEL_TOKENS}, {}),
+    (kernels.count_words, {"SHORTEST": 2, "LONGEST": 3, "TOKENS": gpu_words.KERNEL_TOKENS}, {}),
 ]
 for kernel, constants, options in CASES:
     names = kernel.arg_names
@@ -40,11 +40,11 @@ for kernel, constants, options in CASES:
 """
 
 
-@pytest.mark.parametrize(("card", "products"), [(80, (False, True)), (90, (True, False))])
-def test_kernels_compile_for_a_card(card: int, products: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize(("gpu", "products"), [(80, (False, True)), (90, (True, False))])
+def test_kernels_compile_for_a_gpu(gpu: int, products: tuple[bool, bool]) -> None:
     """For Ampere and for Hopper, with integer products on tensor cores."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, "-c", COMPILE, str(card)], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", COMPILE, str(gpu)], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = {name: (wgmma == "True", mma == "True") for name, wgmma, mma in map(str.split, done.stdout.splitlines())}
     neither = dict.fromkeys(("mean_planes", "add_row_sums", "count_words"), (False, False))

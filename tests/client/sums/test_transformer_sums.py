@@ -189,7 +189,7 @@ def test_a_feature_beyond_the_bound_is_an_error_and_never_clipped(encoder: Conte
 
 
 class Cramped:
-    """A model on a device whose memory holds passes of `most` rows; with a thread, as a card has one, or without."""
+    """A model on a device whose memory holds passes of `most` rows; with a thread, as a GPU has one, or without."""
 
     def __init__(self, model: Transformer, most: int, executor: ThreadPoolExecutor | None = None) -> None:
         self._model, self._most, self.executor, self.device = model, most, executor, "cpu"
@@ -202,8 +202,8 @@ class Cramped:
 
 
 @pytest.mark.parametrize("window", [1, 8])
-def test_a_cards_thread_takes_in_every_pass_once(encoder: ContextualEncoder, window: int) -> None:
-    """Passes that a thread of the card makes, one behind the other, add up to the bits of those made at once."""
+def test_a_gpus_thread_takes_in_every_pass_once(encoder: ContextualEncoder, window: int) -> None:
+    """Passes that a thread of the GPU makes, one behind the other, add up to the bits of those made at once."""
     texts, sampling = a_corpus(9, 300), Sampling(window)
     with ThreadPoolExecutor(1) as executor:
         handed = Cramped(loaded(encoder), 1 << 30, executor)
@@ -214,7 +214,7 @@ def test_a_cards_thread_takes_in_every_pass_once(encoder: ContextualEncoder, win
     assert halves[0]["gram"][-1] < usual["gram"][-1]
 
 
-def test_what_goes_wrong_in_a_cards_thread_is_raised(encoder: ContextualEncoder) -> None:
+def test_what_goes_wrong_in_a_gpus_thread_is_raised(encoder: ContextualEncoder) -> None:
     """At the latest when the sums are asked for."""
     with ThreadPoolExecutor(1) as executor:
         accumulator = ContextualSums(Cramped(loaded(encoder), 0, executor), encoder, WINDOW)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Which cards a word means, and that nothing about them is passed over in silence."""
+"""Which GPUs a word means, and that nothing about them is passed over in silence."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def made_torch(count: int, cuda: str | None = "13.0", warn: str = "") -> Any:
     )
 
 
-def test_words_mean_cards(machine: Machine) -> None:
-    """auto and cuda are all cards, cuda:N is one of them, cpu is none."""
+def test_words_mean_gpus(machine: Machine) -> None:
+    """auto and cuda are all GPUs, cuda:N is one of them, cpu is none."""
     machine(torch=made_torch(2))
-    assert devices.cards() == ["cuda:0", "cuda:1"]
+    assert devices.gpus() == ["cuda:0", "cuda:1"]
     assert devices.chosen("auto") == devices.chosen("cuda") == ("cuda:0", "cuda:1")
     assert devices.chosen("cuda:1") == ("cuda:1",)
     assert devices.chosen("cpu") == ()
     assert devices.missed() is None
 
 
-def test_a_card_that_is_not_there_is_refused_with_those_that_are(machine: Machine) -> None:
-    """The sentence names the machine's cards."""
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(machine: Machine) -> None:
+    """The sentence names the machine's GPUs."""
     machine(torch=made_torch(2))
-    with pytest.raises(DeviceError, match="no cuda:2 on this machine; its cards are cuda:0, cuda:1"):
+    with pytest.raises(DeviceError, match="no cuda:2 on this machine; its GPUs are cuda:0, cuda:1"):
         devices.chosen("cuda:2")
 
 
@@ -72,12 +72,12 @@ def test_a_card_that_is_not_there_is_refused_with_those_that_are(machine: Machin
 def test_an_unknown_word_is_refused(machine: Machine, word: str) -> None:
     """One sentence says what may be said, whatever the machine has."""
     machine(driver=False)
-    with pytest.raises(InputError, match="say auto, cpu, cuda, or one card such as cuda:0"):
+    with pytest.raises(InputError, match="say auto, cpu, cuda, or one GPU such as cuda:0"):
         devices.chosen(word)
 
 
 def test_a_machine_without_a_driver_uses_the_cpu_and_misses_nothing(machine: Machine) -> None:
-    """auto is the CPU without a word; asking for a card is refused."""
+    """auto is the CPU without a word; asking for a GPU is refused."""
     machine(driver=False, torch=made_torch(1))
     assert devices.chosen("auto") == ()
     assert devices.missed() is None
@@ -90,12 +90,12 @@ def test_a_machine_without_a_driver_uses_the_cpu_and_misses_nothing(machine: Mac
     [
         (None, r"torch is not installed; install ridgeway\[gpu\]"),
         (made_torch(0, cuda=None), r"torch 9\.9 is built without CUDA; install ridgeway\[gpu\]"),
-        (made_torch(0), r"torch 9\.9 finds no card it can use"),
-        (made_torch(0, warn="the driver is too old\nmore"), r"finds no card it can use \(the driver is too old\)"),
+        (made_torch(0), r"torch 9\.9 finds no GPU it can use"),
+        (made_torch(0, warn="the driver is too old\nmore"), r"finds no GPU it can use \(the driver is too old\)"),
     ],
-    ids=["no torch", "torch without CUDA", "no card", "old driver"],
+    ids=["no torch", "torch without CUDA", "no GPU", "old driver"],
 )
-def test_a_card_that_cannot_be_used_is_missed_with_the_reason(machine: Machine, torch: Any, reason: str) -> None:
+def test_a_gpu_that_cannot_be_used_is_missed_with_the_reason(machine: Machine, torch: Any, reason: str) -> None:
     """auto goes on with the CPU and can say why; cuda is refused for the same reason."""
     machine(torch=torch)
     assert devices.chosen("auto") == ()
@@ -129,6 +129,6 @@ def test_a_driver_of_another_maker_is_no_miss(machine: Machine) -> None:
 )
 def test_a_machine_without_a_driver_never_imports_torch() -> None:
     """Looking costs a few file names, not seconds of imports."""
-    look = "import sys; from ridgeway.common.base.devices import cards, missed; cards(); missed(); "
+    look = "import sys; from ridgeway.common.base.devices import gpus, missed; gpus(); missed(); "
     look += "sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", look], check=True, timeout=MAX_WAIT_S)

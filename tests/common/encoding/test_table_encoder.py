@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,15 @@ def test_a_changed_file_of_an_encoder_is_noticed(encoder: TableEncoder, tmp_path
     path.write_bytes(content)
     with pytest.raises((FormatError, EncoderError)):
         load_encoder(tmp_path / "saved")
+
+
+def test_a_saved_encoder_with_cosines_is_refused(encoder: TableEncoder, tmp_path: Path) -> None:
+    """Before its fingerprint is looked at."""
+    save_encoder(encoder, tmp_path)
+    card = json.loads((tmp_path / "encoder.json").read_bytes())
+    (tmp_path / "encoder.json").write_text(json.dumps(card | {"cosines": {"width": 4}}))
+    with pytest.raises(EncoderError, match="cosines are no longer supported"):
+        load_encoder(tmp_path)
 
 
 def test_an_encoder_is_not_saved_over_something_else(encoder: TableEncoder, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.experts.experts_file import ExpertsFile, find_experts
 from ridgeway.common.routing.router import Router
-from ridgeway.coordinator.serve.gateway.expert_link import ExpertLink
-from ridgeway.coordinator.serve.telemetry import Metrics
+from ridgeway.common.serve.gateway.expert_link import ExpertLink
+from ridgeway.common.serve.telemetry import Metrics
 from tests.support.serving import release_of
 
 LAW = '[experts.law]\nbase_url = "http://127.0.0.1:9001/v1/"\nmodel = "law-7b"\n'

@@ -12,14 +12,14 @@ from starlette.testclient import TestClient
 
 from ridgeway.common.http.http_errors import add_error_handlers
 from ridgeway.common.http.site import read_site, site_api
-from ridgeway.coordinator.serve.http_app import DOCUMENTS as PLACES
+from ridgeway.common.serve.http_app import DOCUMENTS as PLACES
 
-PACKAGES = tuple(f"ridgeway.{room}" for room in ("coordinator.serve", "coordinator.page", "client.page"))
+PACKAGES = tuple(f"ridgeway.{room}" for room in ("common.serve", "coordinator.page", "client.page"))
 SITES = {package: read_site(package) for package in PACKAGES}
 FILES = {(package, name): body.decode() for package, site in SITES.items() for name, body in site.contents.items()}
 SCRIPTS = sorted(file for file in FILES if file[1].endswith(".js"))
 DOCUMENTS = sorted(file for file in FILES if file[1].endswith(".html"))
-SITE = SITES["ridgeway.coordinator.serve"]
+SITE = SITES["ridgeway.common.serve"]
 CONTENTS, VERSION = SITE.contents, SITE.version
 
 File = tuple[str, str]

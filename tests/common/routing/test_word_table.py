@@ -23,13 +23,12 @@ from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing import word_table
 from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.routing.cosine_table import side_by_side
 from ridgeway.common.routing.evaluation import beginnings_routed
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import load_release, save_release
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router, router_of
 from ridgeway.common.routing.token_table import sums_by_reading, tally_texts
-from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams
+from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams, side_by_side
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.common.encoding.test_word_sketch import counted_by_hand
 from tests.support.making import contents, fixed_identity, prepared, sign_again

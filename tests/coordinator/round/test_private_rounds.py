@@ -19,8 +19,8 @@ from ridgeway.client.round.spending import Expense, spent
 from ridgeway.client.sums import held_out
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import InputError, Refused, RoundFailed
-from ridgeway.common.base.settings import EQUAL_MASS, CosineFeatures, WordFeatures
-from ridgeway.common.encoding.table_encoder import with_cosines, with_words
+from ridgeway.common.base.settings import EQUAL_MASS, WordFeatures
+from ridgeway.common.encoding.table_encoder import with_words
 from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bounded_sums
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import noise_variance
@@ -449,13 +449,12 @@ def test_a_holder_that_wants_privacy_takes_no_other_terms(parties: Parties) -> N
         assert asked(parties, Announce(terms=terms_)).code == "privacy_not_allowed"
 
 
-@pytest.mark.parametrize("features", [WordFeatures(4), CosineFeatures(4)])
 def test_features_beyond_those_of_tokens_are_refused_on_both_sides(
-    parties: Parties, monkeypatch: pytest.MonkeyPatch, features: WordFeatures | CosineFeatures
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Words and cosines alike: rows of documents have neither, so they would be summed without."""
+    """Rows of documents have no words, so they would be summed without."""
     terms, plain = parties.federation().terms, parties.encoder
-    more = with_words(plain, features) if isinstance(features, WordFeatures) else with_cosines(plain, features)
+    more = with_words(plain, WordFeatures(4))
     monkeypatch.setattr(Holder, "encoder", lambda *_: more)
     with pytest.raises(InputError, match="a table of tokens alone"):
         open_epoch(parties.holder("law-1"), terms, new_epoch=True)

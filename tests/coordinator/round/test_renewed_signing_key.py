@@ -21,6 +21,7 @@ from ridgeway.common.protocol.messages import Hello, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.common.routing.release import amend_release, load_release
 from ridgeway.common.routing.router import Router
+from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.backup import back_up, restore
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed
@@ -28,7 +29,6 @@ from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.round.federation import KEY, Federation
 from ridgeway.coordinator.round.membership import rollback
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.serve.routing.current_release import CurrentRelease, ReleaseSource
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity, sign_again

@@ -13,12 +13,12 @@ from ridgeway.common.base.errors import UnsolvableTotal
 from ridgeway.common.base.settings import Ridge
 from ridgeway.common.statistics.sums import Statistics, single_domain
 from ridgeway.coordinator.solving import solve as solving
-from ridgeway.coordinator.solving.solve import Equation, Matrix, equation, on_card, on_cpu, solve
+from ridgeway.coordinator.solving.solve import Equation, Matrix, equation, on_cpu, on_gpu, solve
 from tests.support.making import random_samples, statistics_of
 
-CARD = "cuda:0"
-needs_a_card = pytest.mark.skipif(not devices.cards(), reason="no CUDA device here")
-DEVICES = ["cpu", pytest.param(CARD, marks=needs_a_card)]
+GPU = "cuda:0"
+needs_a_gpu = pytest.mark.skipif(not devices.gpus(), reason="no CUDA device here")
+DEVICES = ["cpu", pytest.param(GPU, marks=needs_a_gpu)]
 
 
 def posed(seed: int, size: int, domains: int, condition: float) -> Equation:
@@ -45,7 +45,7 @@ def test_torch_gives_the_weights_that_lapack_gives(
 ) -> None:
     """Within what rounding allows at that condition number; the figures beside the weights agree too."""
     matrix = posed(seed, size, domains, condition)
-    ours, theirs = on_card(matrix, device), on_cpu(matrix)
+    ours, theirs = on_gpu(matrix, device), on_cpu(matrix)
     assert far(ours.weights, theirs.weights) <= 1e-14 * size * condition
     assert ours.residual <= 1e-13 * size * condition
     assert ours.ridge == theirs.ridge
@@ -57,7 +57,7 @@ def test_torch_gives_the_weights_that_lapack_gives(
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_condition_number_is_that_of_lapack(device: str) -> None:
     """The climb is LAPACK's own, so that on most matrices it ends in the same place."""
-    ratios = [on_card(each, device).condition / on_cpu(each).condition for each in map(_some, range(20))]
+    ratios = [on_gpu(each, device).condition / on_cpu(each).condition for each in map(_some, range(20))]
     assert np.median(ratios) == pytest.approx(1.0, rel=1e-6)
     assert 0.3 < min(ratios) <= max(ratios) < 3
 
@@ -73,7 +73,7 @@ def test_a_total_that_is_not_positive_definite_is_refused_in_the_same_words(devi
         single_domain(np.array([[100, 900, 0], [900, 100, 0], [0, 0, 1234]])), 1.0, Ridge(0.5, relative=False)
     )
     with pytest.raises(UnsolvableTotal) as here:
-        on_card(indefinite, device)
+        on_gpu(indefinite, device)
     with pytest.raises(UnsolvableTotal) as there:
         on_cpu(indefinite)
     assert str(here.value) == str(there.value)
@@ -83,13 +83,13 @@ def test_a_total_that_is_not_positive_definite_is_refused_in_the_same_words(devi
 def test_solving_twice_gives_the_same_bits(device: str) -> None:
     """On one device a release can be made again."""
     matrix = posed(1, 50, 4, 1e4)
-    assert on_card(matrix, device).weights.tobytes() == on_card(matrix, device).weights.tobytes()
+    assert on_gpu(matrix, device).weights.tobytes() == on_gpu(matrix, device).weights.tobytes()
 
 
-@needs_a_card
-def test_a_large_total_is_solved_on_the_card() -> None:
+@needs_a_gpu
+def test_a_large_total_is_solved_on_the_gpu() -> None:
     """From 4,096 features on; the solution says where."""
-    size = solving.MIN_CARD_FEATURES
+    size = solving.MIN_GPU_FEATURES
     rng = np.random.default_rng(1)
     half = rng.integers(-9, 9, (size, size))
     total = single_domain(half @ half.T)
@@ -100,14 +100,14 @@ def test_a_large_total_is_solved_on_the_card() -> None:
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every total counts as large, and a card is there that is really the CPU."""
-    monkeypatch.setattr(solving, "MIN_CARD_FEATURES", 1)
-    monkeypatch.setattr(devices, "cards", lambda: ["cpu:0"])
+    """Every total counts as large, and a GPU is there that is really the CPU."""
+    monkeypatch.setattr(solving, "MIN_GPU_FEATURES", 1)
+    monkeypatch.setattr(devices, "gpus", lambda: ["cpu:0"])
 
 
 @pytest.mark.usefixtures("small_limit")
-def test_a_card_is_used_from_a_limit_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below the limit nobody looks for a card."""
+def test_a_gpu_is_used_from_a_limit_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the limit nobody looks for a GPU."""
     asked = []
     real = solving.solved
 
@@ -117,7 +117,7 @@ def test_a_card_is_used_from_a_limit_on(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(solving, "solved", solved)
     solve(small_total(), 1.0, Ridge())
-    monkeypatch.setattr(solving, "MIN_CARD_FEATURES", 13)
+    monkeypatch.setattr(solving, "MIN_GPU_FEATURES", 13)
     assert solve(small_total(), 1.0, Ridge()).device == "cpu"
     assert asked == ["cpu:0"]
 
@@ -126,7 +126,7 @@ def test_a_card_is_used_from_a_limit_on(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]
 )
-def test_a_card_without_enough_memory_leaves_the_work_to_the_cpu_and_says_so(
+def test_a_gpu_without_enough_memory_leaves_the_work_to_the_cpu_and_says_so(
     monkeypatch: pytest.MonkeyPatch, error: RuntimeError
 ) -> None:
     """The same words, however many λ are solved for, to be told once; the weights are those of the CPU."""
@@ -141,8 +141,8 @@ def test_a_card_without_enough_memory_leaves_the_work_to_the_cpu_and_says_so(
 
 
 @pytest.mark.usefixtures("small_limit")
-def test_any_other_failure_of_a_card_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only memory that runs out is a reason to go on without the card."""
+def test_any_other_failure_of_a_gpu_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only memory that runs out is a reason to go on without the GPU."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("an illegal memory access was encountered")
@@ -153,8 +153,8 @@ def test_any_other_failure_of_a_card_is_not_hidden(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("small_limit")
-def test_a_card_that_cannot_be_used_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver without torch is worth a word where a card would have been used."""
-    monkeypatch.setattr(devices, "cards", list)
+def test_a_gpu_that_cannot_be_used_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver without torch is worth a word where a GPU would have been used."""
+    monkeypatch.setattr(devices, "gpus", list)
     monkeypatch.setattr(devices, "missed", lambda: "an NVIDIA driver is here, but torch is not installed")
     assert solve(small_total(), 1.0, Ridge()).note.endswith("torch is not installed; the CPU solves")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import typer
 
-from ridgeway.common.base.devices import cards
+from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.cli.terminal import run
@@ -124,7 +124,7 @@ def test_a_missed_aim_is_the_exit_code(bench: Bench, monkeypatch: pytest.MonkeyP
 
 def test_prepare_measures_sums_and_files(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU with the CPU's cases; the text is repeated as far as was asked."""
-    monkeypatch.setattr(sums, "CARD_CASES", ())
+    monkeypatch.setattr(sums, "GPU_CASES", ())
     little_text(tmp_path / "own")
     named = ("--encoder", f"dir:{tmp_path / 'encoder'}", "--text", str(tmp_path / "own"), "--size-mb", "0.01")
     _, report = bench("prepare", "--device", "cpu", *named)
@@ -332,9 +332,9 @@ def test_a_table_is_printed_without_json(
     assert capsys.readouterr().out.split()[-7:] == ["speed", "1", "≥", "2", "NO", "here", "there"]
 
 
-@pytest.mark.skipif(bool(cards()), reason="a CUDA device is here")
+@pytest.mark.skipif(bool(gpus()), reason="a CUDA device is here")
 @pytest.mark.parametrize("name", ["prepare", "solve", "all"])
-def test_a_card_that_is_not_there_is_not_measured(bench: Bench, name: str) -> None:
+def test_a_gpu_that_is_not_there_is_not_measured(bench: Bench, name: str) -> None:
     """Nothing is measured in its place."""
     assert bench(name, "--device", "cuda") == (2, {})
 
@@ -358,18 +358,18 @@ device.find_device = lambda word: device.Device("cpu:0")
 device.Device.wait = lambda self: None
 device.Device.peak_bytes = lambda self, work: (work(), 100)[1]
 device.Device.facts = lambda self: {"device": self.name}
-sum_methods.CARD_BATCHES = (512,)
+sum_methods.GPU_BATCHES = (512,)
 case = sums_bench.Case(8, 300, 12, 9000, 2000, 700, 0.0)
-sums_bench.CARD_CASES = case, dataclasses.replace(case, window=1)
-solve_bench.CARD_WIDTHS = 5, 20
+sums_bench.GPU_CASES = case, dataclasses.replace(case, window=1)
+solve_bench.GPU_WIDTHS = 5, 20
 bench_commands._add_contextual = lambda *_: None
 main(["bench", *sys.argv[1:], "--device", "cuda", "--json"])
 """
 
 
 @pytest.mark.parametrize("name", ["prepare", "solve"])
-def test_a_card_is_measured_where_little_is_installed(tmp_path: Path, name: str) -> None:
-    """torch and numpy are enough; the card here is really the CPU, through all the code of a card."""
+def test_a_gpu_is_measured_where_little_is_installed(tmp_path: Path, name: str) -> None:
+    """torch and numpy are enough; the GPU here is really the CPU, through all the code of a GPU."""
     environment = {word: value for word, value in os.environ.items() if word != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, "-c", LITTLE_INSTALLED, name]
@@ -380,7 +380,7 @@ def test_a_card_is_measured_where_little_is_installed(tmp_path: Path, name: str)
     report = json.loads(done.stdout)
     wanted = {
         "prepare": ["ids, to the published way", "ids, equal bit for bit", "peak memory"],
-        "solve": ["torch on the CPU", "the CPU to the card", "weights of the card, to the CPU's"],
+        "solve": ["torch on the CPU", "the CPU to the GPU", "weights of the GPU, to the CPU's"],
     }
     assert all(words in names(report) for words in wanted[name])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ridgeway.common.base.devices import cards
+from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import DeviceError, InputError
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.transformer import Transformer
@@ -68,8 +68,8 @@ def test_an_encoder_with_a_table_has_nothing_to_compare(tmp_path: Path) -> None:
         bench_cli.add_features(BenchReport("features", {}), options)
 
 
-@pytest.mark.skipif(bool(cards()), reason="a CUDA device is here")
-def test_without_a_card_there_is_nothing_to_compare_with() -> None:
+@pytest.mark.skipif(bool(gpus()), reason="a CUDA device is here")
+def test_without_a_gpu_there_is_nothing_to_compare_with() -> None:
     """One sentence, and nothing is measured."""
     with pytest.raises(DeviceError, match="the device cuda cannot be used"):
         bench_cli.features("contextual:nowhere")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ridgeway.common.base.devices import cards
+from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.simulations.experiments.baselines.comparison import METHODS
@@ -107,11 +107,11 @@ def test_experts_are_not_trained_twice(
     assert run(plan_for(place), folder, TRIED) == part
 
 
-@pytest.mark.skipif(bool(cards()), reason="a CUDA device is here")
-def test_a_full_training_without_a_card_is_left_out(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(bool(gpus()), reason="a CUDA device is here")
+def test_a_full_training_without_a_gpu_is_left_out(folder: Path, tmp_path: Path) -> None:
     """The short one stands for it, and the part says so and what to do."""
     part = run(plan_for(tmp_path, full=True), folder, ("bayes",))
-    assert "no card to train experts for tiny in full" in part.left_out[0]
+    assert "no GPU to train experts for tiny in full" in part.left_out[0]
     assert "copy what it writes into the report's cache" in part.left_out[0]
     assert part.facts["tiny"]["recipe"] == SHORT.words()
 

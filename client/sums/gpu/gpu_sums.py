@@ -1,0 +1,363 @@
+"""Accumulators on a device: token ids in, the same exact sums out as on the CPU, bit for bit.
+
+Ids are collected in pinned memory and copied while the device still works on what came before.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, lru_cache, partial
+from itertools import cycle, pairwise
+from threading import Lock
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ridgeway.client.sums.accumulate import (
+    COLUMN_BLOCKS,
+    GramSums,
+    State,
+    bounded,
+    exact_blocks,
+    only_counts,
+)
+from ridgeway.client.sums.gpu.digit_planes import Windows, write_means, write_samples
+from ridgeway.client.sums.gpu.gpu_words import GpuWords
+from ridgeway.client.sums.gpu.product_methods import BlockGram
+from ridgeway.common.base.devices import halving, is_out_of_memory
+from ridgeway.common.base.errors import DeviceError
+from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling
+from ridgeway.common.encoding.tokenizer import Ids, first_tokens
+from ridgeway.common.encoding.windows import Layer
+from ridgeway.common.encoding.word_sketch import WordSketch
+from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
+
+WEIGHTED_ROWS = 1 << 15
+MIN_WEIGHTED_ROWS = 64
+LANES = 1
+COUNTING_LANES = 4
+"""A lane has the GPU work while it collects the next ids: a second one would only wait for the
+interpreter's lock. Counting is so quick that collecting needs more hands.
+"""
+COUNTED_PIECE_TOKENS = 1 << 12
+"""Ids that are only counted travel in pieces of this size."""
+
+SLOTS = 3
+SLOT_TOKENS = 1 << 21
+"""How many ids one slot holds."""
+KINDS_AT_ONCE = 2
+"""Where windows count differently, every kind has slots of its own, which are smaller."""
+
+Take = Callable[[Windows], None]
+"""What is done on the device with windows that have arrived there."""
+
+
+class GpuTable:
+    """The table and its words, put on a device when first asked for and shared by all that sum
+    there.
+    """
+
+    def __init__(
+        self,
+        table: NDArray[np.int16],
+        device: str,
+        words: WordSketch | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        self.shape: tuple[int, int] = (table.shape[0], table.shape[1])
+        self.width = self.shape[1] + (words.width if words else 0)
+        self._host = table
+        self._host_words = words
+        self._there: Tensor | None = None
+        self._lock = Lock()
+
+    @property
+    def values(self) -> Tensor:
+        with self._lock:
+            try:
+                if self._there is None:
+                    self._there = torch.from_numpy(np.ascontiguousarray(self._host)).to(
+                        self.device
+                    )
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                size = self._host.nbytes / 1e9
+                raise DeviceError(
+                    f"the encoder's table needs {size:.1f} GB of memory on"
+                    f" {self.device}, and there is less; free some, or use --device cpu"
+                ) from error
+        return self._there
+
+    @cached_property
+    def words(self) -> GpuWords | None:
+        return GpuWords(self._host_words, self.device) if self._host_words else None
+
+
+class Lane:
+    """A device, the stream that works there, and slots that ids travel through in turn.
+
+    Law: whatever is put in is taken once, in whole windows.
+    """
+
+    def __init__(self, device: torch.device, number: int, slot_tokens: int) -> None:
+        self._device = device
+        self._number = number
+        self._slot_tokens = slot_tokens
+        self._slots: Iterator[Slot] | None = None
+        self._slot: Slot | None = None
+
+    def working(self) -> AbstractContextManager[object]:
+        """Within this block, torch works on the lane's device and stream."""
+        gpu = self._device.type == "cuda"
+        return (
+            torch.cuda.stream(_streams(self._device, self._number)[0])
+            if gpu
+            else nullcontext()
+        )
+
+    def put(self, ids: Ids, bounds: Integers, take: Take) -> None:
+        """Collect windows, and have them taken when a slot is full.
+
+        The k-th has the ids from bounds[k] to bounds[k + 1]; none is longer than
+        MAX_JOINED_WINDOW_TOKENS.
+        """
+        first = 0
+        while first < len(bounds) - 1:
+            slot = self._open()
+            most = int(bounds[first]) + slot.size - slot.tokens
+            last = int(np.searchsorted(bounds, most, side="right")) - 1
+            if last > first:
+                slot.append(
+                    ids[bounds[first] : bounds[last]],
+                    bounds[first + 1 : last + 1] - bounds[first],
+                )
+                first = last
+            else:
+                self.flush(take)
+
+    def flush(self, take: Take) -> None:
+        """Have what was collected taken."""
+        slot, self._slot = self._slot, None
+        if slot is None or not slot.tokens:
+            return
+        with self.working():
+            take(slot.sent())
+            slot.done()
+
+    def _open(self) -> Slot:
+        if self._slots is None:
+            self._slots = cycle(
+                halving(self._new_slots, self._slot_tokens, MAX_JOINED_WINDOW_TOKENS)
+            )
+        if self._slot is None:
+            self._slot = next(self._slots)
+            self._slot.begin()
+        return self._slot
+
+    def _new_slots(self, tokens: int) -> list[Slot]:
+        with self.working():
+            return [Slot(self._device, self._number, tokens) for _ in range(SLOTS)]
+
+
+class Slot:
+    """Ids and bounds on their way: pinned memory, as much on the device, and the moment when both
+    are free again.
+    """
+
+    def __init__(self, device: torch.device, lane: int, tokens: int) -> None:
+        gpu = device.type == "cuda"
+        self.size = tokens
+        self._host = [
+            torch.empty(tokens + 1, dtype=torch.int32, pin_memory=gpu) for _ in range(2)
+        ]
+        self._ids, self._bounds = (each.numpy() for each in self._host)
+        self._there = (
+            [torch.empty_like(each, device=device) for each in self._host]
+            if gpu
+            else self._host
+        )
+        self._stream = _streams(device, lane)[1] if gpu else None
+        self._copied = torch.cuda.Event() if gpu else None
+        self._free = torch.cuda.Event() if gpu else None
+        self.begin()
+
+    def begin(self) -> None:
+        """Wait until the device has read what lay here, and start empty."""
+        if self._free is not None:
+            self._free.synchronize()
+        self.tokens = self._windows = 0
+        self._bounds[0] = 0
+
+    def append(self, ids: Ids, ends: NDArray[np.int64]) -> None:
+        """ends: where each window ends, counted from the first of these ids."""
+        self._ids[self.tokens : self.tokens + len(ids)] = ids
+        self._bounds[self._windows + 1 : self._windows + 1 + len(ends)] = (
+            ends + self.tokens
+        )
+        self.tokens += len(ids)
+        self._windows += len(ends)
+
+    def sent(self) -> Windows:
+        """What was collected, on the device; the current stream waits for it, this thread does
+        not.
+        """
+        sizes = (self.tokens, self._windows + 1)
+        ids, bounds = (
+            there[:size] for there, size in zip(self._there, sizes, strict=True)
+        )
+        if self._stream is not None and self._copied is not None:
+            with torch.cuda.stream(self._stream):
+                for target, source in zip((ids, bounds), self._host, strict=True):
+                    target.copy_(source[: len(target)], non_blocking=True)
+                self._copied.record()
+            torch.cuda.current_stream(ids.device).wait_event(self._copied)
+        return Windows(ids, bounds, self._bounds[: self._windows + 1])
+
+    def done(self) -> None:
+        """Mark the moment after which nothing on the device reads this slot."""
+        if self._free is not None:
+            self._free.record()
+
+
+@lru_cache(maxsize=64)
+def _streams(
+    device: torch.device, lane: int
+) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """Where a lane works and where it copies: always the same, since torch keeps freed memory
+    stream by stream.
+    """
+    return torch.cuda.Stream(device), torch.cuda.Stream(device)
+
+
+class GpuWindows(GramSums):
+    """Sums over windows, on a device: those that count alike travel together, and all add up in one
+    place.
+    """
+
+    def __init__(self, table: GpuTable, sampling: Sampling, lane: int = 0) -> None:
+        self._table = table
+        self._sampling = sampling
+        slot_tokens = SLOT_TOKENS if sampling.is_plain else SLOT_TOKENS // KINDS_AT_ONCE
+        self._lanes = defaultdict[int, Lane](
+            partial(Lane, table.device, lane, slot_tokens)
+        )
+        self._gram = BlockGram(table.device, table.width)
+
+    def add_layers(self, found: Sequence[Layer]) -> None:
+        for layer in found:
+            self._lanes[layer.times].put(
+                layer.ids, layer.bounds, self._taking(layer.times)
+            )
+
+    def _taking(self, times: int) -> Take:
+        return lambda windows: self.take(windows, times)
+
+    def take(self, windows: Windows, times: int = 1) -> None:
+        """Sum windows that lie on the device already, each of them as often as is said."""
+        table = self._table.values
+        words = self._table.words
+        most = self._gram.capacity
+        for start in range(0, len(windows), most):
+            piece = windows[start : start + most]
+            planes, first = self._gram.room(len(piece), times)
+            write_means(table, piece, planes, first)
+            for place, features in words.features(piece) if words else ():
+                write_samples(features, planes, first + place, row=self._table.shape[1])
+
+    def state(self) -> State:
+        for times, lane in self._lanes.items():
+            lane.flush(self._taking(times))
+        with self._lanes[1].working():
+            return {"gram": bounded(self._gram.triangle())}
+
+
+class GpuCounts:
+    """For w = 1: count on the device, and take one weighted product at the end."""
+
+    def __init__(self, table: GpuTable, sampling: Sampling, lane: int = 0) -> None:
+        self._table = table
+        self._limit = sampling.max_tokens
+        self._lane = Lane(table.device, lane, SLOT_TOKENS)
+        self._counts: Tensor | None = None
+        self._counted = np.zeros(table.shape[0], dtype=np.int64)
+        """What others had counted already; it never goes to the device."""
+
+    def add(self, ids: Ids, lengths: Integers) -> None:
+        ids, _ = first_tokens(ids, lengths, self._limit)
+        self._lane.put(
+            ids,
+            np.append(np.arange(0, len(ids), COUNTED_PIECE_TOKENS), len(ids)),
+            self._take,
+        )
+
+    def add_layers(self, found: Sequence[Layer]) -> None:
+        for layer in found:  # in which no token stands twice
+            self._counted[layer.ids] += layer.times
+
+    def _take(self, windows: Windows) -> None:
+        found = torch.bincount(windows.ids, minlength=self._table.shape[0])
+        self._counts = found if self._counts is None else self._counts.add_(found)
+
+    def state(self) -> State:
+        self._lane.flush(self._take)
+        if self._counts is None:
+            return {"counts": self._counted.copy()}
+        with self._lane.working():
+            return {"counts": self._counted + self._counts.cpu().numpy()}
+
+    def statistics(self, state: State, threads: int = 1) -> Statistics:
+        with self._lane.working():
+            return single_domain(weighted_gram(self._table.values, state["counts"]))
+
+
+def weighted_gram(table: Tensor, counts: Integers) -> Integers:
+    """Σ n φφᵀ over tokens with counts n, exactly, on the table's device."""
+    return halving(
+        lambda most: _weighted(table, counts, most), WEIGHTED_ROWS, MIN_WEIGHTED_ROWS
+    )
+
+
+def _weighted(table: Tensor, counts: Integers, most: int) -> Integers:
+    width = table.shape[1]
+    edges = np.linspace(0, width, COLUMN_BLOCKS + 1).astype(int).tolist()
+    gram = torch.zeros(width + 1, width + 1, dtype=torch.int64, device=table.device)
+    for block in exact_blocks(counts, most):
+        tokens, times = (
+            torch.from_numpy(array).to(table.device)
+            for array in (block.tokens, block.counts)
+        )
+        samples = table[tokens].double()
+        scaled = samples * times[:, None]
+        for left, right in pairwise(edges):
+            gram[:right, left:right] += (
+                block.weight * (scaled[:, :right].T @ samples[:, left:right]).long()
+            )
+        gram[:width, width] += block.weight * scaled.sum(dim=0).long()
+    gram[width, width] = int(counts.sum())
+    # a GPU writes to it much faster
+    pinned = torch.empty(gram.shape, dtype=gram.dtype, pin_memory=gram.is_cuda)
+    there: Integers = pinned.copy_(gram.triu() + gram.triu(1).T).numpy()
+    return there
+
+
+def gpu_accumulators(
+    table: NDArray[np.int16],
+    sampling: Sampling,
+    device: str,
+    words: WordSketch | None = None,
+) -> list[Callable[[], GpuWindows | GpuCounts]]:
+    """Makers of accumulators that share one table on one device and work beside each other
+    there.
+    """
+    shared = GpuTable(table, device, words)
+    kind, lanes = (
+        (GpuCounts, COUNTING_LANES)
+        if only_counts(sampling, words)
+        else (GpuWindows, LANES)
+    )
+    return [partial(kind, shared, sampling, lane) for lane in range(lanes)]

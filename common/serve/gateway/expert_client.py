@@ -1,0 +1,390 @@
+"""Requests to experts: one session for all, and what their answers mean.
+
+An address gets a request a second time only where the first cannot have been read: the connection
+could not be made, or a kept one turned out to be closed before any byte of an answer. An expert's
+other addresses are asked while one has failed and nothing of an answer has been passed on; after
+two that gave no answer in time, no third. Redirects are not followed, cookies not kept, proxies of
+the environment not used, and nothing is unpacked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import socket
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+from pydantic_core import from_json
+
+from ridgeway.common.experts.experts_file import FallbackReason
+from ridgeway.common.http.held_bytes import hold
+from ridgeway.common.http.request_context import current_request
+from ridgeway.common.serve.gateway import failures
+from ridgeway.common.serve.gateway.expert_link import (
+    EVENT_STREAM,
+    JSON,
+    AddressLink,
+    Attempt,
+    Endpoint,
+    ExpertLink,
+)
+from ridgeway.common.serve.gateway.failures import ExpertFailure, FailureKind
+from ridgeway.common.serve.gateway.sse import BadStream, EventStream, StreamAnswer
+from ridgeway.common.serve.tracing import NO_TRACING, Tracing
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Of an answer that is not streamed."""
+MAX_PARSED_BYTES = 256 * 1024
+"""Of a longer answer, only how it begins and ends is looked at."""
+MAX_ONE_WRITE_BYTES = 1024 * 1024
+MAX_EXPERT_CONNECTIONS = 8192
+KEEP_ALIVE_S = 15.0
+HEALTH_TIMEOUT_S = 3.0
+MAX_TIMEOUTS = 2
+"""So many addresses are asked one after the other that do not answer in time: it may be the request
+that takes long.
+"""
+READ_BUFFER_BYTES = 16 * 1024
+SOCKET_BUFFER_BYTES = 64 * 1024
+"""What an expert sends and its client does not read waits there, and not in this process."""
+TOO_LONG_STATUSES = (400, 413, 422)
+TOO_LONG = re.compile(
+    rb"context_length_exceeded|exceed_context_size|string_above_max_length|context"
+    rb" (?:length|window|size)"
+    rb"|(?:prompt|input|request) is too long|inputs? tokens|max_model_len",
+    re.IGNORECASE,
+)
+"""How OpenAI, Anthropic, vLLM, llama.cpp, SGLang and TGI say that a prompt is too long."""
+MAX_COMPLAINT_BYTES = 16_384
+FAILURE_BY_STATUS = {
+    429: failures.BUSY,
+    503: failures.UNAVAILABLE,
+    **dict.fromkeys((408, 504), failures.TIMEOUT),
+    **dict.fromkeys((401, 402, 403, 404, 405, 407, 410), failures.REFUSED),
+}
+"""The client cannot have caused a refusal: the gateway makes the address, the model's name and the
+key.
+"""
+
+
+@dataclass(slots=True)
+class ConnectionTrail:
+    """How a request went: over a connection that was used before, and for the second time."""
+
+    reused: bool = False
+    is_second: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRequest:
+    """What an expert is asked.
+
+    only:    the number of the one address that can answer.
+    goes_on: from a response that the expert keeps; that it does not have it is then the client's
+             mistake.
+    """
+
+    endpoint: Endpoint
+    body: bytes = field(repr=False)
+    streamed: bool
+    only: int | None = None
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """An answer that is not streamed, and the number of the address that gave it."""
+
+    status: int
+    body: bytes
+    address: int
+
+    @property
+    def beginning(self) -> tuple[bytes, int]:
+        """What there is of the answer, and the number of the address that gave it."""
+        return self.body, self.address
+
+    @property
+    def complaint(self) -> FallbackReason | None:
+        """`context` if the expert says that the prompt is too long for it."""
+        if self.status not in TOO_LONG_STATUSES:
+            return None
+        return "context" if TOO_LONG.search(self.body[:MAX_COMPLAINT_BYTES]) else None
+
+
+class ExpertClient:
+    """The gateway's connections. Use it in an `async with`."""
+
+    def __init__(self, tracing: Tracing = NO_TRACING) -> None:
+        self._session: aiohttp.ClientSession | None = None
+        self._tracing = tracing
+
+    async def __aenter__(self) -> ExpertClient:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_note_reuse)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=MAX_EXPERT_CONNECTIONS,
+                keepalive_timeout=KEEP_ALIVE_S,
+                socket_factory=_small_socket,
+            ),
+            read_bufsize=READ_BUFFER_BYTES,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"accept-encoding": "identity", "user-agent": "ridgeway"},
+            auto_decompress=False,
+            trust_env=False,
+            trace_configs=[trace],
+        )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(
+        self, link: ExpertLink, request: ExpertRequest, is_last: bool
+    ) -> WholeAnswer | StreamAnswer:
+        """An expert's answer: a stream, or a whole one, which may be a mistake of the client's that
+        the expert has found. is_last: as `ExpertLink.begin` has it. Raises ExpertFailure.
+        """
+        tried: list[AddressLink] = []
+        began = time.monotonic()
+        slow = 0
+        failure: ExpertFailure | None = None
+        while True:
+            try:
+                attempt = link.begin(tried, request.only, is_last)
+            except ExpertFailure as none_left:
+                raise failure or none_left from None
+            try:
+                return await self._traced(attempt, request)
+            except ExpertFailure as failed:
+                failure = failed
+                slow += failed.kind is failures.TIMEOUT
+                if slow >= MAX_TIMEOUTS or len(tried) + 1 == len(link.addresses):
+                    raise
+                tried.append(attempt.address)
+                is_last = (
+                    is_last and time.monotonic() - began < link.expert.connect_timeout
+                )
+
+    async def is_well(self, address: AddressLink, link: ExpertLink) -> bool:
+        """Whether an address passes its health check."""
+        assert self._session is not None and address.health_url is not None
+        try:
+            async with (
+                asyncio.timeout(HEALTH_TIMEOUT_S),
+                self._session.get(
+                    address.health_url,
+                    headers=link.headers(streamed=False),
+                    allow_redirects=False,
+                ) as response,
+            ):
+                return response.ok
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return False
+
+    async def _traced(
+        self, attempt: Attempt, request: ExpertRequest
+    ) -> WholeAnswer | StreamAnswer:
+        """An attempt is a span, up to its whole answer or the first events of its stream."""
+        with self._tracing.span(
+            "expert", "client", gen_ai__request__model=attempt.link.expert.model
+        ) as span:
+            span.set_attribute("ridgeway.expert", attempt.link.name)
+            span.set_attribute("ridgeway.address", attempt.address.number)
+            try:
+                answer = await self._ask_address(attempt, request)
+            except ExpertFailure as failure:
+                span.set_attribute("ridgeway.outcome", failure.kind.outcome)
+                raise
+            is_mistake = isinstance(answer, WholeAnswer) and answer.status >= 400
+            span.set_attribute("ridgeway.outcome", "mistake" if is_mistake else "ok")
+            return answer
+
+    async def _ask_address(
+        self, attempt: Attempt, request: ExpertRequest
+    ) -> WholeAnswer | StreamAnswer:
+        link = attempt.link
+        try:
+            async with asyncio.timeout(link.expert.timeout):
+                response = await self._post(attempt, request)
+                if not (request.streamed and response.ok):
+                    return await _whole(attempt, response)
+            return await _begun(attempt, response)
+        except TimeoutError:
+            raise attempt.fail(failures.TIMEOUT) from None
+        except BaseException:
+            attempt.end("gone", None)  # nothing, if it has failed already
+            raise
+
+    async def _post(
+        self, attempt: Attempt, request: ExpertRequest
+    ) -> aiohttp.ClientResponse:
+        try:
+            response = await self._send(attempt, request)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            raise attempt.fail(failures.UNREACHABLE) from None
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            raise attempt.fail(failures.FAILED) from None
+        except aiohttp.ClientError:
+            raise attempt.fail(failures.GARBAGE) from None
+        kind = _failed(response)
+        if kind is not None and not (request.goes_on and response.status == 404):
+            response.close()
+            raise attempt.fail(kind, _retry_after(response))
+        attempt.heard()
+        return response
+
+    async def _send(
+        self, attempt: Attempt, request: ExpertRequest
+    ) -> aiohttp.ClientResponse:
+        """Sent again at most once, and only if the first cannot have been read."""
+        assert self._session is not None, "the gateway is used inside its `async with`"
+        trail = ConnectionTrail()
+        body = request.body
+        told = {**self._tracing.headers(), "x-request-id": current_request().id}
+        while True:
+            try:
+                return await self._session.post(
+                    attempt.address.urls[request.endpoint],
+                    data=body if len(body) < MAX_ONE_WRITE_BYTES else io.BytesIO(body),
+                    headers={**told, **attempt.link.headers(request.streamed)},
+                    timeout=attempt.link.timeout,
+                    allow_redirects=False,
+                    trace_request_ctx=trail,
+                )
+            except aiohttp.ClientError as error:
+                if trail.is_second or not _was_never_read(error, trail.reused):
+                    raise
+                trail.is_second = True
+
+
+def _small_socket(address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+    return made
+
+
+async def _note_reuse(
+    session: aiohttp.ClientSession, context: SimpleNamespace, _: Any
+) -> None:
+    if isinstance(
+        context.trace_request_ctx, ConnectionTrail
+    ):  # a health check has none
+        context.trace_request_ctx.reused = True
+
+
+def _was_never_read(error: aiohttp.ClientError, reused: bool) -> bool:
+    """`reused`: whether the request went over a connection that was used before."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return True
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        # otherwise the beginning of an answer had come
+        return reused and isinstance(error.message, str)
+    return reused and isinstance(error, aiohttp.ClientOSError)
+
+
+def _failed(response: aiohttp.ClientResponse) -> FailureKind | None:
+    """What is wrong with an answer by its head alone."""
+    status = response.status
+    if status in FAILURE_BY_STATUS:
+        return FAILURE_BY_STATUS[status]
+    if status >= 500:
+        return failures.FAILED
+    if not (200 <= status < 300 or status >= 400):
+        return failures.GARBAGE
+    return (
+        failures.GARBAGE
+        if response.headers.get("content-encoding", "identity") != "identity"
+        else None
+    )
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> str | None:
+    """The expert's own word, if it is a number of seconds or a date."""
+    value = response.headers.get("retry-after", "")
+    return (
+        value
+        if 0 < len(value) <= 40 and value.isascii() and value.isprintable()
+        else None
+    )
+
+
+def _media_type(response: aiohttp.ClientResponse) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def _whole(attempt: Attempt, response: aiohttp.ClientResponse) -> WholeAnswer:
+    """The answer, if it is a JSON object of a bearable size."""
+    try:
+        body = await _read_all(response)
+    except aiohttp.ClientError:
+        raise attempt.fail(failures.FAILED) from None
+    finally:
+        response.close()  # nothing, if it was read to its end
+    media_type = _media_type(response)
+    if (
+        body is None
+        or not (media_type == JSON or media_type.endswith("+json"))
+        or not _is_an_object(body)
+    ):
+        raise attempt.fail(failures.GARBAGE)
+    attempt.end("ok" if response.ok else "mistake", True)
+    return WholeAnswer(response.status, bytes(body), attempt.address.number)
+
+
+async def _read_all(response: aiohttp.ClientResponse) -> bytearray | None:
+    """None if there is too much of it. It is held until it was sent on."""
+    if (response.content_length or 0) > MAX_ANSWER_BYTES:
+        return None
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        hold(len(piece))
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            return None
+    return body
+
+
+def _is_an_object(body: bytearray) -> bool:
+    if len(body) > MAX_PARSED_BYTES:
+        return body[:1024].lstrip().startswith(b"{") and body[-1024:].rstrip().endswith(
+            b"}"
+        )
+    if not (body.lstrip().startswith(b"{") and body.rstrip().endswith(b"}")):
+        return False
+    try:
+        from_json(body)
+    except ValueError:
+        return False
+    return True
+
+
+async def _begun(attempt: Attempt, response: aiohttp.ClientResponse) -> StreamAnswer:
+    """The stream, once its first events have come: until then another expert can still be asked."""
+    try:
+        if _media_type(response) != EVENT_STREAM:
+            raise BadStream(failures.GARBAGE)
+        framed = (
+            "content-length" in response.headers
+            or "transfer-encoding" in response.headers
+        )
+        events = EventStream(
+            response.content.readany, attempt.link.expert.silence, framed
+        )
+        first = await events.next()
+    except BadStream as error:
+        response.close()
+        raise attempt.fail(error.kind) from None
+    except BaseException:
+        response.close()
+        raise
+    attempt.first_event()
+    return StreamAnswer(attempt, response.close, events, first)

@@ -1,0 +1,392 @@
+"""An expert in use: its addresses, the places that requests take there, and how each is doing.
+
+An address that fails again and again is left alone for a while, then tried once at a time:
+
+    up ──5 failures in a row──▶ down ──after 10 s, the next request──▶ trying ──success──▶ up
+                                  ▲────────────────failure────────────────┘
+
+So is one that does not pass its health checks, until it passes one. A request goes to the address
+with the fewest requests for its weight, which grows slowly after an outage; a spare is asked only
+while no other can be.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from math import ceil
+from typing import Literal, get_args
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from ridgeway.common.experts.experts_file import Expert, ExpertAddress
+from ridgeway.common.serve.gateway import failures
+from ridgeway.common.serve.gateway.failures import ExpertFailure, FailureKind
+from ridgeway.common.serve.telemetry import Metrics
+
+MAX_FAILURES = 5
+PAUSE_S = 10.0
+MAX_FAILED_CHECKS = 2
+"""So many health checks in a row, and an address is left alone until it passes one."""
+LEAST_SHARE = 0.1
+"""The share of its weight that an address begins with after an outage."""
+EVENT_STREAM = "text/event-stream"
+JSON = "application/json"
+ANTHROPIC_VERSION = "2023-06-01"
+
+Endpoint = Literal[
+    "/chat/completions", "/completions", "/embeddings", "/responses", "/messages"
+]
+State = Literal["up", "down", "trying"]
+ShownState = State | Literal["refusing", "degraded"]
+OnTurn = Callable[[State, State], None]
+"""Told the state before and the state after, whenever it changes."""
+
+log = logging.getLogger("ridgeway.serve")
+
+
+class CircuitBreaker:
+    """Whether an expert may be asked now: it hands out tickets and is told how each went.
+
+    Laws: while it is down no request is let through before the pause is over, and then one at a
+    time. What is reported of a ticket from before the state last changed is passed over: it says
+    nothing about now.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, on_turn: OnTurn | None = None
+    ) -> None:
+        self._clock = clock
+        self._on_turn = on_turn
+        self.state: State = "up"
+        self._failures = 0
+        self._since = 0.0
+        self._era = 0
+
+    def enter(self) -> int | None:
+        """A ticket for one request, or None if it must not be made. Each ticket is to be
+        settled.
+        """
+        if self.is_due():
+            self._turn("trying")
+            return self._era
+        return self._era if self.state == "up" else None
+
+    def is_due(self) -> bool:
+        """Whether the next request would be a trial."""
+        return self.state == "down" and self.wait_s() <= 0
+
+    def force(self) -> int:
+        """A ticket although it is down, for a request that nobody else can answer: its success ends
+        the pause.
+        """
+        return self._era
+
+    def wait_s(self) -> float:
+        """How long it will surely let no request through."""
+        return (
+            max(0.0, self._since + PAUSE_S - self._clock())
+            if self.state == "down"
+            else 0.0
+        )
+
+    def heard(self, ticket: int) -> None:
+        """An answer has begun: enough to end a trial, though not yet to forget earlier failures."""
+        if ticket == self._era and self.state != "up":
+            self._turn("up")
+
+    def settle(self, ticket: int, good: bool | None) -> None:
+        """How a request went; None: not known, since the client has gone."""
+        if ticket != self._era:
+            return
+        if good:
+            self.heard(ticket)
+            self._failures = 0
+        elif good is not None:
+            self._failures += 1
+            if self.state == "trying" or self._failures >= MAX_FAILURES:
+                self._since = self._clock()
+                self._turn("down")
+        elif self.state == "trying":
+            self._turn("down")  # the pause is over already: the next one may try
+
+    def _turn(self, state: State) -> None:
+        before, self.state = self.state, state
+        self._failures = 0
+        self._era += 1
+        if self._on_turn is not None:
+            self._on_turn(before, state)
+
+
+@lru_cache(1024)
+def in_a_header(text: str) -> str:
+    """A name as a header can carry it: percent-encoded where it is not plain ASCII."""
+    return quote(text, safe=" !#$&'()*+,/:;=?@[]")
+
+
+class AddressLink:
+    """One address of an expert.
+
+    shown:  how the log calls it, without the address itself.
+    number: its place among the expert's addresses, from 1 on.
+    """
+
+    def __init__(
+        self,
+        shown: str,
+        number: int,
+        address: ExpertAddress,
+        expert: Expert,
+        clock: Callable[[], float],
+    ) -> None:
+        self.shown = shown
+        self.number = number
+        self.address = address
+        self.urls = {
+            endpoint: URL(address.url + endpoint) for endpoint in get_args(Endpoint)
+        }
+        self.health_url = (
+            URL(address.url).with_path(expert.health)
+            if expert.health is not None
+            else None
+        )
+        self.breaker = CircuitBreaker(clock, self._turned)
+        self.running = 0
+        self.refusing = False
+        self.is_healthy = True
+        self._failed_checks = 0
+        self._expert = expert
+        self._clock = clock
+        self._back: float | None = None
+
+    @property
+    def state(self) -> ShownState:
+        if not self.is_healthy:
+            return "down"
+        return (
+            "refusing"
+            if self.refusing and self.breaker.state == "up"
+            else self.breaker.state
+        )
+
+    def is_full(self) -> bool:
+        return self.running >= self._expert.max_concurrent
+
+    def is_open(self) -> bool:
+        """Whether it may be sent a request now, if it has a place for it."""
+        return self.is_healthy and (self.breaker.state == "up" or self.breaker.is_due())
+
+    def share(self) -> float:
+        """Its weight; after an outage, what it has of it by now."""
+        if self._back is None:
+            return self.address.weight
+        grown = (
+            (self._clock() - self._back) / self._expert.slow_start
+            if self._expert.slow_start
+            else 1.0
+        )
+        if grown >= 1:
+            self._back = None
+        return self.address.weight * min(1.0, max(LEAST_SHARE, grown))
+
+    def rank(self) -> tuple[bool, bool, float]:
+        """The least is asked next: spares last, one whose trial is due first, then by requests for
+        its weight.
+        """
+        return (
+            self.address.spare,
+            not self.breaker.is_due(),
+            (self.running + 1) / self.share(),
+        )
+
+    def note_check(self, passed: bool) -> None:
+        """What a health check found."""
+        self._failed_checks = 0 if passed else self._failed_checks + 1
+        if self.is_healthy and self._failed_checks >= MAX_FAILED_CHECKS:
+            self.is_healthy = False
+            log.error(
+                "expert %s fails its health checks, and is left alone until it"
+                " passes one",
+                self.shown,
+            )
+        elif passed and not self.is_healthy:
+            self.is_healthy = True
+            self._back = self._clock()
+            log.warning("expert %s passes its health checks again", self.shown)
+
+    def _turned(self, before: State, after: State) -> None:
+        if after == "down" and before == "up":
+            log.error(
+                "expert %s failed %d times in a row, and is left alone for a while",
+                self.shown,
+                MAX_FAILURES,
+            )
+        elif after == "up":
+            self._back = self._clock()
+            log.warning("expert %s is up again", self.shown)
+
+
+class ExpertLink:
+    """An expert in use. Requests take a place at one of its addresses by `begin`."""
+
+    def __init__(
+        self,
+        name: str,
+        expert: Expert,
+        key: str | None,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self.shown = in_a_header(name)
+        self.expert = expert
+        self.timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=expert.connect_timeout
+        )
+        places = expert.places
+        self.addresses = tuple(
+            AddressLink(
+                f"{self.shown} at address {number}" if len(places) > 1 else self.shown,
+                number,
+                *rest,
+            )
+            for number, rest in enumerate(
+                ((place, expert, clock) for place in places), 1
+            )
+        )
+        self.seconds = metrics.expert_seconds.labels(name)
+        self.first_token_seconds = metrics.first_token_seconds.labels(name)
+        self._requests = metrics.expert_requests
+        self._key = key
+
+    @property
+    def state(self) -> ShownState:
+        states = {each.state for each in self.addresses}
+        if len(states) == 1:
+            return states.pop()
+        return "degraded" if states & {"up", "trying"} else "down"
+
+    def is_well(self) -> float:
+        """For Prometheus: 0 while it is left alone, or refuses whatever it is asked."""
+        return float(self.addresses_up() > 0)
+
+    def in_flight(self) -> int:
+        return sum(each.running for each in self.addresses)
+
+    def addresses_up(self) -> int:
+        return sum(each.state in ("up", "trying") for each in self.addresses)
+
+    def headers(self, streamed: bool) -> dict[str, str]:
+        headers = {"content-type": JSON, "accept": EVENT_STREAM if streamed else JSON}
+        if self.expert.api == "anthropic":
+            headers["anthropic-version"] = ANTHROPIC_VERSION
+        if self._key is not None and self.expert.api == "anthropic":
+            headers["x-api-key"] = self._key
+        elif self._key is not None:
+            headers["authorization"] = f"Bearer {self._key}"
+        return headers
+
+    def is_for(self, expert: Expert, key: str | None) -> bool:
+        return self.expert == expert and self._key == key
+
+    def begin(
+        self,
+        tried: Collection[AddressLink] = (),
+        only: int | None = None,
+        is_last: bool = False,
+    ) -> Attempt:
+        """A place for one request, or an ExpertFailure if there is none.
+
+        tried:   the addresses that have failed at this request.
+        only:    the number of the one address that can answer it.
+        is_last: no other expert can answer it: of several addresses that are all left alone, the
+                 one that has been so for the longest is asked all the same. It may be back, and the
+                 request would be lost.
+        """
+        left = [
+            each
+            for each in self.addresses
+            if each not in tried and only in (None, each.number)
+        ]
+        ready = [each for each in left if each.is_open()]
+        free = [each for each in ready if not each.is_full()]
+        if free:
+            address = min(free, key=AddressLink.rank)
+            return self._attempt(address, address.breaker.enter())
+        if ready:
+            self.count(failures.FULL.outcome)
+            raise ExpertFailure(failures.FULL, self.name, "1")
+        resting = [
+            each
+            for each in left
+            if each.is_healthy and not each.is_full() and each.breaker.state == "down"
+        ]
+        if is_last and resting and len(self.addresses) > 1:
+            address = min(resting, key=lambda each: each.breaker.wait_s())
+            return self._attempt(address, address.breaker.force())
+        self.count(failures.DOWN.outcome)
+        wait_s = min((each.breaker.wait_s() for each in left), default=0.0)
+        raise ExpertFailure(failures.DOWN, self.name, str(max(1, ceil(wait_s))))
+
+    def _attempt(self, address: AddressLink, ticket: int | None) -> Attempt:
+        assert ticket is not None, "it was open a moment ago"
+        address.running += 1
+        return Attempt(self, address, ticket)
+
+    def count(self, outcome: str) -> None:
+        self._requests.labels(self.name, outcome).inc()
+
+    def __repr__(self) -> str:
+        return f"<ExpertLink {self.name} {self.state}>"
+
+
+class Attempt:
+    """One request to an address, from the place it takes to the place it leaves, once, however it
+    ends.
+    """
+
+    __slots__ = ("_began", "_ended", "_ticket", "address", "link")
+
+    def __init__(self, link: ExpertLink, address: AddressLink, ticket: int) -> None:
+        self.link = link
+        self.address = address
+        self._ticket = ticket
+        self._began = time.perf_counter()
+        self._ended = False
+
+    def heard(self) -> None:
+        """The head of a good answer has come."""
+        self.link.seconds.observe(time.perf_counter() - self._began)
+        self.address.refusing = False
+        self.address.breaker.heard(self._ticket)
+
+    def first_event(self) -> None:
+        """A stream has begun."""
+        self.link.first_token_seconds.observe(time.perf_counter() - self._began)
+
+    def fail(self, kind: FailureKind, retry_after: str | None = None) -> ExpertFailure:
+        """Ends the attempt; to be raised."""
+        # a wrong address, model or key; said once
+        if kind is failures.REFUSED and not self.address.refusing:
+            self.address.refusing = True
+            log.error(
+                "expert %s refuses requests; check its address, model and api_key_env",
+                self.address.shown,
+            )
+        self.end(kind.outcome, kind.good)
+        return ExpertFailure(kind, self.link.name, retry_after)
+
+    def end(self, outcome: str, good: bool | None) -> None:
+        """Counts how it went and tells the breaker; nothing happens if the attempt has ended
+        already.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        self.address.running -= 1
+        self.address.breaker.settle(self._ticket, good)
+        self.link.count(outcome)

@@ -1,0 +1,234 @@
+"""Who is asked: the expert that a request is routed to, or that its conversation is with, and those
+in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser, Reason
+from ridgeway.common.experts.experts_file import (
+    AUTO,
+    Experts,
+    FallbackReason,
+    FallbackStep,
+)
+from ridgeway.common.http.http_errors import Problem
+from ridgeway.common.http.request_context import current_request
+from ridgeway.common.routing.quality import QualityTable
+from ridgeway.common.routing.router import Router
+from ridgeway.common.serve.conversations import (
+    Conversations,
+    Seat,
+    Talk,
+    is_clear,
+    leaning,
+)
+from ridgeway.common.serve.gateway.expert_link import (
+    Endpoint,
+    ExpertLink,
+    in_a_header,
+)
+from ridgeway.common.serve.gateway.failures import ExpertFailure
+from ridgeway.common.serve.gateway.response_owners import ResponseOwners
+from ridgeway.common.serve.gateway.translation import AskedExpert, asked_expert
+from ridgeway.common.serve.request_bodies import GatewayBody
+from ridgeway.common.serve.routing.routing_service import RoutingService
+
+Chain = Sequence[tuple[FallbackStep, ExpertLink]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedExperts:
+    """The experts of one reading of the file. A request keeps the one that it began with.
+
+    choosers: the one for the release that decided last, by its id.
+    """
+
+    experts: Experts
+    table: QualityTable | None
+    links: Mapping[str, ExpertLink]
+    choosers: dict[str | None, ExpertChooser] = field(default_factory=dict)
+
+    def chooser(self, router: Router) -> ExpertChooser:
+        found = self.choosers.get(router.release)
+        if found is None:
+            found = ExpertChooser(
+                self.experts, router.domains, self.table or router.quality
+            )
+            self.choosers.clear()
+            self.choosers[router.release] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardingPlan:
+    """The expert to ask, those to ask in its place, and what the answer's headers say of the
+    decision.
+
+    only: the number of the one address that can answer.
+    seat: where the conversation is from now on, and its digest.
+    """
+
+    first: ExpertLink
+    reason: Reason
+    headers: Mapping[str, str]
+    chain: Chain = ()
+    only: int | None = None
+    seat: tuple[bytes, Seat] | None = None
+
+    def headers_for(
+        self, link: ExpertLink, tried: Sequence[TriedExpert]
+    ) -> dict[str, str]:
+        """What an answer of this expert says, after others could not give one."""
+        own: dict[str, str] = {
+            "x-ridgeway-expert": link.shown,
+            "x-ridgeway-reason": self.reason,
+        }
+        if tried:
+            own["x-ridgeway-reason"] = tried[0].reason
+            own["x-ridgeway-tried"] = ", ".join(
+                f"{each.link.shown} {each.reason}" for each in tried
+            )
+        return {**self.headers, **own}
+
+
+@dataclass(frozen=True, slots=True)
+class TriedExpert:
+    """An expert that could not answer, and why; failure: None where its answer was that the prompt
+    is too long.
+    """
+
+    link: ExpertLink
+    reason: FallbackReason
+    failure: ExpertFailure | None
+
+
+def following(
+    chain: Chain, reason: str | None, body: GatewayBody, endpoint: Endpoint
+) -> tuple[int, AskedExpert] | None:
+    """The place in a chain of the next expert that is there for this reason and can be asked such a
+    thing.
+    """
+    for place, (step, link) in enumerate(chain):
+        if reason in step.on:
+            with contextlib.suppress(Problem):
+                return place, asked_expert(link, body, endpoint)
+    return None
+
+
+class ForwardingPlanner:
+    """Makes plans; `owners` and `conversations` say where a response lies and a conversation is."""
+
+    def __init__(
+        self,
+        service: RoutingService,
+        owners: ResponseOwners,
+        conversations: Conversations,
+    ) -> None:
+        self._service = service
+        self._owners = owners
+        self._conversations = conversations
+
+    async def plan(
+        self, body: GatewayBody, connected: ConnectedExperts
+    ) -> ForwardingPlan:
+        owner = self._owners.find(body.goes_on_from)
+        if owner is not None and owner.key != current_request().key:
+            words = "there is no response or conversation of this name"
+            raise Problem(
+                404, words, code="response_not_found", param="previous_response_id"
+            )
+        if (
+            owner is not None
+            and body.model in (AUTO, owner.expert)
+            and owner.expert in connected.links
+        ):
+            headers = {"x-ridgeway-release": self._service.current.served.id}
+            return ForwardingPlan(
+                connected.links[owner.expert], "sticky", headers, only=owner.address
+            )
+        if body.routed is None:
+            return self._forced(body.model, connected)
+        seat = None if body.talk is None else await self._seat(body.talk, connected)
+        if (
+            body.talk is not None
+            and body.talk.uses_tools
+            and seat is not None
+            and seat.answered in connected.links
+        ):
+            headers = {"x-ridgeway-release": self._service.current.served.id}
+            link = connected.links[seat.answered]
+            return ForwardingPlan(link, "sticky", headers, seat=(body.talk.key, seat))
+        turns = body.routed.turns if seat is None else body.routed.turns[:1]
+        served, decision = await self._service.decide(turns)
+        chooser = connected.chooser(served.router)
+        choice = chooser.choose(decision)
+        if choice is None:  # release and experts have both just changed
+            raise Problem(
+                503,
+                "there is no expert for this request now; try again",
+                code="no_expert",
+            )
+        if (
+            seat is not None
+            and choice.expert != seat.expert
+            and not is_clear(
+                decision, seat.domain, await asyncio.to_thread(leaning, served.router)
+            )
+        ):
+            choice = ExpertChoice(seat.expert, "sticky")
+        elif seat is None or choice.expert != seat.expert:
+            seat = Seat(
+                None if decision.abstained else decision.best,
+                choice.expert,
+                choice.expert,
+            )
+        headers = {
+            "x-ridgeway-domain": in_a_header(decision.best),
+            "x-ridgeway-confidence": f"{decision.confidence:.4f}",
+            "x-ridgeway-release": served.id,
+        }
+        if body.routed.left_out:
+            headers["x-ridgeway-left-out"] = str(body.routed.left_out)
+        steps = connected.experts.chain(choice.expert, chooser.peers(decision))
+        chain = [(step, connected.links[step.expert]) for step in steps]
+        named = None if body.talk is None else (body.talk.key, seat)
+        return ForwardingPlan(
+            connected.links[choice.expert], choice.reason, headers, chain, seat=named
+        )
+
+    async def _seat(self, talk: Talk, connected: ConnectedExperts) -> Seat | None:
+        """Where a conversation is; if that is not known, where it must have been when its user
+        spoke before.
+        """
+        seat = self._conversations.find(talk.key) if talk.goes_on else None
+        if seat is None and talk.before is not None:
+            served, decision = await self._service.batcher.route_turns(
+                talk.before.turns
+            )
+            choice = connected.chooser(served.router).choose(decision)
+            if choice is not None:
+                seat = Seat(
+                    None if decision.abstained else decision.best,
+                    choice.expert,
+                    choice.expert,
+                )
+        return seat if seat is not None and seat.expert in connected.links else None
+
+    def _forced(self, model: str, connected: ConnectedExperts) -> ForwardingPlan:
+        """A client that names an expert gets that one or an error, never another in its place."""
+        link = connected.links.get(model)
+        if link is None:
+            words = (
+                "there is no model of this name; GET /v1/models lists those there are"
+            )
+            raise Problem(404, words, code="model_not_found", param="model")
+        served = self._service.current.served
+        headers = {"x-ridgeway-release": served.id}
+        if model in served.router.domains:
+            headers["x-ridgeway-domain"] = link.shown
+        return ForwardingPlan(link, "forced", headers)

@@ -1,0 +1,443 @@
+"""The gateway: a request is routed and goes to the expert that was chosen, or to the next in its
+chain of fallbacks.
+
+At the end are the endpoints of OpenAI's API that it has, and what they say where no experts are
+configured.  Who is asked is `forwarding_plan`'s to say, how experts are reached `expert_client`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+
+from ridgeway.common.base.errors import RidgewayError
+from ridgeway.common.experts.expert_choice import ExpertChoice
+from ridgeway.common.experts.experts_file import AUTO, ExpertsFile
+from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
+from ridgeway.common.http.request_context import current_request
+from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.serve.conversations import Conversations
+from ridgeway.common.serve.gateway.expert_client import ExpertClient, WholeAnswer
+from ridgeway.common.serve.gateway.expert_link import JSON, Endpoint, ExpertLink
+from ridgeway.common.serve.gateway.failures import GARBAGE, ExpertFailure
+from ridgeway.common.serve.gateway.forwarding_plan import (
+    ConnectedExperts,
+    ForwardingPlanner,
+    TriedExpert,
+    following,
+)
+from ridgeway.common.serve.gateway.health_checks import check_health
+from ridgeway.common.serve.gateway.response_owners import Owner, ResponseOwners
+from ridgeway.common.serve.gateway.sse import (
+    StreamAnswer,
+    StreamRelay,
+    unless_gone,
+)
+from ridgeway.common.serve.gateway.token_usage import (
+    BYTES_PER_TOKEN,
+    StreamedUsage,
+    TokenUsage,
+    estimated_usage,
+    whole_usage,
+)
+from ridgeway.common.serve.gateway.translation import (
+    AskedExpert,
+    asked_expert,
+    mistake_of,
+)
+from ridgeway.common.serve.request_bodies import (
+    AnyGatewayRequest,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    GatewayBody,
+    MessagesRequest,
+    ResponsesRequest,
+    described,
+    read_gateway_body,
+)
+from ridgeway.common.serve.routing.routing_api import Handler, json_answer
+from ridgeway.common.serve.routing.routing_service import RoutingService
+from ridgeway.common.serve.schemas import (
+    ERRORS,
+    EXPERT_ANSWER,
+    EXPERT_ERRORS,
+    ExpertWorths,
+    ModelCard,
+    ModelList,
+    as_anthropics,
+)
+
+REQUEST_SHAPES: Mapping[Endpoint, type[AnyGatewayRequest]] = {
+    "/chat/completions": ChatRequest,
+    "/completions": CompletionRequest,
+    "/embeddings": EmbeddingRequest,
+    "/responses": ResponsesRequest,
+    "/messages": MessagesRequest,
+}
+
+log = logging.getLogger("ridgeway.serve")
+
+
+class Gateway:
+    """Experts behind a router. Use it in an `async with`."""
+
+    def __init__(
+        self,
+        service: RoutingService,
+        experts: ExpertsFile | Path,
+        clock: Callable[[], float] = time.monotonic,
+        shared: Path | None = None,
+    ) -> None:
+        """shared: the folder of several workers, who then know of the same responses and
+        conversations.
+        """
+        self._service = service
+        self._clock = clock
+        self.file = (
+            experts if isinstance(experts, ExpertsFile) else ExpertsFile(experts)
+        )
+        self.file.check(service.current.served.router)
+        self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
+        self._client = ExpertClient(service.tracing)
+        self._owners = ResponseOwners(shared and shared / "responses")
+        self._conversations = Conversations(shared and shared / "conversations")
+        self._planner = ForwardingPlanner(service, self._owners, self._conversations)
+        self._checks: asyncio.Task[None] | None = None
+        self._take()
+
+    async def __aenter__(self) -> Gateway:
+        await self._client.__aenter__()
+        self._checks = asyncio.create_task(
+            check_health(lambda: self._connected.links.values(), self._client)
+        )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._checks is not None:
+            self._checks.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._checks
+        await self._client.__aexit__(*error)
+
+    # What others ask of it
+
+    def states(self) -> dict[str, str]:
+        """Each expert, and whether it is up, down, being tried again, or up at some of its
+        addresses alone.
+        """
+        return {name: link.state for name, link in self._connected.links.items()}
+
+    def choice(self, router: Router, decision: Decision) -> ExpertChoice | None:
+        """The expert that a decision leads to, whether it is up or not."""
+        return self._connected.chooser(router).choose(decision)
+
+    def worths(self) -> ExpertWorths:
+        """What the choice of an expert weighs."""
+        router = self._service.current.served.router
+        chooser = self._connected.chooser(router)
+        costs = [self._connected.experts.experts[name].cost for name in chooser.names]
+        quality = chooser.quality.tolist()
+        mu = self._connected.experts.mu
+        return ExpertWorths(
+            mu=mu,
+            experts=list(chooser.names),
+            costs=costs,
+            domains=list(router.domains),
+            quality=quality,
+        )
+
+    def notes(self) -> list[str]:
+        """What an operator may not have meant: domains and experts that do not go together, or were
+        not measured.
+        """
+        connected = self._connected
+        router = self._service.current.served.router
+        domains = router.domains
+        names = connected.links
+        fallback = connected.experts.fallback
+        measured = connected.experts.measured(connected.table or router.quality)
+        if measured is not None:
+            unscored = [
+                name
+                for name in names
+                if name not in measured.experts and name != fallback
+            ]
+            by = (
+                "experts are chosen by their measured quality:"
+                f" {', '.join(measured.experts)}"
+            )
+            return [by] + (
+                [f"{', '.join(unscored)}: no scores; asked only by name"]
+                if unscored
+                else []
+            )
+        served = {
+            domain
+            for name, expert in connected.experts.experts.items()
+            for domain in expert.serves(name)
+        }
+        in_chains = {
+            step.expert
+            for each in connected.experts.experts.values()
+            for step in each.fallbacks or ()
+        }
+        without = [domain for domain in domains if domain not in served]
+        odd = [
+            name
+            for name, link in names.items()
+            if not set(link.expert.serves(name)) & set(domains)
+            and name != fallback
+            and name not in in_chains
+        ]
+        notes = (
+            [f"{fallback} answers for {', '.join(without)}: no expert of that name"]
+            if without
+            else []
+        )
+        return notes + (
+            [f"{', '.join(odd)}: no domain of this release; asked only by name"]
+            if odd
+            else []
+        )
+
+    def models(self) -> list[str]:
+        """The names that a request may give as its model: auto, then domains with an expert, then
+        other experts.
+        """
+        names = self._connected.links
+        domains = [
+            domain
+            for domain in self._service.current.served.router.domains
+            if domain in names
+        ]
+        return [AUTO, *domains, *(name for name in names if name not in domains)]
+
+    # The file
+
+    def watch(self) -> None:
+        """Take the file's experts if it has changed and is good; requests under way keep theirs."""
+        try:
+            if not self.file.refresh(self._service.current.served.router):
+                return
+        except (RidgewayError, OSError) as error:
+            words = str(error).replace(str(self.file.path), self.file.path.name)
+            log.error(
+                "a new file of experts is refused and the old one goes on: %s", words
+            )
+            return
+        self._take()
+        self._service.current.look_again()
+        log.warning("%d experts are in use now", len(self._connected.links))
+
+    def _take(self) -> None:
+        """An expert that has not changed keeps its breaker and its places."""
+        before = self._connected.links
+        links: dict[str, ExpertLink] = {}
+        metrics = self._service.metrics
+        for name, expert in self.file.experts.experts.items():
+            link = before.get(name)
+            key = self.file.key(name)
+            if link is None or not link.is_for(expert, key):
+                link = ExpertLink(name, expert, key, self._service.metrics, self._clock)
+            links[name] = link
+            metrics.expert_up.labels(name).set_function(link.is_well)
+            metrics.expert_addresses_up.labels(name).set_function(link.addresses_up)
+            metrics.expert_in_flight.labels(name).set_function(link.in_flight)
+        for name in before.keys() - links.keys():
+            metrics.expert_up.remove(name)
+            metrics.expert_addresses_up.remove(name)
+            metrics.expert_in_flight.remove(name)
+        self._connected = ConnectedExperts(self.file.experts, self.file.table, links)
+
+    # One request
+
+    async def answer(
+        self, request: Request, endpoint: Endpoint, model: type[AnyGatewayRequest]
+    ) -> Response:
+        try:
+            body = await read_gateway_body(request, model)
+            return await unless_gone(request.receive, self._answer(body, endpoint))
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+
+    async def _answer(self, body: GatewayBody, endpoint: Endpoint) -> Response:
+        plan = await self._planner.plan(body, self._connected)
+        link = plan.first
+        chain = list(plan.chain)
+        asking = asked_expert(link, body, endpoint, plan.only)
+        tried: list[TriedExpert] = []
+        while True:
+            headers = plan.headers_for(link, tried)
+            try:
+                is_last = not any("down" in step.on for step, _ in chain)
+                answer = await self._client.ask(link, asking.request, is_last)
+                response = self._passed_on(answer, link, asking, body, headers)
+                failure = None
+                reason = answer.complaint if isinstance(answer, WholeAnswer) else None
+            except ExpertFailure as error:
+                response = None
+                failure = error
+                reason = error.kind.reason
+            found = following(chain, reason, body, endpoint)
+            if found is not None and reason is not None:
+                tried.append(TriedExpert(link, reason, failure))
+                place, asking = found
+                link, chain = chain[place][1], chain[place + 1 :]
+            elif failure is not None:
+                raise failure.problem(
+                    headers,
+                    [each.failure for each in tried if each.failure is not None],
+                )
+            elif response is not None:
+                if plan.seat is not None:
+                    key, seat = plan.seat
+                    self._conversations.note(key, seat._replace(answered=link.name))
+                return response
+
+    def _passed_on(
+        self,
+        answer: WholeAnswer | StreamAnswer,
+        link: ExpertLink,
+        asking: AskedExpert,
+        body: GatewayBody,
+        headers: Mapping[str, str],
+    ) -> Response:
+        """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
+        current_request().told |= {
+            "expert": link.shown,
+            "reason": headers["x-ridgeway-reason"],
+        }
+        if asking.endpoint == "/responses" and (
+            isinstance(answer, StreamAnswer) or answer.status < 400
+        ):
+            began, address = answer.beginning
+            self._owners.note_answer(
+                began,
+                Owner(link.name, address, current_request().key),
+                body.goes_on_from,
+            )
+        if isinstance(answer, StreamAnswer):
+            watch = StreamedUsage()
+            note = self._noting(len(asking.request.body))
+            return StreamRelay(
+                answer,
+                headers,
+                self._service.metrics.streams,
+                asking.translator(),
+                watch.feed,
+                lambda: note(link, watch.found, watch.events),
+            )
+        if answer.status < 400:
+            guess = len(answer.body) // BYTES_PER_TOKEN
+            self._noting(len(asking.request.body))(
+                link, whole_usage(answer.body), guess
+            )
+        if asking.translation.answer is None:
+            return Response(answer.body, answer.status, headers, JSON)
+        if answer.status >= 400:
+            return mistake_of(answer.status, answer.body).response(
+                f"/v1{asking.endpoint}", headers
+            )
+        try:
+            return Response(
+                asking.translation.answer(answer.body), answer.status, headers, JSON
+            )
+        except ValueError:
+            raise ExpertFailure(GARBAGE, link.name) from None
+
+    def _noting(
+        self, asked: int
+    ) -> Callable[[ExpertLink, TokenUsage | None, int], None]:
+        """Counts what an answer of an expert used and cost, for the key that asks now.
+
+        What is noted is what the answer says, and a guess at its tokens; a key's budget is charged
+        for one of them.
+        asked: the bytes of the request.
+        """
+        key = current_request().key
+        account = current_request().account
+        metrics = self._service.metrics
+
+        def note(link: ExpertLink, usage: TokenUsage | None, answered: int) -> None:
+            if account is not None:
+                used = usage or estimated_usage(asked, answered)
+                account.spend(sum(used), used.cost(link.expert))
+            metrics.cost.labels(key, link.name).inc(
+                (usage or TokenUsage()).cost(link.expert)
+            )
+            for kind, tokens in usage._asdict().items() if usage is not None else ():
+                metrics.tokens.labels(key, link.name, kind).inc(tokens)
+
+        return note
+
+
+def gateway_api(service: RoutingService, gateway: Gateway | None) -> APIRouter:
+    api = APIRouter(tags=["gateway"])
+    for endpoint, model in REQUEST_SHAPES.items():
+        errors = {**ERRORS, **EXPERT_ERRORS}
+        api.post(
+            f"/v1{endpoint}",
+            responses={
+                **(as_anthropics(errors) if endpoint == "/messages" else errors),
+                **EXPERT_ANSWER,
+            },
+            openapi_extra=described(model),
+            response_class=Response,
+        )(_handler(gateway, endpoint, model))
+
+    def cards() -> list[ModelCard]:
+        created = int(service.current.served.since)
+        return [
+            ModelCard(id=name, created=created)
+            for name in (gateway.models() if gateway else [])
+        ]
+
+    @api.get(
+        "/v1/models",
+        responses={200: {"model": ModelList}, **ERRORS},
+        response_class=Response,
+    )
+    async def models() -> Response:
+        """The names that a request can give as its model."""
+        return json_answer(ModelList(data=cards()))
+
+    @api.get(
+        "/v1/models/{name:path}",
+        responses={200: {"model": ModelCard}, 404: EXPERT_ERRORS[404], **ERRORS},
+    )
+    async def one_model(name: str) -> ModelCard:
+        """One of those names."""
+        for card in cards():
+            if card.id == name:
+                return card
+        raise Problem(
+            404, "there is no model of this name", code="model_not_found", param="model"
+        )
+
+    return api
+
+
+def _handler(
+    gateway: Gateway | None, endpoint: Endpoint, model: type[AnyGatewayRequest]
+) -> Handler:
+    async def passed_on(request: Request) -> Response:
+        if gateway is None:
+            words = (
+                "no experts are configured here; start `ridgeway serve` with --experts"
+                " to pass requests on to them"
+            )
+            raise Problem(404, words, code="no_experts")
+        return await gateway.answer(request, endpoint, model)
+
+    passed_on.__name__ = endpoint.strip("/").replace("/", "_")
+    passed_on.__doc__ = (
+        f"{model.__doc__} It goes to an expert, and the expert's answer comes back."
+    )
+    return passed_on

@@ -1,0 +1,303 @@
+"""A stream of server-sent events on its way from an expert to a client, in whole events, each sent
+when it is there.
+
+A piece is passed the moment it arrives unless it ends in the middle of an event; then that end
+waits for its rest, so that an error can be put behind what a client has already got. Nothing is
+parsed, unless the client speaks another API than the expert. The next piece is read when the last
+one was taken, so a slow client slows its expert down and nothing heaps up. If the client goes, or
+takes nothing for a minute, the expert's connection is closed; if the expert fails, the client gets
+an error as its last event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from fastapi import Response
+from prometheus_client import Gauge
+from pydantic_core import from_json, to_json
+from starlette.types import Receive, Scope, Send
+
+from ridgeway.common.http.held_bytes import let_go
+from ridgeway.common.http.http_errors import ClientGone, Problem
+from ridgeway.common.serve.gateway.expert_link import Attempt
+from ridgeway.common.serve.gateway.failures import (
+    BROKEN_OFF,
+    GARBAGE,
+    SILENT,
+    ExpertFailure,
+    FailureKind,
+)
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+CLIENT_TIMEOUT_S = 60.0
+"""A client that takes nothing for this long is as good as gone: it must not hold a place at the
+expert.
+"""
+LINE_STARTS = (
+    b"data:",
+    b"event:",
+    b":",
+    b"id:",
+    b"retry:",
+    b"\n",
+    b"\r",
+    b"\xef\xbb\xbf",
+)
+"""How a line of such a stream can begin. The last is a byte order mark."""
+EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+DONE = b"[DONE]"
+LAST_EVENTS = (
+    b"event: message_stop",
+    b"event: response.completed",
+    b"event: response.incomplete",
+)
+"""The names of the events that end a stream, where its last word is not [DONE]."""
+
+STOPPING = Problem(
+    503,
+    "the service is stopping, and the answer is not whole; ask again",
+    code="stopping",
+)
+
+Result = TypeVar("Result")
+
+
+class BadStream(Exception):
+    def __init__(self, kind: FailureKind) -> None:
+        super().__init__(kind.outcome)
+        self.kind = kind
+
+
+class EventStream:
+    """The events of one answer.
+
+    silence_s: no piece for as many seconds, and the stream has failed.
+    framed:    whether HTTP itself says where the answer ends; if not, only its last word can say
+               so.
+    """
+
+    __slots__ = ("_framed", "_held", "_last", "_read", "_silence_s")
+
+    def __init__(
+        self, read: Callable[[], Awaitable[bytes]], silence_s: float, framed: bool
+    ) -> None:
+        self._read = read
+        self._silence_s = silence_s
+        self._framed = framed
+        self._held = b""
+        self._last = b""
+
+    async def next(self) -> bytes:
+        """Some whole events; nothing at the end."""
+        while True:
+            piece = await self._piece()
+            if not piece:
+                return self._end()
+            whole = self._whole(piece)
+            if whole:
+                if not whole.startswith(LINE_STARTS):
+                    raise BadStream(GARBAGE)
+                self._last = whole
+                return whole
+
+    async def _piece(self) -> bytes:
+        try:
+            async with asyncio.timeout(self._silence_s):
+                return await self._read()
+        except TimeoutError:
+            raise BadStream(SILENT) from None
+        except Exception:  # whatever a connection raises, it is broken
+            raise BadStream(BROKEN_OFF) from None
+
+    def _whole(self, piece: bytes) -> bytes:
+        """Everything up to the last event's end; the rest is held."""
+        if not self._held and piece.endswith(EVENT_ENDS):
+            return piece
+        piece = self._held + piece
+        may_begin = piece.startswith(LINE_STARTS) or any(
+            start.startswith(piece) for start in LINE_STARTS
+        )
+        if len(piece) > MAX_EVENT_BYTES or not may_begin:
+            raise BadStream(GARBAGE)
+        cut = max(
+            piece.rfind(end) + len(end) if end in piece else 0 for end in EVENT_ENDS
+        )
+        self._held = piece[cut:]
+        return piece[:cut]
+
+    def _end(self) -> bytes:
+        rest, self._held = self._held, b""
+        if rest:  # the last event's blank line may be missing
+            self._last = rest
+        if not self._last:
+            raise BadStream(GARBAGE)
+        is_ended = DONE in self._last[-64:] or any(
+            name in self._last for name in LAST_EVENTS
+        )
+        if not self._framed and not is_ended:
+            raise BadStream(BROKEN_OFF)
+        return rest
+
+
+@dataclass(slots=True)
+class StreamAnswer:
+    """A stream whose first events are there. Its owner reads it to its end or closes it.
+
+    close_connection: does nothing if the answer was read to its end; then the connection is kept
+                      for the next.
+    """
+
+    attempt: Attempt
+    close_connection: Callable[[], None]
+    events: EventStream
+    first: bytes
+
+    @property
+    def beginning(self) -> tuple[bytes, int]:
+        """What there is of the answer, and the number of the address that gave it."""
+        return self.first, self.attempt.address.number
+
+
+class StreamTranslator(Protocol):
+    """Turns the events of one API into another's."""
+
+    def feed(self, events: bytes) -> bytes:
+        """What whole events become; raises BadStream if they are none of that API."""
+
+    def finish(self) -> bytes:
+        """What comes at the end."""
+
+
+def event_data(events: bytes) -> Iterator[dict[str, Any]]:
+    """The JSON object of each event; comments and [DONE] are passed over."""
+    for line in events.splitlines():
+        if not line.startswith(b"data:") or (data := line[5:].strip()) in (b"", DONE):
+            continue
+        try:
+            found = from_json(data)
+        except ValueError:
+            raise BadStream(GARBAGE) from None
+        if not isinstance(found, dict):
+            raise BadStream(GARBAGE)
+        yield found
+
+
+def named_event(data: Mapping[str, Any]) -> bytes:
+    """An event with the name that its type is."""
+    return b"event: %s\ndata: %s\n\n" % (str(data["type"]).encode(), to_json(data))
+
+
+class StreamRelay(Response):
+    """The answer to a request for a stream.
+
+    on_events: sees what the expert sent, before it is passed on. on_end: is called once, however it
+               ends.
+    """
+
+    def __init__(
+        self,
+        answer: StreamAnswer,
+        headers: Mapping[str, str],
+        streams: Gauge,
+        translator: StreamTranslator | None = None,
+        on_events: Callable[[bytes], None] | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(None, 200, {**headers, "x-accel-buffering": "no"})
+        self.raw_headers = [
+            pair for pair in self.raw_headers if pair[0] != b"content-length"
+        ]
+        self.raw_headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
+        self._answer = answer
+        self._streams = streams
+        self._translator = translator
+        self._on_events = on_events
+        self._on_end = on_end
+        self._path = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._streams.inc()
+        self._path = scope["path"]
+        let_go()  # the request has been sent on
+        try:
+            await unless_gone(receive, self._pass_on(send))
+        except (ClientGone, TimeoutError):
+            pass
+        finally:
+            self._streams.dec()
+            if self._on_end is not None:
+                self._on_end()
+            self._answer.close_connection()
+            self._answer.attempt.end("gone", None)  # nothing, if it has ended already
+
+    async def _pass_on(self, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        )
+        try:
+            failure = await self._relay(send)
+            if failure is not None:
+                await _send(send, failure.problem({}).event(self._path))
+        except (
+            asyncio.CancelledError
+        ):  # the service stops, and has waited long enough; or the client has gone
+            await _send(send, STOPPING.event(self._path))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            raise
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _relay(self, send: Send) -> ExpertFailure | None:
+        """The expert's stream, to its end; how it failed, if it did."""
+        try:
+            events = self._answer.first
+            translator = self._translator
+            while events:
+                if self._on_events is not None:
+                    self._on_events(events)
+                await _send(
+                    send, events if translator is None else translator.feed(events)
+                )
+                events = await self._answer.events.next()
+            if translator is not None:
+                await _send(send, translator.finish())
+        except BadStream as error:
+            self._answer.close_connection()
+            return self._answer.attempt.fail(error.kind)
+        self._answer.attempt.end("ok", True)
+        return None
+
+
+async def _send(send: Send, body: bytes) -> None:
+    """Events that were translated may have become nothing."""
+    if not body:
+        return
+    async with asyncio.timeout(CLIENT_TIMEOUT_S):
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """What the work returns; if the client goes first, the work is cancelled and ClientGone is
+    raised.
+    """
+    doing = asyncio.create_task(work)
+    watching = asyncio.create_task(_departure(receive))
+    try:
+        await asyncio.wait((doing, watching), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watching.cancel()
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait((doing,))  # it closes what it has opened
+    if doing.cancelled():
+        raise ClientGone
+    return doing.result()
+
+
+async def _departure(receive: Receive) -> None:
+    """Returns when the client has gone. The body has been read, so nothing else can come."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

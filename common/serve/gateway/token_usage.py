@@ -1,0 +1,121 @@
+"""The tokens that an answer says it used, whole or streamed, in each of the APIs; and what they
+cost.
+
+ Keeps nothing else of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
+
+from ridgeway.common.experts.experts_file import Expert
+from ridgeway.common.serve.gateway.sse import BadStream, event_data
+
+MARK = b'"usage"'
+TOKENS_PER_PRICE = 1_000_000
+BYTES_PER_TOKEN = 4
+MAX_READ_BYTES = 256 * 1024
+
+
+class TokenUsage(NamedTuple):
+    """Tokens of the prompt and of the answer."""
+
+    prompt: int = 0
+    answer: int = 0
+
+    def cost(self, expert: Expert) -> float:
+        """In the unit of experts.toml: by the tokens where it has prices for them, else that of one
+        answer.
+        """
+        if expert.prompt_price is None and expert.answer_price is None:
+            return expert.cost
+        prices = (expert.prompt_price or 0.0) * self.prompt + (
+            expert.answer_price or 0.0
+        ) * self.answer
+        return prices / TOKENS_PER_PRICE
+
+
+def estimated_usage(asked: int, answered: int) -> TokenUsage:
+    """Where an answer says nothing: bytes of the request, and tokens of the answer."""
+    return TokenUsage(asked // BYTES_PER_TOKEN, answered)
+
+
+def whole_usage(body: bytes) -> TokenUsage | None:
+    """What a whole answer says; of a long one, only what stands at its end is read."""
+    if MARK not in body:
+        return None
+    is_long = len(body) > MAX_READ_BYTES
+    try:
+        if is_long:
+            rest = body[body.rindex(MARK) + len(MARK) :][:MAX_READ_BYTES].lstrip(
+                b": \t\r\n"
+            )
+            told = {"usage": from_json(rest, allow_partial=True)}
+        else:
+            told = from_json(body)
+    except ValueError:
+        return None
+    return _found(told, TokenUsage()) if isinstance(told, dict) else None
+
+
+class StreamedUsage:
+    """What a stream says, here and there: the last word counts."""
+
+    def __init__(self) -> None:
+        self.found: TokenUsage | None = None
+        self.events = 0
+
+    def feed(self, events: bytes) -> None:
+        self.events += events.count(b"data:")
+        if MARK not in events:
+            return
+        try:
+            for event in event_data(events):
+                self.found = _found(event, self.found or TokenUsage()) or self.found
+        except BadStream:
+            return
+
+
+class WithoutUsage:
+    """Takes out the event that says what was used and nothing else, where the client has not asked
+    for it.
+    """
+
+    def feed(self, events: bytes) -> bytes:
+        if MARK not in events:
+            return events
+        return b"".join(
+            line
+            for line in events.splitlines(keepends=True)
+            if not _says_usage_alone(line)
+        )
+
+    def finish(self) -> bytes:
+        return b""
+
+
+def _says_usage_alone(line: bytes) -> bool:
+    if MARK not in line or not line.startswith(b"data:"):
+        return False
+    try:
+        return all(event.get("choices") == [] for event in event_data(line))
+    except BadStream:
+        return False
+
+
+def _found(told: dict[str, Any], before: TokenUsage) -> TokenUsage | None:
+    """An answer or an event, as it is, or in the message or response that an event holds."""
+    for holder in (told, told.get("message"), told.get("response")):
+        usage = holder.get("usage") if isinstance(holder, dict) else None
+        if isinstance(usage, dict):
+            prompt = _number(usage, "prompt_tokens", "input_tokens", before.prompt)
+            answer = _number(usage, "completion_tokens", "output_tokens", before.answer)
+            return TokenUsage(prompt, answer)
+    return None
+
+
+def _number(usage: dict[str, Any], name: str, other: str, before: int) -> int:
+    value = usage.get(name, usage.get(other))
+    return value if type(value) is int and value > 0 else before

@@ -1,0 +1,94 @@
+"""How far today's prompts are from the text that the router was built on, and when that is too far.
+
+The sign is the share of recent prompts of low confidence.  Holds no prompt.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeway.common.serve.routing.current_release import ServedRelease
+
+MAX_RECENT_PROMPTS = 1000
+MIN_PROMPTS_FOR_ALARM = 50
+
+MIN_SHARE_ALARM = 0.25
+SHARE_ALARM_MARGIN = 0.15
+"""The usual alarms; docs/serving.md has the measurements behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriftSettings:
+    """When prompts count as drifted.
+
+    low:   a confidence below this is low.
+    share: the alarm is raised above this share of prompts of low confidence; None: as fits the
+           release.
+    """
+
+    low: float = 0.5
+    share: float | None = None
+
+    def share_alarm(self, served: ServedRelease | None) -> float:
+        """What was asked for, else a quarter, or more where the release itself is less certain than
+        that.
+        """
+        if self.share is not None:
+            return self.share
+        expected = (
+            expected_share(served.release.manifest, self.low)
+            if served is not None
+            else 0.0
+        )
+        return min(max(MIN_SHARE_ALARM, expected + SHARE_ALARM_MARGIN), 0.95)
+
+
+def expected_share(manifest: Mapping[str, Any], low: float) -> float:
+    """The most prompts of low confidence that held-out accuracy explains, if confidence means what
+    it says.
+
+    A decision of confidence c is wrong in 1 − c of cases, so those below `low` are at most errors /
+    (1 − low).
+    """
+    figures = manifest.get("evaluation")
+    if not figures or not manifest["confidence"].get("calibrated"):
+        return 0.0
+    return float((1 - figures["accuracy"] / 100) / (1 - low))
+
+
+class DriftMonitor:
+    """The last prompts under the release in use; begun anew with each release."""
+
+    def __init__(self, settings: DriftSettings) -> None:
+        self._settings = settings
+        self._served: ServedRelease | None = None
+        self._low: deque[bool] = deque(maxlen=MAX_RECENT_PROMPTS)
+
+    def observe(self, served: ServedRelease, confidences: Sequence[float]) -> None:
+        """Take note of the decisions of one request."""
+        if served is not self._served:
+            if self._served is not None and served.since < self._served.since:
+                return  # a late answer of the release before
+            self._served = served
+            self._low.clear()
+        low = self._settings.low
+        self._low.extend([confidence < low for confidence in confidences])
+
+    def to_json(self, served: ServedRelease | None = None) -> dict[str, Any]:
+        """What is known of the release in use, which may be newer than the last prompt."""
+        served = served or self._served
+        prompts = len(self._low) if served is self._served else 0
+        share = sum(self._low) / prompts if prompts else None
+        limit = self._settings.share_alarm(served)
+        return {
+            "prompts": prompts,
+            "low_confidence_share": share,
+            "low_below": self._settings.low,
+            "share_alarm": limit,
+            "alarm": (
+                prompts >= MIN_PROMPTS_FOR_ALARM and share is not None and share > limit
+            ),
+        }

@@ -1,0 +1,288 @@
+"""The routing API: where a prompt should go and why, the release in use, and how the service is.
+
+Five endpoints for applications and operators, and two for the page; and a shorter way to those that
+are called most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from fastapi.routing import APIRoute
+from pydantic_core import to_json
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ridgeway.common.experts.expert_choice import ExpertChoice
+from ridgeway.common.http.guard import HAS_KEY, PATH_SERVED
+from ridgeway.common.http.held_bytes import hold
+from ridgeway.common.http.http_errors import Problem, problem_of
+from ridgeway.common.http.request_metrics import EXPOSITION
+from ridgeway.common.routing.router import Decision, Explanation, Router, origin
+from ridgeway.common.serve.conversations import evidence_to_leave, leaning
+from ridgeway.common.serve.request_bodies import (
+    RouteRequest,
+    WantedDecisions,
+    described,
+    read_body,
+)
+from ridgeway.common.serve.routing.current_release import ServedRelease
+from ridgeway.common.serve.routing.routing_service import (
+    RoutingService,
+    TooManyTokens,
+)
+from ridgeway.common.serve.schemas import (
+    ERRORS,
+    ErrorReply,
+    ExpertWorths,
+    Health,
+    Readiness,
+    ReleaseCard,
+    Routed,
+    RoutedMany,
+)
+
+Handler = Callable[[Request], Awaitable[Response]]
+ExpertOf = Callable[[Router, Decision], ExpertChoice | None]
+"""The expert that the gateway would choose by a router's decision."""
+
+MAX_EXPLAINED_CHARACTERS = 100_000
+
+
+class Shortcut:
+    """Answers POST requests to some paths itself and leaves everything else to the application.
+
+    FastAPI's way to a handler takes longer than routing decides a short prompt. The handlers are
+    the very ones that the framework has and describes; what they raise is answered alike.
+    """
+
+    def __init__(self, app: ASGIApp, *apis: APIRouter) -> None:
+        self.app = app
+        routes = [
+            route for api in apis for route in api.routes if isinstance(route, APIRoute)
+        ]
+        self._handlers: dict[str, Handler] = {
+            each.path: each.endpoint for each in routes if each.methods == {"POST"}
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = (
+            self._handlers.get(scope["path"])
+            if scope["type"] == "http" and scope["method"] == "POST"
+            else None
+        )
+        if handler is None:
+            await self.app(scope, receive, send)
+            return
+        scope[PATH_SERVED] = scope["path"]
+        try:
+            response = await handler(Request(scope, receive))
+        except Exception as error:
+            response = problem_of(error).response(scope["path"])
+        await response(scope, receive, send)
+
+
+def json_answer(value: Any) -> Response:
+    return written_answer(to_json(value))
+
+
+def written_answer(content: bytes) -> Response:
+    """An answer in JSON, which is held until it was sent."""
+    hold(len(content))
+    return Response(content, media_type="application/json")
+
+
+def routing_api(
+    service: RoutingService,
+    expert_of: ExpertOf | None,
+    experts: Callable[[], dict[str, str]],
+    worths: Callable[[], ExpertWorths | None],
+) -> APIRouter:
+    """The endpoints; `experts` says of each expert how it is, `worths` what their choice weighs."""
+    api = APIRouter(tags=["routing"])
+
+    def with_expert(router: Router, decision: Decision) -> dict[str, Any]:
+        found = decision.to_json()
+        if (
+            expert_of is not None
+            and (choice := expert_of(router, decision)) is not None
+        ):
+            found |= choice.to_json()
+        return found
+
+    @api.post(
+        "/v1/route",
+        responses={200: {"model": Routed | RoutedMany}, **ERRORS},
+        openapi_extra=described(RouteRequest),
+        response_class=Response,
+    )
+    async def route(request: Request) -> Response:
+        """Where a prompt, many prompts, or a conversation should go."""
+        # the body is not held any longer
+        wanted = (await read_body(request, RouteRequest)).wanted()
+        if wanted.explain:
+            return await _explained(service, wanted, with_expert)
+        if wanted.prompts is None:
+            turns, left_out = wanted.texts[0]
+            served, decision = await service.decide(turns)
+            told = (
+                with_expert(served.router, decision)
+                | origin(served.router)
+                | _cut(left_out)
+            )
+            if wanted.after is not None:
+                told |= await asyncio.to_thread(
+                    _staying, served.router, decision, wanted.after
+                )
+            return json_answer(told)
+        served, decisions = await service.decide_many(wanted.prompts)
+        decided = [
+            with_expert(served.router, each) | _cut(left_out)
+            for each, (_, left_out) in zip(decisions, wanted.texts, strict=True)
+        ]
+        return json_answer({**origin(served.router), "decisions": decided})
+
+    @api.post(
+        "/v1/compare",
+        responses={
+            200: {"model": Routed | RoutedMany},
+            404: {"model": ErrorReply, "description": "There is no such release."},
+            **ERRORS,
+        },
+        openapi_extra=described(RouteRequest),
+        response_class=Response,
+    )
+    async def compare(request: Request) -> Response:
+        """The same as /v1/route with an explanation, by the release that `compare` in serve.toml
+        names; it is counted nowhere.
+        """
+        if service.compared is None:
+            words = (
+                "there is no second release here; name one as `compare` in serve.toml"
+            )
+            raise Problem(404, words, code="no_comparison")
+        wanted = (await read_body(request, RouteRequest)).wanted()
+        return await _explained(
+            service, wanted, lambda _, decision: decision.to_json(), service.compared
+        )
+
+    _add_state(api, service, experts, worths)
+    return api
+
+
+def _add_state(
+    api: APIRouter,
+    service: RoutingService,
+    experts: Callable[[], dict[str, str]],
+    worths: Callable[[], ExpertWorths | None],
+) -> None:
+    """The endpoints that tell of the service itself."""
+
+    @api.get("/v1/releases/current", responses=ERRORS)
+    async def current() -> ReleaseCard:
+        """The release in use: its manifest, who signed it, and why a newer one was refused, if one
+        was.
+        """
+        return ReleaseCard(
+            **service.current.served.card(), refused=service.current.refused
+        )
+
+    @api.get("/v1/activity", include_in_schema=False)
+    async def activity() -> Response:
+        """What the page shows: the last minutes, and drift."""
+        served = service.current.served
+        compared = service.compared.id if service.compared else None
+        standing = {
+            "release": served.id,
+            "compared": compared,
+            "refused": service.current.refused,
+        }
+        recent = {
+            "activity": service.activity.to_json(),
+            "drift": service.drift.to_json(served),
+        }
+        return json_answer({**standing, **recent, "experts": experts()})
+
+    @api.get("/v1/worths", include_in_schema=False)
+    async def expert_worths() -> Response:
+        """What the page shows of the choice of experts; null where there are none."""
+        return json_answer(worths())
+
+    @api.head("/healthz", include_in_schema=False)
+    @api.get("/healthz", tags=["operating"])
+    async def health() -> Health:
+        """Whether the process answers."""
+        return Health(status="ok")
+
+    @api.head("/readyz", include_in_schema=False)
+    @api.get("/readyz", tags=["operating"])
+    async def ready(request: Request) -> Readiness:
+        """Whether prompts can be routed, and, to those with a key, how the experts are."""
+        states = experts() if request.scope.get(HAS_KEY, True) else {}
+        return Readiness(ready=True, release=service.current.served.id, experts=states)
+
+    @api.get(
+        "/metrics",
+        tags=["operating"],
+        response_class=PlainTextResponse,
+        responses=ERRORS,
+    )
+    async def metrics() -> Response:
+        """Everything that is counted, for Prometheus."""
+        return Response(service.exposition(), media_type=EXPOSITION)
+
+
+def _cut(left_out: int) -> dict[str, int]:
+    """That a text was too long to be routed whole, if it was."""
+    return {"left_out": left_out} if left_out else {}
+
+
+def _staying(router: Router, decision: Decision, after: str | None) -> dict[str, Any]:
+    """Whether a chat stays with its domain, if one was named."""
+    return (
+        {}
+        if after is None
+        else evidence_to_leave(decision, after, leaning(router)).to_json()
+    )
+
+
+async def _explained(
+    service: RoutingService,
+    wanted: WantedDecisions,
+    with_expert: Callable[[Router, Decision], dict[str, Any]],
+    compared: ServedRelease | None = None,
+) -> Response:
+    """Put together beside the event loop, since every token is in it."""
+    texts = [turns for turns, _ in wanted.texts]
+    if (
+        sum(len(turn.text) for turns in texts for turn in turns)
+        > MAX_EXPLAINED_CHARACTERS
+    ):
+        words = (
+            f"only texts of up to {MAX_EXPLAINED_CHARACTERS:,} characters are explained"
+        )
+        raise Problem(400, words, code="too_long_to_explain")
+
+    def write(router: Router, explanations: list[Explanation]) -> bytes:
+        decided = [
+            each.to_json()
+            | with_expert(router, each.decision)
+            | _cut(left_out)
+            | _staying(router, each.decision, wanted.after)
+            for each, (_, left_out) in zip(explanations, wanted.texts, strict=True)
+        ]
+        whole = (
+            decided[0] | origin(router)
+            if wanted.prompts is None
+            else {**origin(router), "decisions": decided}
+        )
+        return to_json(whole)
+
+    try:
+        return written_answer(await service.explain(texts, write, compared))
+    except TooManyTokens as error:
+        words = f"only texts of up to {error.most:,} tokens are explained"
+        raise Problem(400, words, code="too_long_to_explain") from None

@@ -1,0 +1,233 @@
+"""ridgeway serve: routing, the gateway and the page over HTTP."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeway.common.cli.options import Key, Keys, TlsCert, TlsKey
+from ridgeway.common.cli.terminal import count, step
+
+if TYPE_CHECKING:
+    from ridgeway.common.http.access_rules import AccessRules
+    from ridgeway.common.http.server import Address
+    from ridgeway.common.http.workers import ServingWorker
+    from ridgeway.common.serve.gateway.gateway import Gateway
+    from ridgeway.common.serve.routing.current_release import ServedRelease
+    from ridgeway.common.serve.routing.routing_service import RoutingService
+    from ridgeway.common.serve.serve_settings import ServeSettings
+
+ReleasePath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RELEASE",
+        envvar="RIDGEWAY_SERVE_RELEASE",
+        help="A release's folder; or a coordinator's, or its releases/: the newest.",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Settings: serve.toml; options override it."),
+]
+
+
+def _write_config(path: Path | None) -> None:
+    from ridgeway.common.serve.serve_settings import write_template
+
+    if path is not None:
+        write_template(path)
+        step("wrote", str(path))
+        raise typer.Exit
+
+
+WriteConfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        callback=_write_config,
+        is_eager=True,
+        help="Write a serve.toml with every setting and its default, and exit.",
+    ),
+]
+HostOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Address to listen on (127.0.0.1); any but loopback needs --keys."
+    ),
+]
+PortOption = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Port to listen on (8080).")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, max=256, help="Worker processes (1); SIGHUP reloads them."),
+]
+ExpertsPath = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="experts.toml: who answers for which domain."),
+]
+
+
+def serve(
+    release: ReleasePath,
+    config: Config = None,
+    write_config: WriteConfig = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    workers: Workers = None,
+    experts: ExpertsPath = None,
+    keys: Keys = None,
+    key: Key = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """Serve a release: the routing API, an OpenAI-compatible gateway to experts, and a page that
+    shows why.
+
+    RELEASE is the folder of a release, or a coordinator's folder or its releases/: then the newest
+    release, and those with higher numbers that follow it. Further settings are in serve.toml.
+    """
+    from ridgeway.common.http.access_rules import make_rules
+    from ridgeway.common.http.server import Address, bind_sockets, find_certificate
+    from ridgeway.common.http.workers import Supervisor, shared_folder
+    from ridgeway.common.serve.serve_settings import serve_settings
+
+    options = {
+        "host": host,
+        "port": port,
+        "workers": workers,
+        "experts": experts,
+        "keys": keys,
+        "key": key,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+    }
+    settings = serve_settings(config, options)
+    certificate = find_certificate(settings.tls_cert, settings.tls_key)
+    address = Address(settings.host, settings.port, certificate, settings.unix_socket)
+    rules = make_rules(
+        settings.host,
+        settings.keys,
+        rate=settings.rate,
+        max_body_mib=settings.max_body,
+        max_requests=settings.max_requests,
+        max_held_mib=settings.max_held,
+        hosts=settings.allow_host,
+        origins=settings.allow_origin,
+        tls=certificate is not None,
+    )
+    job = ServeJob(release, settings, address, rules, bind_sockets(address))
+    if settings.workers == 1:
+        _serve_here(job, None)
+        return
+    with shared_folder() as folder:
+        code = Supervisor(
+            settings.workers, lambda worker: _serve_here(job, worker), folder
+        ).run()
+    if code:
+        raise typer.Exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeJob:
+    """What every serving process is given."""
+
+    release: Path
+    settings: ServeSettings
+    address: Address
+    rules: AccessRules
+    sockets: list[socket.socket]
+
+
+def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
+    """In this process; what takes threads is imported after the others were started."""
+    from ridgeway.common.http.access_rules import is_loopback
+    from ridgeway.common.http.server import run
+    from ridgeway.common.http.workers import PeerMetrics
+    from ridgeway.common.serve.http_app import create_app
+
+    settings = job.settings
+    certificate = job.address.certificate
+    rules = job.rules
+    service, gateway = _service_and_gateway(
+        job, None if worker is None else worker.folder
+    )
+    if certificate is not None:
+        service.watchers.append(certificate.watch)
+    elif not is_loopback(settings.host):
+        step(
+            "note",
+            "without --tls-cert and --tls-key, keys and prompts travel unencrypted",
+        )
+    step("serving", job.address.url)
+    if worker is not None:
+        rules = replace(rules, rates=worker.rates)
+        service.share_metrics(PeerMetrics(worker.folder))
+        service.watchers.append(worker.watch_parent)
+    run(
+        create_app(service, gateway=gateway, rules=rules),
+        job.sockets,
+        certificate,
+        settings.drain,
+        settings.keep_alive,
+        settings.log_format,
+        settings.log_level,
+        None if worker is None else worker.started,
+    )
+
+
+def _service_and_gateway(
+    job: ServeJob, shared: Path | None
+) -> tuple[RoutingService, Gateway | None]:
+    """The release that is served, and the experts behind it."""
+    from ridgeway.common.experts.experts_file import find_experts
+    from ridgeway.common.serve.gateway.gateway import Gateway
+    from ridgeway.common.serve.routing.current_release import (
+        ReleaseSource,
+        find_release,
+    )
+    from ridgeway.common.serve.routing.drift import DriftSettings
+    from ridgeway.common.serve.routing.routing_service import RoutingService
+    from ridgeway.common.serve.tracing import find_tracing
+
+    settings = job.settings
+    experts = find_experts(settings.experts, settings.mu)
+    confidence = {
+        name: value
+        for name in ("threshold", "fallback")
+        if (value := getattr(settings, name)) is not None
+    }
+    source = ReleaseSource(
+        find_release(job.release),
+        settings.key,
+        settings.model,
+        settings.device,
+        experts.check if experts else None,
+        confidence,
+    )
+    compared = None
+    if settings.compare is not None:
+        folder = find_release(settings.compare)
+        compared = replace(source, folder=folder, check=None, changes={}).open()
+    drift = DriftSettings(share=settings.drift_share)
+    service = RoutingService(source, drift, tracing=find_tracing(), compared=compared)
+    _show_release("release", service.current.served)
+    if compared is not None:
+        _show_release("compared", compared)
+    if experts is None:
+        return service, None
+    gateway = Gateway(service, experts, shared=shared)
+    names = gateway.states()
+    step("experts", count(len(names), "expert"), ", ".join(names))
+    for note in gateway.notes():
+        step("note", note)
+    return service, gateway
+
+
+def _show_release(verb: str, served: ServedRelease) -> None:
+    domains = served.router.domains
+    step(verb, served.id[:12], f"{len(domains)} domains", ", ".join(domains))

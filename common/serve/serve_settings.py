@@ -1,0 +1,187 @@
+"""serve.toml: the settings of `ridgeway serve`, their defaults and what each is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.schema import Record
+from ridgeway.common.base.settings_file import read_settings, toml_literal
+from ridgeway.common.http.access_rules import MAX_BODY_MIB, plain_host, plain_origin
+from ridgeway.common.http.log_lines import LogFormat, LogLevel
+
+TEMPLATE_HEADER = """\
+# Settings of `ridgeway serve --config FILE`. Remove the # before a setting to change it.
+# Options on the command line override this file. Paths are relative to its folder.
+"""
+
+
+def _checked(parse: Callable[[str], bytes]) -> Callable[[str], str]:
+    """Check a text by parsing it; pydantic reports a ValueError with the setting's name."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    return check
+
+
+class ServeSettings(Record):
+    host: str = Field(
+        "127.0.0.1",
+        description="Address to listen on; any but loopback needs keys.",
+    )
+    port: int = Field(8080, ge=1, le=65535, description="Port to listen on.")
+    workers: int = Field(
+        1, ge=1, le=256, description="Worker processes; SIGHUP reloads them."
+    )
+    keys: Path | None = Field(
+        None, description="File of API keys.", examples=["keys.toml"]
+    )
+    experts: Path | None = Field(
+        None,
+        description="File of experts: which one answers for which domain.",
+        examples=["experts.toml"],
+    )
+    mu: float | None = Field(
+        None,
+        ge=0,
+        description="Weight of cost when an expert is chosen; overrides experts.toml.",
+        examples=[0.0],
+    )
+    key: str | None = Field(
+        None,
+        description="The coordinator's public key: 64 digits, or an absolute path.",
+        examples=["/etc/ridgeway/coordinator.pub"],
+    )
+    tls_cert: Path | None = Field(
+        None, description="TLS certificate in PEM.", examples=["cert.pem"]
+    )
+    tls_key: Path | None = Field(
+        None, description="Private key of the certificate.", examples=["key.pem"]
+    )
+    unix_socket: Path | None = Field(
+        None,
+        description="Unix socket to listen on, in place of host and port.",
+        examples=["serve.socket"],
+    )
+    compare: Path | None = Field(
+        None,
+        description="A second release, whose decisions the page shows beside.",
+        examples=["other/release"],
+    )
+    model: Path | None = Field(
+        None,
+        description="Folder of a contextual encoder's model.",
+        examples=["model"],
+    )
+    device: str = Field(
+        "auto",
+        description="Device of that model: auto, cpu, cuda, or one GPU: cuda:0.",
+    )
+    threshold: float | None = Field(
+        None,
+        description="Abstain below this confidence; 0: never. Overrides the release.",
+        examples=[0.5],
+    )
+    fallback: str | None = Field(
+        None,
+        description="Domain for prompts on which the router abstains.",
+        examples=["general"],
+    )
+    drift_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Drift alarm above this share of low-confidence prompts.",
+        examples=[0.25],
+    )
+    drain: float = Field(
+        10.0,
+        ge=0,
+        description="Graceful-shutdown timeout in seconds; /readyz fails first.",
+    )
+    keep_alive: float = Field(
+        5.0, ge=0, description="Seconds that an idle connection stays open."
+    )
+    rate: float | None = Field(
+        None,
+        gt=0,
+        description="Requests per second for each key; without keys, each address.",
+        examples=[10.0],
+    )
+    max_body: float = Field(
+        4.0, gt=0, le=MAX_BODY_MIB, description="Largest request body, in MiB."
+    )
+    max_requests: int = Field(
+        2048, ge=1, description="Requests that are served at the same time."
+    )
+    max_held: float = Field(
+        96.0,
+        description="Memory limit for in-flight requests and responses, in MiB.",
+    )
+    allow_host: tuple[Annotated[str, AfterValidator(_checked(plain_host))], ...] = (
+        Field(
+            (),
+            description="Accepted Host headers, without port.",
+            examples=[["router.example.com"]],
+        )
+    )
+    allow_origin: tuple[Annotated[str, AfterValidator(_checked(plain_origin))], ...] = (
+        Field(
+            (),
+            description="Allowed CORS origins.",
+            examples=[["https://app.example.com"]],
+        )
+    )
+    log_format: LogFormat = Field("text", description="Log lines as text or json.")
+    log_level: LogLevel = Field(
+        "warning",
+        description="error, warning, or info: one line per request, without its text.",
+    )
+
+    @model_validator(mode="after")
+    def _room_for_two_bodies(self) -> ServeSettings:
+        if self.max_held < 2 * self.max_body:
+            raise ValueError(
+                f"max_held must be at least twice max_body, {2 * self.max_body:g} MiB:"
+                " a request, and what an expert is sent of it"
+            )
+        return self
+
+
+def serve_settings(path: Path | None, options: Mapping[str, Any]) -> ServeSettings:
+    """The settings of a file; `options` that are not None override it."""
+    settings = ServeSettings()
+    if path is not None:
+        if not path.is_file():
+            raise InputError(
+                f"there is no file {path}; `ridgeway serve --write-config {path}`"
+                " writes a template"
+            )
+        settings = read_settings(path, ServeSettings)
+        paths = {name: value for name, value in settings if isinstance(value, Path)}
+        settings = settings.model_copy(
+            update={name: path.parent / value for name, value in paths.items()}
+        )
+    given = {name: value for name, value in options.items() if value is not None}
+    return settings.model_copy(update=given)
+
+
+def write_template(path: Path) -> None:
+    """Every setting with its description and default, commented out."""
+    if path.exists():
+        raise InputError(f"{path} exists already; choose another file")
+    lines = [TEMPLATE_HEADER]
+    for name, field in ServeSettings.model_fields.items():
+        value = field.examples[0] if field.examples else field.default
+        lines += [f"# {field.description}", f"#{name} = {toml_literal(value)}", ""]
+    write_whole(path, "\n".join(lines).encode())

@@ -1,0 +1,339 @@
+"""The gateway on real sockets: who is asked, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from pydantic_core import from_json
+
+from ridgeway.common.experts.experts_file import Expert as NamedExpert
+from ridgeway.common.http.http_errors import Problem
+from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable, save_quality
+from ridgeway.common.serve.gateway.expert_link import Endpoint
+from ridgeway.common.serve.gateway.translation import expert_body, translation_for
+from tests.support.faulty_experts import Expert, wait_for, well
+from tests.support.gateway_experts import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, sent
+from tests.support.in_process import experts_toml, served
+from tests.support.serving import complaint, prompt_for
+
+WISHES = [(1, 1), (8, 8), (9, 8), (10**30, 8), (-1, 8), (0, 8), ("5", 8), (9.0, 8), (True, 8)]
+
+
+# Who is asked
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_auto_goes_to_the_expert_of_the_domain_ahead(cast: GatewayMaker, domain: str) -> None:
+    """And the headers say what the router decided, with which release, and who answered."""
+    prompt = prompt_for(domain, DOMAINS)
+    with cast() as play:
+        response = play.local.chat(content=prompt)
+        decision = play.local.post("/v1/route", {"prompt": prompt}).json()
+        assert answered_by(response) == (domain, "best")
+        assert (decision["best"], decision["expert"]) == (domain, domain)
+        assert unquote(response.headers["x-ridgeway-domain"]) == domain
+        assert response.headers["x-ridgeway-release"] == decision["release"]
+        assert float(response.headers["x-ridgeway-confidence"]) == pytest.approx(decision["confidence"], abs=1e-4)
+
+
+def test_measured_experts_are_chosen_by_their_quality(release: Path, tmp_path: Path) -> None:
+    """By a table beside the file: whatever experts are called, with what is expected of each; a new table is taken."""
+    told = {"large": (90, 20, 50), "small": (10, 80, 60)}
+
+    def write(told: Mapping[str, tuple[int, ...]]) -> None:
+        sums = np.array(list(told.values()), dtype=np.int64).T * SCORE_UNIT
+        save_quality(QualityTable(DOMAINS, tuple(told), sums, np.full(sums.shape, 100)), tmp_path / "quality.json")
+
+    write(told)
+    with Expert(well("large")) as large, Expert(well("small")) as small, Expert(well("other")) as other:
+        file = tmp_path / "experts.toml"
+        addresses = {"large": large.url, "small": small.url, "other": other.url}
+        file.write_text(experts_toml(addresses, 'table = "quality.json"'))
+        with served(release, file) as local:
+            for domain, expert in zip(DOMAINS, ("large", "small", "small"), strict=True):
+                prompt = prompt_for(domain, DOMAINS)
+                assert answered_by(local.chat(content=prompt)) == (expert, "quality")
+                found = local.post("/v1/route", {"prompt": prompt}).json()
+                assert (found["expert"], found["expert_reason"]) == (expert, "quality")
+                assert 0.4 < found["expert_quality"] < 0.95
+            worths = local.http.get("/v1/worths").json()
+            assert worths["experts"] == ["large", "small"] and worths["domains"] == list(DOMAINS)
+            chances = [found["scores"][domain] for domain in worths["domains"]]
+            worth = np.array(chances) @ np.array(worths["quality"])
+            assert worth.argmax() == 1 and worth.max() == pytest.approx(found["expert_quality"])
+            assert local.gateway is not None
+            assert "other: no scores; asked only by name" in local.gateway.notes()
+            write({name: figures[::-1] for name, figures in told.items()})
+            prompt = prompt_for(DOMAINS[0], DOMAINS)
+            wait_for(lambda: answered_by(local.chat(content=prompt))[0] == "small", "the new table is in use")
+            assert not other.asked
+
+
+@pytest.mark.parametrize("name", EVERYONE)
+def test_a_name_forces_its_expert(cast: GatewayMaker, name: str) -> None:
+    """A domain's or any other expert's; its headers are plain ASCII whatever it is called."""
+    with cast() as play:
+        response = play.local.chat(name)
+        assert answered_by(response) == (name, "forced")
+        assert all(value.isascii() for value in response.headers.values())
+        assert "x-ridgeway-confidence" not in response.headers
+        assert [each for each in EVERYONE if play.experts[each].asked] == [name]
+
+
+def test_an_unknown_model_is_not_found(cast: GatewayMaker) -> None:
+    """As OpenAI's clients expect it, and nobody is asked."""
+    with cast() as play:
+        response = play.local.chat("gpt-5")
+        assert response.status_code == 404
+        assert complaint(response)["code"] == "model_not_found"
+        assert not any(each.asked for each in play.experts.values())
+
+
+def test_an_abstention_goes_to_the_fallback(release: Path, tmp_path: Path) -> None:
+    """Whichever domain was ahead."""
+    with Expert(well("generalist")) as expert:
+        file = tmp_path / "experts.toml"
+        file.write_text(experts_toml({"generalist": expert.url}, FALLBACK))
+        with served(release, file, changes={"threshold": 1.0, "fallback": "generalist"}) as local:
+            assert answered_by(local.chat()) == ("generalist", "abstained")
+
+
+def test_cost_can_outweigh_probability(cast: GatewayMaker) -> None:
+    """With a weight on cost, a cheaper expert is asked than that of the domain ahead."""
+    with cast("mu = 1.0\n" + FALLBACK, cost=1.0) as play:
+        cheap = next(name for name in DOMAINS if name != play.ahead)
+        text = play.local.file.read_text()
+        start = text.index(f'[experts."{cheap}"]')
+        play.local.file.write_text(text[:start] + text[start:].replace("cost = 1.0", "cost = 0.0", 1))
+        wait_for(lambda: play.local.chat().headers["x-ridgeway-reason"] == "cost", "the file is read again")
+        response = play.local.chat()
+        assert answered_by(response) == (cheap, "cost")
+        assert unquote(response.headers["x-ridgeway-domain"]) == play.ahead
+
+
+def test_models_lists_auto_then_domains_then_others(cast: GatewayMaker) -> None:
+    """In the shape of OpenAI's list; each can be looked up."""
+    with cast() as play:
+        listed = play.local.http.get("/v1/models").json()
+        assert listed["object"] == "list"
+        assert [model["id"] for model in listed["data"]] == ["auto", *DOMAINS, "generalist"]
+        assert play.local.http.get("/v1/models/law").json() == listed["data"][2]
+        assert complaint(play.local.http.get("/v1/models/nobody"))["code"] == "model_not_found"
+
+
+def test_without_experts_nothing_is_passed_on(release: Path) -> None:
+    """The list is empty and a request is told why; routing goes on."""
+    with served(release, None) as local:
+        assert local.http.get("/v1/models").json() == {"object": "list", "data": []}
+        for path in ("chat/completions", "completions", "embeddings"):
+            response = local.post(f"/v1/{path}", {"model": "auto"})
+            assert response.status_code == 404
+            assert "no experts are configured" in complaint(response)["message"]
+        assert "expert" not in local.post("/v1/route", {"prompt": "hello"}).json()
+
+
+# What is asked
+
+
+def test_every_field_is_passed_on_but_the_model(cast: GatewayMaker) -> None:
+    """Fields that the gateway does not know reach the expert as they were."""
+    fields: dict[str, Any] = {
+        "temperature": 0.1,
+        "n": "two",
+        "tools": [{"x": [None, True, 1e-9, 2**70]}],
+        "größe": {"ä": "\u2028"},
+    }
+    with cast() as play:
+        assert play.local.chat("law", **fields).status_code == 200
+        messages = [{"role": "user", "content": "hello"}]
+        assert sent(play.experts["law"]) == {"model": "law-model", "messages": messages, **fields}
+
+
+def test_the_experts_key_is_sent_and_the_clients_is_not(
+    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks has no key of the expert's, and the expert gets none of the service's."""
+    monkeypatch.setenv("LAW_KEY", "sk-law")
+    with Expert(well("law")) as keyed, Expert(well("generalist")) as keyless:
+        file = tmp_path / "experts.toml"
+        file.write_text(
+            experts_toml({"generalist": keyless.url}, FALLBACK)
+            + experts_toml({"law": keyed.url}, api_key_env="LAW_KEY")
+        )
+        with served(release, file) as local:
+            headers = {"authorization": "Bearer of-the-client", "cookie": "a=b", "x-own": "1"}
+            for name in ("law", "generalist"):
+                response = local.http.post(
+                    "/v1/chat/completions",
+                    json={"model": name, "messages": [{"role": "user", "content": "x"}]},
+                    headers=headers,
+                )
+                assert response.status_code == 200
+        assert keyed.last().headers["authorization"] == "Bearer sk-law"
+        assert "authorization" not in keyless.last().headers
+        assert not {"cookie", "x-own"} & set(keyless.last().headers)
+
+
+@pytest.mark.parametrize(("wished", "granted"), WISHES)
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_more_tokens_than_an_expert_grants_are_cut(cast: GatewayMaker, field: str, wished: Any, granted: Any) -> None:
+    """A smaller wish stays; whatever else a field of this name holds is cut too, since an expert may understand it."""
+    with cast(max_tokens=8) as play:
+        play.local.chat("law", **{field: wished})
+        assert sent(play.experts["law"])[field] == granted
+
+
+CHAT = {"model": "law", "messages": [{"role": "user", "content": "hello"}]}
+COMPLETION = {"model": "law", "prompt": "hello"}
+RESPONSE = {"model": "law", "input": "hello"}
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+
+
+def limits_in(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name in LIMITS}
+
+
+def limits_of(expert: Expert) -> dict[str, Any]:
+    return limits_in(sent(expert))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "limits"),
+    [
+        ("/v1/chat/completions", CHAT, {"max_tokens": 60}),
+        ("/v1/chat/completions", {**CHAT, "max_tokens": None}, {"max_tokens": 60}),
+        ("/v1/chat/completions", {**CHAT, "max_completion_tokens": 5}, {"max_completion_tokens": 5}),
+        ("/v1/chat/completions", {**CHAT, "max_output_tokens": 5}, {"max_tokens": 60, "max_output_tokens": 5}),
+        ("/v1/chat/completions", {**CHAT, "n_predict": -1}, {"max_tokens": 60, "n_predict": 60}),
+        ("/v1/chat/completions", {**CHAT, "n": None, "best_of": None}, {"max_tokens": 60}),
+        ("/v1/chat/completions", {**CHAT, "n": 1}, {"max_tokens": 60}),
+        ("/v1/chat/completions", {**CHAT, "n": 7}, {"max_tokens": 8}),
+        ("/v1/chat/completions", {**CHAT, "n": 7, "max_completion_tokens": 60}, {"max_completion_tokens": 8}),
+        ("/v1/chat/completions", {**CHAT, "n": 60, "n_predict": 60}, {"max_tokens": 1, "n_predict": 1}),
+        ("/v1/chat/completions", {**CHAT, "n": 2, "best_of": 4}, {"max_tokens": 15}),
+        ("/v1/completions", COMPLETION, {"max_tokens": 60}),
+        ("/v1/completions", {**COMPLETION, "max_completion_tokens": 9}, {"max_tokens": 60, "max_completion_tokens": 9}),
+        ("/v1/completions", {**COMPLETION, "best_of": 3, "max_tokens": 50}, {"max_tokens": 20}),
+        ("/v1/completions", {**COMPLETION, "n": 6, "best_of": 3, "max_tokens": 9}, {"max_tokens": 9}),
+        ("/v1/completions", {**COMPLETION, "prompt": ["a", "b", "c"], "n": 2}, {"max_tokens": 10}),
+        ("/v1/completions", {**COMPLETION, "prompt": [1, 2, 3]}, {"max_tokens": 60}),
+        ("/v1/completions", {**COMPLETION, "prompt": [[1, 2], [3]]}, {"max_tokens": 30}),
+        ("/v1/responses", RESPONSE, {"max_output_tokens": 60}),
+        ("/v1/responses", {**RESPONSE, "max_output_tokens": 61}, {"max_output_tokens": 60}),
+        ("/v1/responses", {**RESPONSE, "max_tokens": 9}, {"max_output_tokens": 60, "max_tokens": 9}),
+        ("/v1/responses", {**RESPONSE, "n": 3}, {"max_output_tokens": 20}),
+        ("/v1/messages", {**CHAT, "max_tokens": 61}, {"max_tokens": 60}),
+        ("/v1/messages", {**CHAT, "max_tokens": 59}, {"max_tokens": 59}),
+    ],
+)
+def test_all_answers_to_a_request_together_have_no_more_tokens_than_granted(
+    cast: GatewayMaker, endpoint: str, body: dict[str, Any], limits: dict[str, int]
+) -> None:
+    """Also if it names no number, or names one by a field that its endpoint does not know."""
+    with cast(max_tokens=60) as play:
+        play.local.post(endpoint, body)
+        assert limits_of(play.experts["law"]) == limits
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize("name", ["n", "best_of"])
+def test_more_answers_than_tokens_and_no_sensible_number_of_them_are_refused(
+    cast: GatewayMaker, endpoint: str, name: str
+) -> None:
+    """An expert may understand what is not a number; without a bound everything passes as it came."""
+    body = {**CHAT, **COMPLETION, **RESPONSE}
+    with cast(max_tokens=60) as play:
+        for count in (61, 10**30, 0, -1, "2", 2.0, True, [2]):
+            response = play.local.post(endpoint, {**body, name: count})
+            is_many = type(count) is int and count > 60
+            code, param = ("too_many_answers", "n") if is_many else ("invalid_value", name)
+            assert response.status_code == 400
+            assert (complaint(response)["code"], complaint(response)["param"]) == (code, param)
+        assert not play.experts["law"].asked
+    with cast() as play:
+        play.local.post(endpoint, {**body, name: "2"})
+        assert sent(play.experts["law"])[name] == "2"
+        assert limits_of(play.experts["law"]) == {}
+
+
+@pytest.mark.parametrize(("granted", "wished", "limit"), [(60, None, 60), (9000, None, 4096), (60, 5, 5), (60, 99, 60)])
+@pytest.mark.parametrize("endpoint", ["/chat/completions", "/messages"])
+def test_an_expert_of_anthropics_api_grants_no_more_either(
+    endpoint: Endpoint, granted: int, wished: int | None, limit: int
+) -> None:
+    """From a client of either API; Anthropic's own always name a number, and several answers cannot be asked for."""
+    expert = NamedExpert(api="anthropic", base_url="http://127.0.0.1/v1", model="m", max_tokens=granted)
+    translation = translation_for(endpoint, expert)
+    body = {**CHAT, "max_tokens": wished}
+    if wished is None and endpoint == "/messages":
+        body["max_tokens"] = limit
+    assert limits_in(from_json(expert_body(translation, expert, body))) == {"max_tokens": limit}
+    more = {**body, "n": 61}
+    if granted == 60:
+        with pytest.raises(Problem):
+            expert_body(translation, expert, more)
+
+
+def test_embeddings_have_no_number_of_tokens(cast: GatewayMaker) -> None:
+    with cast(max_tokens=60) as play:
+        play.local.post("/v1/embeddings", {"model": "law", "input": ["a"] * 100})
+        assert limits_of(play.experts["law"]) == {}
+
+
+def test_completions_are_routed_by_their_prompts(cast: GatewayMaker) -> None:
+    """One text, or several that count alike; token ids only go where they are told to."""
+    with cast() as play:
+        for prompt in ("hello", ["hello"], ["hello"] * 100):
+            response = play.local.post("/v1/completions", {"model": "auto", "prompt": prompt})
+            assert answered_by(response) == (play.ahead, "best")
+            assert play.chosen.last().path == "/v1/completions"
+        for ids in ([1, 2], [[1, 2], [3]]):
+            refused = play.local.post("/v1/completions", {"model": "auto", "prompt": ids})
+            assert (refused.status_code, complaint(refused)["param"]) == (400, "prompt")
+            assert play.local.post("/v1/completions", {"model": "law", "prompt": ids}).status_code == 200
+            assert sent(play.experts["law"])["prompt"] == ids
+
+
+def test_embeddings_go_to_the_model_that_makes_them(cast: GatewayMaker) -> None:
+    """Under a name of its own if it has one."""
+    with cast(embedding_model="vectors") as play:
+        response = play.local.post("/v1/embeddings", {"model": "auto", "input": ["hello", "hello"]})
+        assert response.status_code == 200
+        assert sent(play.chosen)["model"] == "vectors"
+        assert play.chosen.last().path == "/v1/embeddings"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", b"{"),
+        ("chat/completions", b"[]"),
+        ("chat/completions", b'{"model": "auto", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}'),
+        ("chat/completions", b'{"model": "auto"}'),
+        ("chat/completions", b'{"model": "law", "messages": []}'),
+        ("chat/completions", b'{"model": "law", "messages": "hello"}'),
+        ("chat/completions", b'{"model": "law", "messages": [{"content": "x"}]}'),
+        ("chat/completions", b'{"model": "law", "messages": [{"role": "user", "content": 7}]}'),
+        ("chat/completions", b'{"messages": [{"role": "user", "content": "x"}]}'),
+        ("chat/completions", b'{"model": 7, "messages": [{"role": "user", "content": "x"}]}'),
+        ("chat/completions", b'{"model": "law", "messages": [{"role": "user", "content": "x"}], "stream": "yes"}'),
+        ("completions", b'{"model": "law"}'),
+        ("completions", b'{"model": "law", "prompt": []}'),
+        ("completions", b'{"model": "law", "prompt": ["x", 1]}'),
+        ("embeddings", b'{"model": "law", "input": {"x": 1}}'),
+        ("embeddings", b'{"model": "law", "input": null}'),
+    ],
+)
+def test_a_body_that_cannot_be_used_is_refused(cast: GatewayMaker, path: str, body: bytes) -> None:
+    """As a mistake of the client's, and no expert sees it."""
+    with cast() as play:
+        headers = {"content-type": "application/json"}
+        response = play.local.http.post(f"/v1/{path}", content=body, headers=headers)
+        assert response.status_code == 400
+        complaint(response)
+        assert not any(each.asked for each in play.experts.values())

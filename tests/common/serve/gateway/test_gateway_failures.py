@@ -1,0 +1,406 @@
+"""The gateway when something fails: experts that cannot answer, streams that break, clients that go, new files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from threading import Semaphore, Thread
+from urllib.parse import unquote
+
+import httpx
+import pytest
+
+from ridgeway.common.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S
+from tests.support.faulty_experts import (
+    CHUNKED,
+    END,
+    EVENTS,
+    Asked,
+    Expert,
+    Part,
+    completion,
+    dies_after_two,
+    dies_at_once,
+    fails,
+    hangs,
+    hangs_after_two,
+    html,
+    nobody,
+    step_by_step,
+    token,
+    too_many,
+    unauthorised,
+    wait_for,
+    well,
+)
+from tests.support.gateway_experts import DOMAINS, FALLBACK, GatewayMaker, answered_by
+from tests.support.in_process import experts_toml, served
+from tests.support.serving import complaint, complaint_of, prompt_for, release_of, tokens_of, word_of
+from tests.support.waiting import PATIENCE_S
+
+# When an expert cannot answer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("part", "reason", "status"),
+    [(too_many, "busy", 429), (fails, "down", 502), (html, "down", 502), (dies_at_once, "down", 502)],
+)
+def test_the_fallback_answers_for_an_expert_that_cannot(
+    cast: GatewayMaker, part: Part, reason: str, status: int, stream: bool
+) -> None:
+    """Unless the client has named the expert: then it gets an error, and never another's answer."""
+    with cast() as play:
+        play.all_domains(part)
+        response = play.local.chat(stream=stream)
+        assert response.status_code == 200
+        assert response.headers["x-ridgeway-expert"] == "generalist"
+        assert response.headers["x-ridgeway-reason"] == reason
+        forced = play.local.chat("law", stream=stream)
+        assert forced.status_code == status
+        assert "'law'" in complaint(forced)["message"]
+        assert forced.headers.get("retry-after") == ("7" if part is too_many else None)
+        assert len(play.experts["law"].asked) == (2 if play.ahead == "law" else 1)
+
+
+def test_nobody_there_is_the_fallbacks_turn(release: Path, tmp_path: Path) -> None:
+    """A port that refuses connections; without a fallback it is an error that names no address."""
+    with nobody() as url, Expert(well("generalist")) as expert:
+        file = tmp_path / "experts.toml"
+        file.write_text(experts_toml(dict.fromkeys(DOMAINS, url) | {"generalist": expert.url}, FALLBACK))
+        with served(release, file) as local:
+            assert answered_by(local.chat()) == ("generalist", "down")
+            refused = local.chat("law")
+            assert refused.status_code == 503
+            assert "127.0.0.1" not in refused.text
+
+
+def test_an_expert_that_hangs_is_given_up(cast: GatewayMaker) -> None:
+    """After its time, and its connection is closed."""
+    with cast(timeout=0.3) as play:
+        play.all_domains(hangs)
+        assert answered_by(play.local.chat()) == ("generalist", "down")
+        assert play.chosen.last().gone.wait(PATIENCE_S)
+        assert play.local.chat("law").status_code == 504
+
+
+def test_if_the_fallback_fails_too_both_are_named(cast: GatewayMaker) -> None:
+    """In one sentence, with the status of the last."""
+    with cast() as play:
+        play.all_domains(too_many)
+        play.experts["generalist"].part = fails
+        response = play.local.chat()
+        assert response.status_code == 502
+        assert response.headers["retry-after"] == "7"
+        message = complaint(response)["message"]
+        assert repr(play.ahead) in message and "'generalist'" in message
+
+
+def test_a_key_that_the_expert_refuses_is_the_operators_mistake(cast: GatewayMaker) -> None:
+    """It is said, not covered up by the fallback, and nothing of what the expert said is shown."""
+    with cast() as play:
+        play.all_domains(unauthorised)
+        response = play.local.chat()
+        assert response.status_code == 502
+        assert complaint(response)["code"] == "expert_refused"
+        assert "sk-" not in response.text
+        assert not play.experts["generalist"].asked
+
+
+def test_a_mistake_that_the_expert_finds_is_the_clients(cast: GatewayMaker) -> None:
+    """Its answer is passed on as it is."""
+    body = b'{"error": {"message": "n is too large", "type": "invalid_request_error", "param": "n", "code": null}}'
+    with cast() as play:
+        for status in (400, 413, 422):
+            play.all_domains(lambda asked, status=status: asked.reply(status, body))  # type: ignore[misc]
+            response = play.local.chat(n=10**6)
+            assert (response.status_code, response.content) == (status, body)
+            assert unquote(response.headers["x-ridgeway-expert"]) == play.ahead
+
+
+def test_a_full_expert_is_busy(cast: GatewayMaker) -> None:
+    """Whoever comes when all its places are taken goes to the fallback; named, it is asked to wait."""
+    steps = Semaphore(1)
+    with cast(max_concurrent=1) as play:
+        play.all_domains(step_by_step(steps))
+        with play.local.streamed() as first:
+            assert answered_by(play.local.chat()) == ("generalist", "busy")
+            refused = play.local.chat(play.ahead)
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "1"
+            steps.release(10)
+            first.read()
+        play.all_domains(well("free"))
+        assert play.local.chat(play.ahead).status_code == 200
+
+
+def test_a_kept_connection_that_was_closed_is_replaced(cast: GatewayMaker) -> None:
+    """The expert has closed it without an answer, so the request is sent once more, on a new one."""
+
+    def keeps_then_closes(asked: Asked) -> None:
+        body = completion("law")
+        asked.send(b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        if len(play.experts["law"].asked) == 1:
+            asked.connection.recv(65536)  # the second request comes here, and is not answered
+
+    with cast() as play:
+        play.experts["law"].part = keeps_then_closes
+        assert play.local.chat("law").status_code == 200
+        assert play.local.chat("law").status_code == 200
+        assert len(play.experts["law"].asked) == 2
+        assert play.local.counted("expert_requests_total", expert="law", outcome="ok") == 2
+
+
+def test_an_expert_that_fails_again_and_again_is_left_alone(cast: GatewayMaker) -> None:
+    """After five failures it is not asked; after ten seconds one request tries, and its success ends that."""
+    with cast() as play:
+        law = play.experts["law"]
+        law.part = fails
+        for _ in range(MAX_FAILURES):
+            assert play.local.chat("law").status_code == 502
+        refused = play.local.chat("law")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, f"{PAUSE_S:g}")
+        assert len(law.asked) == MAX_FAILURES
+        assert play.local.states()["law"] == "down"
+        assert play.local.counted("expert_up", expert="law") == 0
+        law.part = well("law")
+        play.local.clock.now += PAUSE_S
+        assert play.local.chat("law").status_code == 200
+        assert play.local.states()["law"] == "up"
+        assert play.local.counted("expert_up", expert="law") == 1
+
+
+# Streams
+
+
+def test_tokens_are_passed_on_one_by_one(cast: GatewayMaker) -> None:
+    """Each arrives before the expert has made the next."""
+    steps = Semaphore(1)
+    with cast() as play:
+        play.all_domains(step_by_step(steps))
+        with play.local.streamed() as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            assert unquote(response.headers["x-ridgeway-expert"]) == play.ahead
+            events = tokens_of(response.iter_lines())
+            for word in ("one", "two", "three"):
+                assert word_of(next(events)) == word
+                assert play.local.counted("streams") == 1
+                steps.release()
+            assert word_of(next(events)) == "four"
+            assert next(events) == "[DONE]"
+        wait_for(lambda: play.local.counted("streams") == 0, "the stream is counted as ended")
+
+
+@pytest.mark.parametrize(("part", "code"), [(dies_after_two, "broken_off"), (hangs_after_two, "silent")])
+def test_a_stream_that_fails_ends_with_an_error(cast: GatewayMaker, part: Part, code: str) -> None:
+    """After what came before, and without [DONE]; nobody else is asked, since the client has read a part."""
+    with cast(silence=0.3) as play:
+        play.all_domains(part)
+        with play.local.streamed() as response:
+            events = list(tokens_of(response.iter_lines()))
+        assert [word_of(each) for each in events[:2]] == ["one", "two"]
+        assert complaint_of(events[2])["code"] == f"expert_{code}"
+        assert len(events) == 3
+        assert not play.experts["generalist"].asked
+
+
+def test_half_an_event_is_not_passed_on(cast: GatewayMaker) -> None:
+    """So that the error behind it can be read."""
+
+    def half(asked: Asked) -> None:
+        asked.head(200, EVENTS, CHUNKED)
+        asked.chunk(token("one") + token("two")[:20])
+
+    with cast() as play:
+        play.all_domains(half)
+        with play.local.streamed() as response:
+            events = list(tokens_of(response.iter_lines()))
+        assert word_of(events[0]) == "one"
+        assert complaint_of(events[1])["code"] == "expert_broken_off"
+        assert len(events) == 2
+
+
+def test_a_stream_cut_anywhere_arrives_as_it_was(cast: GatewayMaker) -> None:
+    """Byte for byte, also where the expert's pieces end in the middle of an event."""
+    whole = token("one") + token("zwölf") + END
+
+    def pieces(asked: Asked) -> None:
+        asked.head(200, EVENTS, CHUNKED)
+        for start in range(0, len(whole), 7):
+            asked.chunk(whole[start : start + 7])
+        asked.chunk(b"")
+
+    with cast() as play:
+        play.all_domains(pieces)
+        with play.local.streamed() as response:
+            assert response.read() == whole
+
+
+@pytest.mark.parametrize("framed", [True, False])
+def test_where_a_stream_ends_is_said_by_http_or_by_its_last_word(cast: GatewayMaker, framed: bool) -> None:
+    """Some servers leave [DONE] out; but where a connection is merely closed, that may have been an accident."""
+
+    def without_done(asked: Asked) -> None:
+        asked.head(200, EVENTS, CHUNKED if framed else b"")
+        if framed:
+            asked.chunk(token("one"))
+            asked.chunk(b"")
+        else:
+            asked.send(token("one"))
+
+    with cast() as play:
+        play.all_domains(without_done)
+        with play.local.streamed() as response:
+            events = list(tokens_of(response.iter_lines()))
+        assert word_of(events[0]) == "one"
+        assert [complaint_of(each)["code"] for each in events[1:]] == ([] if framed else ["expert_broken_off"])
+
+
+# Clients that go
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_when_the_client_goes_the_expert_is_left(cast: GatewayMaker, stream: bool) -> None:
+    """Its request is closed at once, whether its answer had begun or not, and its place is free again."""
+    with cast(timeout=60, silence=60, max_concurrent=1) as play:
+        play.all_domains(hangs_after_two if stream else hangs)
+        asking = Thread(target=_ask_and_go, args=(play.local.http.base_url, stream))
+        asking.start()
+        asked = play.chosen.last()
+        assert asked.gone.wait(PATIENCE_S)
+        asking.join()
+        gone = {"expert": play.ahead, "outcome": "gone"}
+        wait_for(lambda: play.local.counted("expert_requests_total", **gone) == 1, "it is counted")
+        assert play.local.counted("streams") == 0
+        play.all_domains(well("again"))
+        assert play.local.chat(play.ahead).status_code == 200
+        assert play.local.states()[play.ahead] == "up"
+
+
+def _ask_and_go(url: httpx.URL, stream: bool) -> None:
+    """Read two tokens, or for a moment nothing, and close the connection."""
+    body = {"model": "auto", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
+    with httpx.Client(base_url=url, timeout=0.5) as http, contextlib.suppress(httpx.ReadTimeout):  # noqa: SIM117
+        with http.stream("POST", "/v1/chat/completions", json=body) as response:
+            next(response.iter_bytes())
+
+
+# The file changes
+
+
+def test_a_new_file_of_experts_is_taken_and_a_bad_one_refused(
+    cast: GatewayMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests under way end where they began; the log says what was refused, without a path."""
+    steps = Semaphore(1)
+    with cast() as play, Expert(well("law")) as other:
+        play.experts["law"].part = step_by_step(steps)
+        with play.local.streamed("law") as response:
+            addresses = {name: each.url for name, each in play.experts.items()}
+            play.local.file.write_text(experts_toml({**addresses, "law": other.url, "new": other.url}, FALLBACK))
+            wait_for(lambda: "new" in play.local.states(), "the file is taken")
+            assert play.local.chat("law").status_code == 200
+            assert len(other.asked) == 1
+            steps.release(10)
+            assert list(tokens_of(response.iter_lines()))[-1] == "[DONE]"
+        play.local.file.write_text('fallback = "nobody"\n')
+        wait_for(lambda: "is refused" in caplog.text, "the file is refused")
+        assert str(play.local.file.parent) not in caplog.text
+        assert play.local.chat("new").status_code == 200
+
+
+def test_experts_that_stay_keep_their_breaker(cast: GatewayMaker) -> None:
+    """A file that changes something else does not make a broken expert whole; one that leaves is counted no more."""
+    with cast() as play:
+        play.experts["law"].part = fails
+        for _ in range(MAX_FAILURES):
+            play.local.chat("law")
+        addresses = {name: each.url for name, each in play.experts.items() if name != "code"}
+        play.local.file.write_text(experts_toml(addresses, "mu = 0.5\n" + FALLBACK))
+        wait_for(lambda: "code" not in play.local.states(), "the file is taken")
+        assert play.local.states()["law"] == "down"
+        assert "code" not in json.dumps(play.local.http.get("/v1/models").json())
+        assert play.local.service.metrics.registry.get_sample_value("ridgeway_expert_up", {"expert": "code"}) is None
+
+
+def test_a_release_that_nobody_serves_is_refused(tmp_path: Path) -> None:
+    """Without a fallback, a new release with a domain that has no expert leaves the old one in use."""
+    folder = tmp_path / "release"
+    old = release_of(folder, ("code", "law"))
+    with Expert(well("x")) as expert:
+        file = tmp_path / "experts.toml"
+        file.write_text(experts_toml({"code": expert.url, "law": expert.url}))
+        with served(folder, file) as local:
+            release_of(folder, ("code", "law", "music"))
+            wait_for(lambda: local.service.current.refused is not None, "the release is refused")
+            assert "music" in str(local.service.current.refused)
+            assert local.chat().headers["x-ridgeway-release"] == old
+
+
+def test_an_expert_that_refuses_is_not_called_up(cast: GatewayMaker, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong key makes every answer an error: the log says it, once, and so does the state, until it is mended."""
+    with cast() as play:
+        play.experts["law"].part = unauthorised
+        for _ in range(3):
+            assert play.local.chat("law").status_code == 502
+        assert play.local.states()["law"] == "refusing"
+        assert play.local.counted("expert_up", expert="law") == 0
+        assert caplog.text.count("expert law refuses requests") == 1
+        play.experts["law"].part = well("law")
+        assert play.local.chat("law").status_code == 200
+        assert play.local.states()["law"] == "up"
+
+
+def test_the_log_says_when_an_expert_goes_down_and_is_back(
+    cast: GatewayMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once each, by its name and nothing else."""
+    with cast() as play:
+        play.experts["law"].part = fails
+        for _ in range(MAX_FAILURES + 2):
+            play.local.chat("law")
+        play.experts["law"].part = well("law")
+        play.local.clock.now += PAUSE_S
+        play.local.chat("law")
+        assert caplog.text.count("expert law failed") == 1
+        assert caplog.text.count("expert law is up again") == 1
+        assert "127.0.0.1" not in caplog.text
+
+
+def test_a_request_for_streamed_vectors_breaks_no_expert(cast: GatewayMaker) -> None:
+    """There are none: a whole answer is asked for, and nobody is blamed."""
+    with cast() as play:
+        for _ in range(MAX_FAILURES + 1):
+            asked = {"model": "law", "input": "x", "stream": True}
+            assert play.local.post("/v1/embeddings", asked).status_code == 200
+        assert play.local.states()["law"] == "up"
+
+
+def test_an_expert_that_is_added_lets_a_refused_release_in(tmp_path: Path) -> None:
+    """The refusal says that an expert is missing; once it is there, the release that waited for it is taken."""
+    folder, file = tmp_path / "release", tmp_path / "experts.toml"
+    release_of(folder, ("code", "law"))
+    with Expert(well("x")) as expert:
+        file.write_text(experts_toml({"code": expert.url, "law": expert.url}))
+        with served(folder, file) as local:
+            newest = release_of(folder, ("code", "law", "music"))
+            wait_for(lambda: local.service.current.refused is not None, "the release is refused")
+            file.write_text(experts_toml(dict.fromkeys(("code", "law", "music"), expert.url)))
+            wait_for(lambda: local.service.current.served.id == newest, "the release is taken")
+            assert local.service.current.refused is None
+
+
+def test_an_operator_is_told_who_answers_for_whom(cast: GatewayMaker) -> None:
+    """A misspelt name is an expert that nobody is sent to, and a domain without one."""
+    with cast() as play:
+        gateway = play.local.gateway
+        assert gateway is not None
+        assert gateway.notes() == []
+        addresses = {name: each.url for name, each in play.experts.items() if name != "law"}
+        play.local.file.write_text(experts_toml({**addresses, "lwa": play.experts["law"].url}, FALLBACK))
+        wait_for(lambda: "lwa" in play.local.states(), "the file is taken")
+        without, odd = gateway.notes()
+        assert without.startswith("generalist answers for law")
+        assert odd.startswith("lwa: no domain")
+        assert answered_by(play.local.chat(content=prompt_for("law", DOMAINS))) == ("generalist", "missing")

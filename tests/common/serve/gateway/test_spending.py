@@ -1,0 +1,96 @@
+"""What answers take is counted against the budget of the key that asked, streamed or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ridgeway.common.experts.experts_file import ExpertsFile
+from ridgeway.common.http.access_rules import make_rules
+from ridgeway.common.http.api_keys import add_key, usage_path
+from ridgeway.common.http.key_budgets import KeyBudget, KeyUsage, UsageBook
+from ridgeway.common.serve.gateway.gateway import Gateway
+from ridgeway.common.serve.gateway.token_usage import (
+    MAX_READ_BYTES,
+    StreamedUsage,
+    TokenUsage,
+    WithoutUsage,
+    estimated_usage,
+    whole_usage,
+)
+from ridgeway.common.serve.http_app import create_app
+from ridgeway.common.serve.routing.current_release import ReleaseSource
+from ridgeway.common.serve.routing.routing_service import RoutingService
+from tests.support.faulty_experts import CHUNKED, END, EVENTS, Asked, Expert, token
+from tests.support.gateway_experts import DOMAINS
+from tests.support.in_process import chat, experts_toml, running
+from tests.support.serving import complaint
+from tests.support.waiting import wait_for
+
+USAGE = {"prompt_tokens": 30, "completion_tokens": 10, "total_tokens": 40}
+
+
+def tells_usage(asked: Asked) -> None:
+    """As OpenAI's servers do: in a stream only if it is asked to."""
+    if not asked.json.get("stream"):
+        asked.reply(200, json.dumps({"model": "m", "choices": [], "usage": USAGE}).encode())
+        return
+    asked.head(200, EVENTS, CHUNKED)
+    asked.chunk(token("one"))
+    if (asked.json.get("stream_options") or {}).get("include_usage"):
+        asked.chunk(b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n")
+    asked.chunk(END)
+    asked.chunk(b"")
+
+
+@pytest.mark.parametrize("asks", [None, {"include_usage": True}], ids=["quiet", "asks for usage"])
+def test_tokens_and_cost_are_spent_until_nothing_is_left(release: Path, tmp_path: Path, asks: Any) -> None:
+    """Two answers of 40 tokens, one of them streamed; then 429, with what is left in the headers of each."""
+    keys = tmp_path / "keys.toml"
+    key, _ = add_key(keys, "shop", budget=KeyBudget("month", requests=5, tokens=75))
+    with Expert(tells_usage) as expert:
+        file = tmp_path / "experts.toml"
+        file.write_text(experts_toml(dict.fromkeys(DOMAINS, expert.url), prompt_price=1000.0, answer_price=2000.0))
+        service = RoutingService(ReleaseSource(release))
+        app = create_app(service, gateway=Gateway(service, ExpertsFile(file)), rules=make_rules("127.0.0.1", keys))
+        headers = {"authorization": f"Bearer {key}"}
+        with running(app) as address, httpx.Client(base_url=address, headers=headers, verify=False) as http:
+            more = {"stream": True} | ({"stream_options": asks} if asks else {})
+            streamed = http.post("/v1/chat/completions", json=chat("auto", "hello", **more))
+            assert streamed.text.endswith("data: [DONE]\n\n")
+            assert ("prompt_tokens" in streamed.text) is bool(asks)
+            book = UsageBook(usage_path(keys))
+            wait_for("the stream is counted", lambda: book.spent("shop", "month").tokens == 40)
+            whole = http.post("/v1/chat/completions", json=chat("auto", "hello"))
+            assert whole.headers["x-ratelimit-remaining-tokens"] == "35"
+            assert whole.headers["x-ratelimit-remaining-requests"] == "3"
+            spent = http.post("/v1/route", json={"prompt": "hello"})
+            assert spent.status_code == 429 and complaint(spent)["code"] == "budget_spent"
+            assert spent.headers["x-ratelimit-remaining-tokens"] == "0" and int(spent.headers["retry-after"]) > 0
+            assert http.get("/v1/models").status_code == 200
+            found = book.spent("shop", "month")
+            assert found == KeyUsage(2, 80, found.cost) and found.cost == pytest.approx(0.1)
+
+
+def test_of_a_long_answer_only_the_end_is_read() -> None:
+    """Vectors of many megabytes are not parsed to find what they took; where nothing is said, bytes are counted."""
+    end = b'"usage": {"prompt_tokens": 5, "completion_tokens": 7}, "more": 1}'
+    assert whole_usage(b'{"data": [' + b"0," * MAX_READ_BYTES + b"0], " + end) == TokenUsage(5, 7)
+    assert whole_usage(b"[broken" * MAX_READ_BYTES + b'"usage"') is None
+    assert estimated_usage(40, 3) == TokenUsage(10, 3)
+
+
+def test_only_the_event_that_says_usage_and_nothing_else_is_taken_out() -> None:
+    """Whatever words speak of usage stay, and so does an event that says both."""
+    usage = b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}\n\n'
+    both = b'data: {"choices": [{"delta": {}}], "usage": {"prompt_tokens": 3}}\n\n'
+    words = b'data: {"choices": [{"delta": {"content": "a \\"usage\\" b"}}]}\n\n'
+    hiding, counting = WithoutUsage(), StreamedUsage()
+    assert hiding.feed(words + both) == words + both
+    assert hiding.feed(words + usage + b"data: [DONE]\n\n") == words + b"\ndata: [DONE]\n\n"
+    counting.feed(words + usage + b"data: [DONE]\n\n")
+    assert (counting.found, counting.events) == (TokenUsage(3, 4), 3)

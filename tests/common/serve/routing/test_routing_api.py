@@ -1,0 +1,298 @@
+"""The routing API, asked over ASGI: the same answers as the library, and errors in one shape."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from starlette.testclient import TestClient
+
+from ridgeway.common.routing.conversation import weighted_turns
+from ridgeway.common.routing.router import Router, origin
+from ridgeway.common.serve.conversations import is_clear, leaning
+from ridgeway.common.serve.cut_texts import MAX_ROUTED_CHARACTERS, cut
+from ridgeway.common.serve.http_app import create_app
+from ridgeway.common.serve.request_bodies import MAX_PROMPTS, RouteRequest
+from ridgeway.common.serve.routing import routing_api, routing_service
+from ridgeway.common.serve.routing.current_release import ReleaseSource
+from ridgeway.common.serve.routing.routing_api import MAX_EXPLAINED_CHARACTERS
+from ridgeway.common.serve.routing.routing_service import RoutingService
+from tests.support.serving import SECRET, complaint_of, prompt_for, release_of
+
+DOMAINS = ["code", "law", "medicine"]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "release"
+    release_of(folder, DOMAINS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def router(release: Path) -> Router:
+    return Router.load(release)
+
+
+@pytest.fixture
+def client(release: Path) -> Iterator[TestClient]:
+    app = create_app(RoutingService(ReleaseSource(release), watch_s=0))
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as made:
+        yield made
+
+
+def test_one_prompt_is_routed_as_the_library_routes_it(client: TestClient, router: Router) -> None:
+    """The same numbers, and the release they come from."""
+    answer = client.post("/v1/route", json={"prompt": "where to?"})
+    assert answer.status_code == 200
+    assert answer.json() == router.route("where to?").to_json() | origin(router)
+
+
+def test_many_prompts_are_answered_in_their_order(client: TestClient, router: Router) -> None:
+    """One list in, one list out."""
+    prompts = ["a", "", "b" * 500, "a"]
+    found = client.post("/v1/route", json={"prompts": prompts}).json()
+    assert {name: value for name, value in found.items() if name != "decisions"} == origin(router)
+    assert found["decisions"] == [router.route(prompt).to_json() for prompt in prompts]
+
+
+def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, router: Router) -> None:
+    """Text alone counts: pictures and calls of tools are passed over."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "abc"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "def"}, {"type": "image_url", "image_url": {"url": "x"}}],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "user", "content": "ghi jkl"},
+    ]
+    turns = weighted_turns([("system", "abc"), ("user", "def"), ("user", "ghi jkl")])
+    found = client.post("/v1/route", json={"messages": messages}).json()
+    assert found == router.route_turns(turns).to_json() | origin(router)
+    explained = client.post("/v1/route", json={"messages": messages, "explain": True}).json()
+    assert explained == _json(router.explain_turns(turns).to_json() | origin(router))
+
+
+@pytest.mark.parametrize("explain", [False, True])
+def test_a_chat_leaves_its_domain_only_for_clear_evidence(
+    client: TestClient, router: Router, explain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the last user message alone, as the gateway decides; what it says and what it takes are told."""
+
+    def beside_the_loop(router: Router) -> Mapping[str, float]:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        return leaning(router)
+
+    monkeypatch.setattr(routing_api, "leaning", beside_the_loop)
+    first, other = (prompt_for(domain, DOMAINS) for domain in ("law", "code"))
+    for text in (other, other[:2], first, "?"):
+        messages = [{"role": "user", "content": each} for each in (first, text)]
+        found = client.post("/v1/route", json={"messages": messages, "after": "law", "explain": explain}).json()
+        decision = router.route(text)
+        assert (found["best"], found["tokens"]) == (decision.best, decision.tokens)
+        assert found["stays"] is not is_clear(decision, "law", leaning(router))
+        assert found["stays"] is (found["evidence"] <= found["evidence_needed"])
+        assert "stays" not in client.post("/v1/route", json={"messages": messages, "explain": explain}).json()
+    refused = client.post("/v1/route", json={"prompt": "x", "after": "law"})
+    assert refused.status_code == 400 and "messages alone" in complaint_of(refused.json())["message"]
+
+
+def test_a_second_release_decides_beside_the_first(release: Path, tmp_path: Path) -> None:
+    """Its explanation is its own, and nothing of it is counted; without one there is a sentence."""
+    release_of(tmp_path / "other", [*DOMAINS, "tax"])
+    other, prompt = Router.load(tmp_path / "other"), prompt_for("law", DOMAINS)
+    compared = ReleaseSource(tmp_path / "other").open()
+    service = RoutingService(ReleaseSource(release), watch_s=0, compared=compared)
+    with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
+        found = client.post("/v1/compare", json={"prompt": prompt}).json()
+        assert found == _json(other.explain(prompt).to_json() | origin(other))
+        seen = client.get("/v1/activity").json()
+        assert (seen["compared"], seen["activity"]["steps"]) == (other.release, [])
+    lone = create_app(RoutingService(ReleaseSource(release), watch_s=0))
+    with TestClient(lone, base_url="http://127.0.0.1") as alone:
+        answer = alone.post("/v1/compare", json={"prompt": prompt})
+        assert answer.status_code == 404 and complaint_of(answer.json())["code"] == "no_comparison"
+        assert alone.get("/v1/activity").json()["compared"] is None
+
+
+def test_an_explanation_is_given_when_asked_for(client: TestClient, router: Router) -> None:
+    """For one prompt and for many."""
+    expected = _json(router.explain("where to?").to_json() | origin(router))
+    assert client.post("/v1/route", json={"prompt": "where to?", "explain": True}).json() == expected
+    many = client.post("/v1/route", json={"prompts": ["where to?"], "explain": True}).json()
+    assert many["release"] == expected.pop("release") == router.release
+    assert many["calibrated"] == expected.pop("calibrated")
+    assert many["decisions"] == [expected]
+
+
+def _json(value: dict[str, Any]) -> dict[str, Any]:
+    """As it is after a way through JSON: tuples are lists."""
+    return {
+        **value,
+        "explanation": [{**token, "parts": list(token["parts"])} for token in value["explanation"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "not valid JSON"),
+        (b"", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"[" * 5000, "not valid JSON"),
+        (b"[]", "the body"),
+        (b"{}", "exactly one of prompt, prompts and messages"),
+        (b'{"prompt": "a", "prompts": ["b"]}', "exactly one"),
+        (b'{"prompt": 7}', "prompt"),
+        (b'{"prompts": []}', "prompts"),
+        (b'{"prompts": "a"}', "prompts"),
+        (b'{"prompts": [null]}', "prompts.0"),
+        (b'{"messages": []}', "messages"),
+        (b'{"messages": [{"content": "a"}]}', "messages.0.role"),
+        (b'{"prompt": "zyzzyva", "explain": "yes"}', "explain"),
+        (b'{"prompt": "a", "zyzzyva": 1}', "zyzzyva"),
+    ],
+)
+def test_a_body_that_cannot_be_used_gets_one_clear_sentence(client: TestClient, body: bytes, words: str) -> None:
+    """It names the field and not what stands in it."""
+    answer = client.post("/v1/route", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_too_many_prompts_are_refused(client: TestClient) -> None:
+    """The limit is said."""
+    answer = client.post("/v1/route", json={"prompts": ["a"] * (MAX_PROMPTS + 1)})
+    assert answer.status_code == 400
+    assert str(MAX_PROMPTS) in complaint_of(answer.json())["message"]
+
+
+def test_a_body_of_many_mistakes_is_refused_at_the_first(client: TestClient) -> None:
+    """To find all of them would hold everybody up; a hundred thousand are refused as quickly as one."""
+    answer = client.post("/v1/route", json={"messages": [{"role": "user", "content": [1] * 100_000}]})
+    assert answer.status_code == 400
+    with pytest.raises(ValidationError) as caught:
+        RouteRequest.model_validate({"messages": [{"role": "user", "content": [1] * 1000}]})
+    assert caught.value.error_count() < 5
+
+
+def test_a_wrong_part_of_a_message_is_named_by_its_field(client: TestClient) -> None:
+    """Not by the kinds that it was read as."""
+    answer = client.post("/v1/route", json={"messages": [{"role": "user", "content": 7}]})
+    assert complaint_of(answer.json())["param"] == "messages.0.content"
+
+
+@pytest.mark.parametrize("most", [MAX_EXPLAINED_CHARACTERS, 0])
+def test_texts_too_long_to_explain_are_still_routed(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """An explanation holds every token, so it has an end: in characters, and in tokens times domains."""
+    if not most:
+        monkeypatch.setattr(routing_service, "MAX_EXPLAINED_PARTS", 10_000)
+    prompts = ["a" * 30_000] * (1 + most // 30_000)
+    refused = client.post("/v1/route", json={"prompts": prompts, "explain": True})
+    assert (refused.status_code, complaint_of(refused.json())["code"]) == (400, "too_long_to_explain")
+    assert client.post("/v1/route", json={"prompts": prompts}).json()["decisions"][0]["tokens"] == 30_000
+
+
+def test_of_a_long_text_beginning_and_end_are_routed_and_the_decision_says_so(
+    client: TestClient, router: Router
+) -> None:
+    """A decision takes no longer for a longer text; prompts, chats and explanations are cut alike."""
+    prompt = "a" * MAX_ROUTED_CHARACTERS + "b" * 1000
+    whole = router.route(cut(prompt)).to_json() | origin(router) | {"left_out": 1000}
+    assert client.post("/v1/route", json={"prompt": prompt}).json() == whole
+    assert client.post("/v1/route", json={"messages": [{"role": "user", "content": prompt}]}).json() == whole
+    told = client.post("/v1/route", json={"prompts": [prompt, "a"], "explain": True}).json()["decisions"]
+    texts = ["".join(word["text"] for word in each["explanation"]) for each in told]
+    assert texts == [cut(prompt), "a"]
+    assert [each.get("left_out") for each in told] == [1000, None]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_body_that_is_not_said_to_be_json_is_refused(client: TestClient, kind: str) -> None:
+    """These are what a page of another site could send without being let."""
+    answer = client.post("/v1/route", content=b'{"prompt": "a"}', headers={"content-type": kind})
+    assert answer.status_code == 415
+    complaint_of(answer.json())
+
+
+@pytest.mark.parametrize("method", ["get", "put", "delete"])
+def test_other_methods_and_addresses_are_errors_of_the_same_shape(client: TestClient, method: str) -> None:
+    assert client.request(method, "/v1/route").status_code == 405
+    assert client.request(method, "/v1/nothing").status_code == 404
+    complaint_of(client.request(method, "/v1/route").json())
+    complaint_of(client.request(method, "/v1/nothing").json())
+
+
+def test_a_mistake_of_the_server_tells_nothing(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the answer nor the log holds the prompt or what went wrong in detail."""
+
+    def broken(self: Router, prompts: list[str]) -> None:
+        raise RuntimeError(f"while reading {prompts[0]}")
+
+    monkeypatch.setattr(Router, "route_many", broken)
+    answer = client.post("/v1/route", json={"prompt": SECRET})
+    assert answer.status_code == 500
+    assert complaint_of(answer.json())["code"] == "internal_error"
+    assert "RuntimeError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_the_release_in_use_is_described(client: TestClient, router: Router) -> None:
+    """Its id, its signer, its manifest."""
+    card = client.get("/v1/releases/current").json()
+    assert card["release"] == router.release
+    assert card["manifest"]["domains"] == card["domains"] == DOMAINS
+    assert card["refused"] is None
+
+
+def test_what_is_decided_is_counted(client: TestClient, router: Router) -> None:
+    """In the metrics and on the page alike, and neither holds a prompt."""
+    prompts = [f"{SECRET} {number}" for number in range(6)]
+    client.post("/v1/route", json={"prompts": prompts})
+    client.post("/v1/route", json={"prompt": SECRET})
+    best = [decision.best for decision in router.route_many([*prompts, SECRET])]
+    metrics = client.get("/metrics").text
+    for domain in set(best):
+        assert f'ridgeway_decisions_total{{domain="{domain}"}} {best.count(domain)}.0' in metrics
+    assert "ridgeway_routing_seconds_count 2.0" in metrics
+    activity = client.get("/v1/activity").json()
+    counted: dict[str, int] = {}
+    for step in activity["activity"]["steps"]:
+        for domain, count in step["decisions"].items():
+            counted[domain] = counted.get(domain, 0) + count
+    assert counted == {domain: best.count(domain) for domain in set(best)}
+    assert SECRET not in metrics + str(activity)
+
+
+def test_health_and_readiness_are_told(client: TestClient, router: Router) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    ready = client.get("/readyz").json()
+    assert ready["ready"] is True
+
+
+def test_an_abstention_is_said_and_counted(release: Path, router: Router, tmp_path: Path) -> None:
+    """With a threshold that nothing reaches, every prompt goes to the fallback."""
+    from ridgeway.common.routing.release import amend_release
+    from tests.support.making import fixed_identity
+
+    release_of(tmp_path / "strict", DOMAINS)
+    confidence = {**router.confidence.to_json(), "threshold": 1.0, "fallback": "generalist"}
+    amend_release(tmp_path / "strict", {"confidence": confidence}, fixed_identity())
+    app = create_app(RoutingService(ReleaseSource(tmp_path / "strict"), watch_s=0))
+    with TestClient(app, base_url="http://127.0.0.1") as strict:
+        answer = strict.post("/v1/route", json={"prompt": "hm"}).json()
+        assert (answer["domain"], answer["abstained"]) == ("generalist", True)
+        assert answer["best"] in DOMAINS
+        assert "ridgeway_abstentions_total 1.0" in strict.get("/metrics").text

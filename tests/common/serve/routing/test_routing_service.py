@@ -1,0 +1,233 @@
+"""Micro-batches of prompts: every client gets its own answer, whatever others ask."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from ridgeway.common.routing.conversation import Turn
+from ridgeway.common.routing.router import Decision
+from ridgeway.common.serve.routing import routing_service
+from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
+from ridgeway.common.serve.routing.routing_service import (
+    MAX_BATCH,
+    MAX_BATCHED_CHARACTERS,
+    MAX_QUICK_CHARACTERS,
+    MicroBatcher,
+)
+from tests.support.serving import release_of
+from tests.support.waiting import PATIENCE_S
+
+Result = TypeVar("Result")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> ServedRelease:
+    release_of(tmp_path / "release", ["code", "law", "medicine"])
+    return CurrentRelease(ReleaseSource(tmp_path / "release")).served
+
+
+@pytest.fixture
+def batcher(served: ServedRelease) -> Iterator[MicroBatcher]:
+    made = MicroBatcher(lambda: served)
+    yield made
+    made.close()
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    return asyncio.run(asyncio.wait_for(work, 30))
+
+
+def prompts(count: int) -> list[str]:
+    return [f"{number} {'abcdefgh'[number % 8] * (number % 13)}" for number in range(count)]
+
+
+def test_everyone_in_a_crowd_gets_the_answer_to_their_own_prompt(batcher: MicroBatcher, served: ServedRelease) -> None:
+    """Routed together or alone, a prompt's decision is the router's own, bit for bit."""
+    asked = prompts(5 * MAX_BATCH)
+
+    async def crowd() -> list[tuple[ServedRelease, Decision]]:
+        return await asyncio.gather(*map(batcher.route, asked))
+
+    answers = run(crowd())
+    assert [decision for _, decision in answers] == [served.router.route(prompt) for prompt in asked]
+    assert {id(used) for used, _ in answers} == {id(served)}
+
+
+def test_prompts_of_one_moment_are_routed_together(
+    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crowd of 32 is one batch, not 32."""
+    sizes: list[int] = []
+    real = served.router.route_many
+
+    def counted(texts: list[str]) -> list[Decision]:
+        sizes.append(len(texts))
+        return real(texts)
+
+    monkeypatch.setattr(served.router, "route_many", counted)
+
+    async def crowd() -> None:
+        await asyncio.gather(*map(batcher.route, prompts(MAX_BATCH + 3)))
+
+    run(crowd())
+    assert sizes == [MAX_BATCH, 3]
+
+
+def test_where_deciding_is_quick_a_short_prompt_is_decided_at_once(
+    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for no batch and no thread; a longer one does, so that others are not held up by it."""
+    object.__setattr__(served, "is_quick", True)
+    deciding: list[threading.Thread] = []
+    real = served.router._decide_all
+
+    def watched(texts: list[str]) -> list[Decision]:
+        deciding.append(threading.current_thread())
+        return real(texts)
+
+    monkeypatch.setattr(served.router, "_decide_all", watched)
+    asked = ["short", "a" * MAX_QUICK_CHARACTERS, "a" * (MAX_QUICK_CHARACTERS + 1)]
+
+    async def one_by_one() -> list[Decision]:
+        return [(await batcher.route(text))[1] for text in asked]
+
+    assert run(one_by_one()) == real(asked)
+    here = threading.current_thread()
+    assert [thread is here for thread in deciding] == [True, True, False]
+
+
+def test_a_long_text_holds_nobody_up(
+    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short prompts are answered while a long one is still being read."""
+    free = threading.Event()
+    real = served.router.route
+
+    def slow(text: str) -> Decision:
+        assert free.wait(PATIENCE_S)
+        return real(text)
+
+    monkeypatch.setattr(served.router, "route", slow)
+
+    async def both() -> Decision:
+        long = asyncio.create_task(batcher.route("a" * (MAX_BATCHED_CHARACTERS + 1)))
+        await asyncio.sleep(0)
+        await batcher.route("short")
+        assert not long.done()
+        free.set()
+        return (await long)[1]
+
+    assert run(both()).tokens == MAX_BATCHED_CHARACTERS + 1
+
+
+def test_whoever_has_gone_is_not_waited_for(batcher: MicroBatcher, served: ServedRelease) -> None:
+    """A request that was given up takes nothing from the others of its batch."""
+
+    async def crowd() -> Decision:
+        gone = asyncio.create_task(batcher.route("gone"))
+        stays = asyncio.create_task(batcher.route("stays"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        return (await stays)[1]
+
+    assert run(crowd()) == served.router.route("stays")
+
+
+def test_a_failure_reaches_those_who_asked_and_the_line_goes_on(
+    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in a batch is everyone's in it; the next batch is as if nothing had been."""
+
+    async def crowd() -> Decision:
+        with monkeypatch.context() as patch:
+            patch.setattr(served.router, "route_many", lambda texts: 1 / 0)
+            answers = await asyncio.gather(batcher.route("a"), batcher.route("b"), return_exceptions=True)
+            assert [type(answer) for answer in answers] == [ZeroDivisionError, ZeroDivisionError]
+        return (await batcher.route("c"))[1]
+
+    assert run(crowd()) == served.router.route("c")
+
+
+def test_even_what_is_no_exception_does_not_stop_the_batches(
+    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library in another language that gives up raises what nobody catches."""
+
+    class Panic(BaseException):
+        pass
+
+    def panic(texts: list[str]) -> list[Decision]:
+        raise Panic
+
+    async def crowd() -> Decision:
+        with monkeypatch.context() as patch:
+            patch.setattr(served.router, "route_many", panic)
+            (answer,) = await asyncio.gather(batcher.route("a"), return_exceptions=True)
+            assert isinstance(answer, RuntimeError)
+        return (await batcher.route("c"))[1]
+
+    assert run(crowd()) == served.router.route("c")
+
+
+def test_a_release_that_changes_is_used_by_the_next_batch(served: ServedRelease, tmp_path: Path) -> None:
+    """Each answer says under which release it was made."""
+    release_of(tmp_path / "next", ["code", "law"], strength=50)
+    other = CurrentRelease(ReleaseSource(tmp_path / "next")).served
+    lives = [served]
+    batcher = MicroBatcher(lambda: lives[0])
+
+    async def two() -> list[ServedRelease]:
+        first, _ = await batcher.route("a")
+        lives[0] = other
+        second, _ = await batcher.route_turns([Turn("a", 1.0), Turn("b", 0.125)])
+        return [first, second]
+
+    assert run(two()) == [served, other]
+    batcher.close()
+
+
+def test_batches_conversations_and_explanations_are_the_routers_own(
+    batcher: MicroBatcher, served: ServedRelease
+) -> None:
+    """Whatever the way through the batcher, the answer is what the library gives."""
+    turns = [Turn("abc def", 1.0), Turn("xyz", 0.125)]
+    assert run(batcher.route_many(prompts(70)))[1] == served.router.route_many(prompts(70))
+    assert run(batcher.route_turns(turns))[1] == served.router.route_turns(turns)
+    assert run(batcher.explain(lambda served: served.router.explain_turns(turns)))[1] == served.router.explain_turns(
+        turns
+    )
+
+
+def test_a_batch_waits_its_turn_beside_another(
+    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small batch is answered while a large one has pieces left; both get what the library gives."""
+    real = served.router.route_many
+    routed: list[int] = []
+
+    def slow(texts: list[str]) -> list[Decision]:
+        time.sleep(0.01)
+        routed.append(len(texts))
+        return real(texts)
+
+    monkeypatch.setattr(served.router, "route_many", slow)
+    monkeypatch.setattr(routing_service, "MAX_PIECE_CHARACTERS", 100)
+    many = ["a" * 100] * 30
+
+    async def both() -> tuple[int, list[Decision], list[Decision]]:
+        large = asyncio.create_task(batcher.route_many(many))
+        await asyncio.sleep(0)
+        small = await batcher.route_many(["b", "c"])
+        turns = len(routed)
+        return turns, small[1], (await large)[1]
+
+    turns, small, large = run(both())
+    assert turns < 10 and routed.count(1) == 30
+    assert (small, large) == (real(["b", "c"]), real(many))

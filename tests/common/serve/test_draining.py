@@ -1,0 +1,140 @@
+"""How the service ends: readiness fails first, what is under way is finished, and what is cut says so."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from threading import Semaphore
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.http.server import Address, bind_sockets, make_server
+from tests.support.faulty_experts import (
+    CHUNKED,
+    END,
+    EVENTS,
+    WORDS,
+    Asked,
+    Expert,
+    hangs_after_two,
+    step_by_step,
+    token,
+)
+from tests.support.in_process import experts_toml
+from tests.support.in_process import served as local_service
+from tests.support.serving import Serving, complaint, release_of, tokens_of, word_of, write_experts
+from tests.support.waiting import wait_for, wait_for_end
+
+
+@contextlib.contextmanager
+def served(folder: Path, expert: Expert, **settings: float) -> Iterator[Serving]:
+    release_of(folder / "release", ["code", "law"])
+    file = write_experts(folder / "experts.toml", {"code": expert.url, "law": expert.url})
+    with Serving(folder, folder / "release", "--experts", file, settings=settings) as serving:
+        yield serving
+
+
+@pytest.mark.slow
+def test_what_is_under_way_is_finished_and_readiness_fails_first(tmp_path: Path) -> None:
+    """After SIGTERM the listener stays: new requests are answered and told to come elsewhere next, and streams end."""
+    steps = Semaphore(1)
+    with Expert(step_by_step(steps)) as expert, served(tmp_path, expert, drain=60) as serving:
+        with serving.streamed("code") as stream:
+            events = tokens_of(stream.iter_lines())
+            assert word_of(next(events)) == WORDS[0]
+            assert serving.process is not None
+            serving.process.send_signal(signal.SIGTERM)
+            with httpx.Client(base_url=serving.url, trust_env=False) as other:
+                wait_for("readiness fails", lambda: other.get("/readyz").status_code == 503)
+                assert complaint(other.get("/readyz"))["code"] == "draining"
+                routed = other.post("/v1/route", json={"prompt": "hello"})
+                assert (routed.status_code, routed.headers["connection"]) == (200, "close")
+                assert other.get("/healthz").status_code == 200
+            for _ in range(len(WORDS)):
+                steps.release()
+            assert [word_of(event) for event in events] == [*WORDS[1:], "[DONE]"]
+        serving.http.close()
+        assert wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said) == 0
+
+
+@pytest.mark.slow
+def test_a_stream_that_is_cut_ends_with_an_error_and_a_last_chunk(tmp_path: Path) -> None:
+    """When the time is over, a client of a stream that has no end gets an event that says so, and a whole answer."""
+    with Expert(hangs_after_two) as expert, served(tmp_path, expert, drain=0.5) as serving:
+        with serving.streamed("code") as stream:
+            events = tokens_of(stream.iter_lines())
+            assert [word_of(next(events)) for _ in range(2)] == list(WORDS[:2])
+            assert serving.process is not None
+            serving.process.send_signal(signal.SIGTERM)
+            last = list(events)  # raises if the answer is not ended as HTTP wants it
+            assert [event["error"]["code"] for event in last] == ["stopping"]
+        assert wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said) == 0
+
+
+api = FastAPI()
+
+
+@api.get("/")
+async def hello() -> str:
+    return "hello"
+
+
+def test_a_unix_socket_is_its_owners_and_replaces_one_that_was_left(tmp_path: Path) -> None:
+    """It can be asked over; a second service is refused; the file of one that has ended is in nobody's way."""
+    path = tmp_path / "serve.sock"
+    for _ in range(2):
+        (listener,) = bind_sockets(Address(path=path))
+        assert path.stat().st_mode & 0o777 == 0o600
+        server = make_server(api)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            wait_for("it has started", partial(getattr, server, "started"))
+            with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as http:
+                assert http.get("http://localhost/").json() == "hello"
+            with pytest.raises(InputError, match="another service listens"):
+                bind_sockets(Address(path=path))
+        finally:
+            server.should_exit = True
+            thread.join(30)
+    with pytest.raises(InputError, match="cannot be made"):
+        bind_sockets(Address(path=tmp_path / "none" / "serve.sock"))
+
+
+def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
+    """Streams that began under the first release get every word while twenty others take its place."""
+    turns, streams = 20, 5
+    steps = Semaphore(0)
+
+    def a_word_for_each_release(asked: Asked) -> None:
+        asked.head(200, EVENTS, CHUNKED)
+        asked.chunk(token("begun"))
+        for turn in range(turns):
+            steps.acquire()
+            asked.chunk(token(str(turn)))
+        asked.chunk(END)
+        asked.chunk(b"")
+
+    release = tmp_path / "release"
+    release_of(release, ["code", "law"])
+    with Expert(a_word_for_each_release) as expert:
+        file = tmp_path / "experts.toml"
+        file.write_text(experts_toml({"code": expert.url, "law": expert.url}))
+        with local_service(release, file) as local, contextlib.ExitStack() as stack:
+            opened = [stack.enter_context(local.streamed()) for _ in range(streams)]
+            readers = [tokens_of(each.iter_lines()) for each in opened]
+            assert {word_of(next(reader)) for reader in readers} == {"begun"}
+            for turn in range(turns):
+                taken = release_of(release, ["code", "law"], strength=200 + turn)
+                wait_for("the release is taken", lambda: local.service.current.served.id == taken)  # noqa: B023
+                for _ in range(streams):
+                    steps.release()
+            whole = [*map(str, range(turns)), "[DONE]"]
+            assert all([word_of(event) for event in reader] == whole for reader in readers)
