@@ -75,6 +75,7 @@ FLOWER_FILES = {
     "common/protocol/flower.py",
     "common/deploy/approved_bundle.py",
     "client/deploy/supernode_process.py",
+    "common/deploy/flower_patches.py",
     "coordinator/deploy/superlink_client.py",
 }
 HTTP = (

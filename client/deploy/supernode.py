@@ -24,7 +24,7 @@ from ridgeway.client.deploy.supernode_process import (
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
-from ridgeway.common.deploy import approved_bundle
+from ridgeway.common.deploy import approved_bundle, flower_patches
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.node_key import public_line
 from ridgeway.common.deploy.processes import (

@@ -19,7 +19,7 @@ A bundle holds sources alone. Where it is, by its hash, the bundle of the very R
 installed here, its code also finds the compiled module that was installed with it; any
 other does its work without, more slowly.
 
-Run as a file of its own; it imports nothing of Ridgeway but the file beside it, because the approved
+Run as a file of its own; of Ridgeway it imports the file beside it alone, because the approved
 bundle brings its own copy.
 """
 
@@ -45,7 +45,6 @@ from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from queue import Queue
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:

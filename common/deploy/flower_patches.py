@@ -1,14 +1,13 @@
 """Everything that changes or relies on Flower's internals, for flwr 1.41; it imports nothing of
 Ridgeway.
 
-| what                 | why                                                 | test                    |
-|----------------------|-----------------------------------------------------|-------------------------|
-| guard                | no code of a bundle runs before it is approved      | test_approved_bundle    |
-| replace_executor     | each task runs in a fork; no other kind of task runs| test_approved_bundle    |
-| quicken              | fixed waits of seconds; a late reply delays others  | test_supernode_process  |
-| stay_connected       | renewed certificates, lost connections, redirects   | test_supernode_process  |
-| shorten_part_pause   | a second's wait for each late part of a message     | test_server_app         |
-| set_message_id       | messages between processes keep their ids           | test_local_grid         |
+    what                why                                                   test
+    guard               no code of a bundle runs before it is approved        test_approved_bundle
+    replace_executor    each task runs in a fork; no other kind of task runs  test_approved_bundle
+    quicken             fixed waits of seconds; a late reply delays others    test_supernode_process
+    stay_connected      renewed certificates, lost connections, redirects     test_supernode_process
+    shorten_part_pause  a wait of a second for each late part of a message    test_supernode_process
+    set_message_id      messages between processes keep their ids             test_local_grid
 
 Each looks for the names that it replaces and raises OtherFlower where they are missing.
 """
@@ -93,7 +92,7 @@ def guard(runtime: ModuleType, keeper: Any, task: str = CLIENT_APP) -> None:
 
 
 def replace_executor(loop: ModuleType, executor: Any, clock: Any = None) -> None:
-    """Let Flower's SuperExec start tasks by this executor, and sleep by this clock if there is one."""
+    """Let Flower's SuperExec start tasks by this executor, and sleep by this clock if any."""
     called = loop.run_superexec.__code__.co_names
     missing = [name for name in LOOP_HOOKS if name not in called]
     if missing:

@@ -8,6 +8,7 @@ import select
 import ssl
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,20 +17,22 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from ridgeway.client.deploy import supernode_process
 from ridgeway.client.deploy.notices import Gate
-from ridgeway.client.deploy.supernode_process import (
+from ridgeway.common.base.errors import NodeError
+from ridgeway.common.deploy import flower_patches
+from ridgeway.common.deploy.approved_bundle import ring
+from ridgeway.common.deploy.flower_patches import (
     HEARTBEAT_S,
     IDLE_S,
     LEAST_PAUSE_S,
     REPLY_PAUSE_S,
     REPLY_S,
+    OtherFlower,
     Pace,
     lasting,
     quicken,
     stay_connected,
 )
-from ridgeway.common.base.errors import NodeError
 from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
 from tests.client.deploy.test_notices import serving
 
@@ -92,7 +95,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(supernode_process, "time", made)
+    monkeypatch.setattr(flower_patches, "time", made)
     return made
 
 
@@ -119,7 +122,7 @@ def test_the_bell_rings_before_a_reply_is_awaited(tmp_path: Path, clock: Clock) 
     replies = [reply(1), reply(2), reply(3)]
     pushed: list[object] = []
     made = loop(pull=iter([1, 2]).__next__, replies=iter(replies), pushed=pushed)
-    quicken(made, str(tmp_path / "bell"))
+    quicken(made, partial(ring, str(tmp_path / "bell")))
     with pytest.raises(StopIteration):
         made.start_client_internal()
     assert pushed == replies[:2] and clock.slept == [REPLY_PAUSE_S] * 2
@@ -145,7 +148,7 @@ def test_a_late_reply_of_a_run_that_was_cut_off_is_not_taken_for_the_reply_at_ha
 
     messages = iter([1, 2])
     made = loop(pull=pull, replies=given, pushed=pushed)
-    quicken(made, "bell")
+    quicken(made, lambda: None)
     with pytest.raises(StopIteration):
         made.start_client_internal()
     assert pushed == replies and left == [5, 3, 0]
@@ -163,8 +166,8 @@ def test_a_late_reply_of_a_run_that_was_cut_off_is_not_taken_for_the_reply_at_ha
     ids=["idle", "reply", "push", "pull", "parts"],
 )
 def test_another_flower_is_refused(change: Callable[[str], str]) -> None:
-    with pytest.raises(SystemExit, match="install the pinned one"):
-        quicken(loop(change(LOOP)), "bell")
+    with pytest.raises(OtherFlower, match="install the pinned one"):
+        quicken(loop(change(LOOP)), lambda: None)
 
 
 def test_the_installed_flower_is_the_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +175,7 @@ def test_the_installed_flower_is_the_known_one(monkeypatch: pytest.MonkeyPatch) 
     for name in ("time", "_push_messages", "_pull_and_store_message"):
         monkeypatch.setattr(real, name, getattr(real, name))
     monkeypatch.setitem(real.pull_objects.__kwdefaults__, "initial_backoff", 1)
-    quicken(real, "bell")
+    quicken(real, lambda: None)
     assert isinstance(real.time, Pace)
 
 
@@ -322,5 +325,5 @@ def test_whoever_falls_silent_is_missed_after_two_short_heartbeats(tmp_path: Pat
     assert connection.HEARTBEAT_DEFAULT_INTERVAL == heartbeat.HEARTBEAT_DEFAULT_INTERVAL == HEARTBEAT_S
     real: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
     assert real.FleetHttpClient is FleetHttpClient and real.HEARTBEAT_DEFAULT_INTERVAL > HEARTBEAT_S
-    with pytest.raises(SystemExit, match="install the pinned one"):
+    with pytest.raises(OtherFlower, match="install the pinned one"):
         stay_connected(connection, SimpleNamespace(), tmp_path, None)  # type: ignore[arg-type]

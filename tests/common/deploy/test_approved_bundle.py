@@ -24,19 +24,24 @@ import pytest
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.deploy import approved_bundle as pinned
 from ridgeway.common.deploy.approved_bundle import (
-    CLIENT_APP,
     EXTENSIONS,
-    HOOKS,
-    RUNTIMES,
-    SERVER_APP,
     AppFailed,
     BundleGuard,
     BundleRefused,
     approved_bundles,
-    guard,
     note_in,
 )
-from ridgeway.common.deploy.bundle import source_files, write_files
+from ridgeway.common.deploy.bundle import SERVER_FILE, source_files, write_files
+from ridgeway.common.deploy.flower_patches import (
+    CLIENT_APP,
+    HOOKS,
+    LOOP_HOOKS,
+    RUNTIMES,
+    SERVER_APP,
+    OtherFlower,
+    guard,
+    replace_executor,
+)
 from tests.support.waiting import wait_for
 
 CONTENT = b"the code of a round"
@@ -176,11 +181,11 @@ def test_a_flower_that_has_changed_is_refused(task: str, gone: str) -> None:
     keeper = BundleGuard(frozenset({DIGEST}), unheard, lambda content: NAME)
     renamed = FlowerStandIn(task=task).module()
     delattr(renamed, gone)
-    with pytest.raises(BundleRefused, match=gone):
+    with pytest.raises(OtherFlower, match=gone):
         guard(renamed, keeper, task)
     uncalled = FlowerStandIn(task=task).module()
     exec(RUN[task].replace(f"{gone}(", "another_name("), uncalled.__dict__)
-    with pytest.raises(BundleRefused, match=gone):
+    with pytest.raises(OtherFlower, match=gone):
         guard(uncalled, keeper, task)
 
 
@@ -464,15 +469,36 @@ def test_the_bell_ends_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / "bell").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("gone", pinned.LOOP_HOOKS)
-def test_a_superexec_that_has_changed_is_refused(gone: str) -> None:
+@pytest.mark.parametrize("gone", LOOP_HOOKS)
+def test_a_superexec_that_has_changed_is_refused(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real: Any = pytest.importorskip("flwr.supercore.superexec.run_superexec")
-    pinned.check_loop(real)
-    names = [name for name in pinned.LOOP_HOOKS if name != gone]
+    for name in LOOP_HOOKS:
+        monkeypatch.setattr(real, name, getattr(real, name))
+    replace_executor(real, "executor", "clock")
+    assert real.get_executor("x", y=1) == "executor" and real.time == "clock"
+    names = [name for name in LOOP_HOOKS if name != gone]
     changed = ModuleType("run_superexec")
     exec(f"def run_superexec(): return {', '.join(names)}", changed.__dict__)
-    with pytest.raises(BundleRefused, match=gone):
-        pinned.check_loop(changed)
+    with pytest.raises(OtherFlower, match=gone):
+        replace_executor(changed, "executor")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_coordinator_runs_its_own_code_beside_a_bundle(tmp_path: Path, kept: bool) -> None:
+    """All of Ridgeway comes from the kept folder, as the bundle has no ServerApp; without it nothing is imported."""
+    folder = tmp_path / f"{DIGEST}{pinned.SERVER_SUFFIX}"
+    if kept:
+        write_files(folder, source_files([SERVER_FILE]))
+    code = (
+        "import runpy, sys\n"
+        f"runpy.run_path({pinned.__file__!r})['use_server_code']({DIGEST!r})\n"
+        "print(*(module.__file__ for name, module in sys.modules.items() if name.split('.')[0] == 'ridgeway'))"
+    )
+    environment = os.environ | {pinned.SERVER_CODE: str(tmp_path)}
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True)
+    files = done.stdout.split()
+    assert done.returncode == 0 and bool(files) == kept, done.stderr
+    assert all(file.startswith(str(folder)) for file in files)
 
 
 def test_the_loop_begins_as_soon_as_somebody_listens() -> None:

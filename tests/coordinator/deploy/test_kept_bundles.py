@@ -21,6 +21,7 @@ from ridgeway.coordinator.deploy.kept_bundles import (
     kept_bundles,
     named_bundle,
     preferred,
+    server_folder,
     waiting,
 )
 from ridgeway.coordinator.deploy.superlink_client import Node
@@ -116,6 +117,7 @@ def test_a_bundle_that_everybody_has_approved_stands_alone(
     keep_installed(federation)
     assert [each.sha256 for each in kept_bundles(federation.link)] == [installed_sha256()]
     assert not bundle_file(federation.link, OLD_SHA256).exists()
+    assert (server_folder(federation.link, installed_sha256()) / "ridgeway/coordinator/server_app.py").is_file()
     assert bundle_content(federation.link, installed_sha256()) == installed_bundle()
 
 
