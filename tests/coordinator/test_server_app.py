@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.deploy.flower_patches import PART_PAUSE_S
 from ridgeway.common.protocol.packet import Packet
 from tests.support.flower_parts import ClientApp, FlowerMessage, LocalGrid, to_record
 
@@ -73,7 +74,7 @@ def test_a_long_wait_costs_few_looks_and_ends_with_the_time(asked: Any) -> None:
 
 def test_parts_of_an_answer_that_is_still_being_sent_are_asked_for_again_soon() -> None:
     utils: Any = pytest.importorskip("flwr.supercore.inflatable.inflatable_utils")
-    assert utils.pull_objects.__kwdefaults__["initial_backoff"] == server_app.PART_PAUSE_S
+    assert utils.pull_objects.__kwdefaults__["initial_backoff"] == PART_PAUSE_S
 
 
 def test_a_holder_slow_by_a_minute_is_waited_for(asked: Any) -> None:
