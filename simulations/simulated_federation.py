@@ -34,6 +34,7 @@ from ridgeway.coordinator.round.federation import (
     usual_settings,
 )
 from ridgeway.simulations import corpora
+from ridgeway.simulations.shared_work import share_work
 
 UNUSED_ADDRESS = "127.0.0.1:1"
 NO_BUNDLE = "0" * 64
@@ -82,6 +83,7 @@ def create_simulated_federation(
 
     prior: the file of a public prior, if it is not to be that of built-in text.
     """
+    share_work()
     dealt = deal(found, len(found) if holders is None else holders)
     fewest = min(dealt, key=lambda name: len(dealt[name][1]))
     if len(dealt[fewest][1]) < SMALLEST_CORPUS:

@@ -471,12 +471,8 @@ def release_folder(folder: Path, number: int) -> Path:
 _encoder = lru_cache(maxsize=2)(find_by_fingerprint)
 
 
-@lru_cache(maxsize=1)
 def _verified_release(files: tuple[bytes, ...], key: str) -> Release:
-    """A release that a key has signed and that can be used; else raises.
-
-    Pure, so that where many holders run in one process it is verified once for all of them.
-    """
+    """A release that a key has signed and that can be used; else raises."""
     return load_release(
         Path("received"), key=key, files=dict(zip(RELEASE_FILES, files, strict=True))
     )

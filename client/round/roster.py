@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -41,11 +40,7 @@ def load_roster(folder: Path) -> tuple[Place, ...]:
         ) from None
 
 
-@lru_cache(maxsize=1)
 def _members(content: bytes) -> tuple[Place, ...]:
-    """Pure, so that where many holders run in one process that pin the same it is read once for all
-    of them.
-    """
     return Roster.model_validate_json(content).members
 
 

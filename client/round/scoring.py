@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +56,9 @@ def router_table(
     return _compiled(encoder, sampling, weights.tobytes(), weights.shape[1])
 
 
-@lru_cache(maxsize=1)
 def _compiled(
     encoder: TableEncoder, sampling: Sampling, weights: bytes, domains: int
 ) -> RouterTable:
-    """Pure, so that where many holders run in one process it is compiled once for all of them."""
     with one_blas_thread():
         return compile_router(
             encoder, sampling, np.frombuffer(weights).reshape(-1, domains)

@@ -13,7 +13,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -277,9 +277,6 @@ class SessionFile:
         self._agreed.unlink(missing_ok=True)
 
 
-@lru_cache(maxsize=2)
 def _agreed(content: bytes) -> tuple[str, Agreed]:
-    """Its digest, and what it says. Pure, so that where many members run in one process it is read
-    once for all.
-    """
+    """Its digest, and what it says."""
     return sha256(content), Agreed.model_validate_json(content)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -610,9 +610,7 @@ def makers(
     return [_maker(encoder, sampling)] * _at_once(encoder, threads)
 
 
-@lru_cache(maxsize=1)
 def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
-    """Accumulators share a copy of the table, which holders in one process need only once."""
     return accumulators(encoder.table, sampling, encoder.words)
 
 

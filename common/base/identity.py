@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,11 +140,7 @@ def is_signed_by(public: str, signature: str, content: bytes) -> bool:
     return _verifies(public, signature, content)
 
 
-@lru_cache(maxsize=4096)
 def _verifies(public: str, signature: str, content: bytes) -> bool:
-    """Pure, so that where many holders run in one process each signature is verified once for all
-    of them.
-    """
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(
             bytes.fromhex(signature), content

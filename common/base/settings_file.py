@@ -8,7 +8,6 @@ import json
 import math
 import tomllib
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,11 +60,7 @@ def read_settings(path: Path, model: type[Model]) -> Model:
         raise InputError(": ".join(filter(None, (str(path), where, reason)))) from None
 
 
-@lru_cache(maxsize=1024)
 def _as_json(text: str) -> str:
-    """Pure, so that where one process answers for many holders a file is taken apart once, not for
-    each answer.
-    """
     return json.dumps(tomllib.loads(text), default=str)
 
 

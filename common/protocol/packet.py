@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -25,12 +24,6 @@ from ridgeway.common.protocol.messages import KINDS, MAX_BLOBS, Message
 VERSION: Literal[1] = 1
 MAX_HEADER_BYTES = 8 << 20
 MAX_BLOB_BYTES = 1 << 31
-DECODED_HEADERS = 4
-"""How many headers are kept decoded: the request that all are asked, and some answers."""
-KEPT_BLOB_BYTES = 1 << 26
-"""Blobs of requests up to this size are kept with their digests, as many as headers; others are
-hashed each time.
-"""
 MAX_HANDOVERS = 1000
 
 Blob = bytes | memoryview
@@ -176,11 +169,7 @@ class _Version(Record):
     version: int
 
 
-@lru_cache(maxsize=DECODED_HEADERS)
 def _header(content: bytes) -> Header:
-    """Pure, like `_message`, so that where many holders run in one process a request to all of them
-    is read once.
-    """
     try:
         return _ArrivedHeader.model_validate_json(content)
     except ValidationError:
@@ -208,29 +197,16 @@ def _check_blobs(packet: Packet, header: Header) -> None:
     if sizes != [bulk.size for bulk in header.blobs]:
         raise Refused("malformed", "a message's bulk is not of the size it says")
     if any(
-        (_digest_of_request if _is_kept(blob, header) else _digest)(blob) != bulk.sha256
+        _digest(blob) != bulk.sha256
         for blob, bulk in zip(packet.blobs, header.blobs, strict=True)
     ):
         raise Refused("malformed", "a message's bulk was changed on its way")
-
-
-def _is_kept(blob: Blob, header: Header) -> bool:
-    return (
-        header.reply_to is None
-        and isinstance(blob, bytes)
-        and len(blob) <= KEPT_BLOB_BYTES
-    )
 
 
 def _digest(blob: Blob) -> str:
     return hashlib.sha256(blob).hexdigest()
 
 
-_digest_of_request = lru_cache(maxsize=DECODED_HEADERS)(_digest)
-"""Once for all holders in one process; what each was sent alike is there once."""
-
-
-@lru_cache(maxsize=DECODED_HEADERS)
 def _message(content: bytes) -> Message:
     header = _header(content)
     kind = KINDS.get(header.kind)
