@@ -1,4 +1,21 @@
-"""The vocabulary of a round: every request and every reply as a typed record."""
+"""The vocabulary of a round: every request and every reply as a typed record.
+
+A coordinator asks, a holder answers (client/round/answers.py) or sends a Refusal:
+
+    request     reply             handler         effect at the holder
+    Hello       Here              _hello          none
+    Announce    Offer             _announce       masked: makes and keeps the secrets of a session
+    Collect     ClearStatistics   _collect        writes down that its sums leave, and their cost
+                NoisyStatistics                   (private `columns`: with noise)
+    Share       Envelopes         answer_share    checks the cohort and deals out shares
+    Hold        Held              answer_hold     keeps the shares of others
+    Seal        SealedSums        answer_seal     masks its sums or counts
+    ConfirmSum  Confirmed         answer_confirm  signs one total of this epoch, ever; pays for it
+    LockSum     Locked            answer_lock     signs who is in the total (large cohorts)
+    OpenSum     Revealed          answer_open     gives out shares that unmask that total alone
+    Evaluate    Counted           _evaluate       counts held-out documents for one router an epoch
+    Deliver     Receipt           _deliver        verifies and keeps a release
+"""
 
 from __future__ import annotations
 

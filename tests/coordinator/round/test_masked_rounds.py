@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.settings import Ridge
+from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.protocol.messages import Confirmed, OpenSum, Refusal, Revealed, Seal, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
@@ -21,6 +24,7 @@ from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.masked_round import TotalPlan
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import HoldersWaiting
+from ridgeway.coordinator.round.reference import reference_round
 from ridgeway.coordinator.round.round import RoundWishes, run_round
 from tests.support.faults import Crash, epoch_of, let_join, make_haste, router_bytes
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
@@ -125,6 +129,19 @@ def test_the_release_is_that_of_the_definition(later: Parties) -> None:
         own[name] = holder.epochs.statistics(holder.epoch(terms)).statistics
     expected = router_bytes(own, federation.ledger.standing(), later.encoder, 1e-3)
     assert router(later, federation.ledger.standing().releases[0]) == expected
+
+
+@pytest.mark.parametrize("under_masks", [True, False])
+def test_the_weights_are_those_of_the_reference(later: Parties, under_masks: bool) -> None:
+    """A round comes to what one function computes of all holders' sums, with masks and without."""
+    federation = later.federation()
+    holders = {later.holder(name).identity.public: later.holder(name) for name in MEMBERS}
+    cohort = form_cohort(federation.terms, {key: holder.domain for key, holder in holders.items()})
+    sums = {key: holder.epochs.statistics(holder.epoch(federation.terms)).statistics for key, holder in holders.items()}
+    identities = {key: holder.identity for key, holder in holders.items()} if under_masks else None
+    expected = reference_round(cohort, sums, later.encoder.scale, Ridge(1e-3), identities)
+    published = load(router(later, federation.ledger.standing().releases[0]))
+    assert np.array_equal(published["weights"], expected)
 
 
 # Falling away
