@@ -207,7 +207,7 @@ class ForwardingPlanner:
         """
         seat = self._conversations.find(talk.key) if talk.goes_on else None
         if seat is None and talk.before is not None:
-            served, decision = await self._service.batcher.route_turns(
+            served, decision = await self._service.threads.route_turns(
                 talk.before.turns
             )
             choice = connected.chooser(served.router).choose(decision)

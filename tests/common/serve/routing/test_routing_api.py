@@ -241,7 +241,7 @@ def test_a_mistake_of_the_server_tells_nothing(
     def broken(self: Router, prompts: list[str]) -> None:
         raise RuntimeError(f"while reading {prompts[0]}")
 
-    monkeypatch.setattr(Router, "route_many", broken)
+    monkeypatch.setattr(Router, "_decide_all", broken)
     answer = client.post("/v1/route", json={"prompt": SECRET})
     assert answer.status_code == 500
     assert complaint_of(answer.json())["code"] == "internal_error"
