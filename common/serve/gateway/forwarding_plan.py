@@ -22,6 +22,7 @@ from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.conversations import (
     Conversations,
+    ResponseOwners,
     Seat,
     Talk,
     is_clear,
@@ -33,7 +34,6 @@ from ridgeway.common.serve.gateway.expert_link import (
     in_a_header,
 )
 from ridgeway.common.serve.gateway.failures import ExpertFailure
-from ridgeway.common.serve.gateway.response_owners import ResponseOwners
 from ridgeway.common.serve.gateway.translation import AskedExpert, asked_expert
 from ridgeway.common.serve.request_bodies import GatewayBody
 from ridgeway.common.serve.routing.routing_service import RoutingService
