@@ -40,7 +40,7 @@ service = RoutingService(ReleaseSource(Path(RELEASE)))
 experts = Path(RELEASE).with_name("experts.toml")
 experts.write_text('fallback = "x"\\n[experts.x]\\nbase_url = "http://127.0.0.1:9/v1"\\nmodel = "x"\\n')
 create_app(service, gateway=Gateway(service, experts))
-service.batcher.close()
+service.threads.close()
 said = []
 """
 

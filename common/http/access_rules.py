@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.api_keys import KeyRing, check_rate_option, usage_path
-from ridgeway.common.http.held_bytes import MAX_HELD_BYTES
 from ridgeway.common.http.key_budgets import UsageBook
+from ridgeway.common.http.request_context import MAX_HELD_BYTES
 from ridgeway.common.http.workers import SharedTimes
 
 MAX_BODY_MIB = 1024

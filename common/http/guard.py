@@ -27,7 +27,6 @@ from ridgeway.common.http.access_rules import (
     host_name,
     rate_of,
 )
-from ridgeway.common.http.held_bytes import HeldBytes, Holding, begin_holding
 from ridgeway.common.http.http_errors import (
     ANTHROPIC_PATH,
     CLIENT_GONE,
@@ -38,6 +37,8 @@ from ridgeway.common.http.http_errors import (
 from ridgeway.common.http.key_budgets import KeyAccount
 from ridgeway.common.http.log_lines import FIELDS
 from ridgeway.common.http.request_context import (
+    HeldBytes,
+    Holding,
     RequestContext,
     begin_request,
     current_request,
@@ -190,8 +191,7 @@ class RequestGuard:
             self._counter.turned_away(refused)
             await answer.say(refused, scope, receive)
             return
-        holding = Holding(self.held)
-        begin_holding(holding)
+        holding = request.holding = Holding(self.held)
         if b"content-length" in headers or b"transfer-encoding" in headers:
             receive = LimitedBody(
                 receive,

@@ -22,8 +22,8 @@ from ridgeway.common.http.guard import (
     SECURITY_HEADERS,
     with_security_headers,
 )
-from ridgeway.common.http.held_bytes import HeldBytes, Holding
 from ridgeway.common.http.http_errors import Problem, RefusedRequest
+from ridgeway.common.http.request_context import HeldBytes, Holding
 
 MAX_HEAD_BYTES = 32 * 1024
 """The address and all headers of a request together, trailers as well."""

@@ -17,10 +17,10 @@ from starlette.types import ASGIApp
 
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.http.access_rules import AccessRules
-from ridgeway.common.http.file_watch import Look, watching
 from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_errors import Problem, add_error_handlers
 from ridgeway.common.http.request_metrics import EXPOSITION, RequestMetrics
+from ridgeway.common.http.server import Look, watching
 from ridgeway.common.http.site import read_site, site_api
 
 Words = Callable[[RidgewayError], str]

@@ -1,17 +1,19 @@
-"""What is known of the request being served beside its body: its id, its trace, and whose key it
-came with.
+"""What is known of the request being served: its id, trace and key, and how many bytes it holds.
 
- Holds nothing of what is asked.
+Every body that is read, every text that waits and every answer that is put together is counted
+until its request has ended. This bounds the memory of a server: where the limit is reached, the
+request that would hold more is refused with 503, and the others go on.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from ridgeway.common.http.http_errors import RefusedRequest
 from ridgeway.common.http.key_budgets import KeyAccount
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -19,6 +21,45 @@ TRACE_PARENT = re.compile(
     rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
 MAX_TRACE_STATE = 512
+MAX_HELD_BYTES = 96 * 1024**2
+
+
+@dataclass(slots=True)
+class HeldBytes:
+    """What all requests hold together. `refused` is told of each that would have held too much."""
+
+    limit: int
+    refused: Callable[[RefusedRequest], None]
+    total: int = 0
+
+
+@dataclass(slots=True)
+class Holding:
+    """What one request or connection holds. Law: the total is the sum over all of them, and never
+    above the limit.
+    """
+
+    held: HeldBytes
+    size: int = 0
+
+    def add(self, size: int) -> None:
+        """Count bytes, or raise if they are too many beside those of the others."""
+        if self.held.total + size > self.held.limit:
+            refused = RefusedRequest(
+                "load",
+                503,
+                "the memory limit for requests is reached; try again soon",
+                code="overloaded",
+                headers={"retry-after": "1"},
+            )
+            self.held.refused(refused)
+            raise refused
+        self.held.total += size
+        self.size += size
+
+    def let_go(self) -> None:
+        self.held.total -= self.size
+        self.size = 0
 
 
 @dataclass(slots=True)
@@ -30,6 +71,7 @@ class RequestContext:
     key:   the name of the key that came with it; empty if there is none.
     account: where is counted what the request spends, if its key has a budget.
     told:  what the log may say of the request: the expert that answered, and the like.
+    holding: the bytes that it holds until it has ended.
     """
 
     id: str
@@ -37,6 +79,7 @@ class RequestContext:
     key: str = ""
     account: KeyAccount | None = None
     told: dict[str, str | int | float] = field(default_factory=dict)
+    holding: Holding | None = None
 
 
 _current: ContextVar[RequestContext | None] = ContextVar("request", default=None)
@@ -56,6 +99,15 @@ def begin_request(headers: Mapping[bytes, bytes]) -> RequestContext:
 def current_request() -> RequestContext:
     """That of the request being served; outside of any, an empty one."""
     return _current.get() or RequestContext("")
+
+
+def hold(size: int) -> None:
+    """Count bytes that are held until the request being served has ended; raises if they are too
+    many.
+    """
+    holding = current_request().holding
+    if holding is not None:
+        holding.add(size)
 
 
 def _trace(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ certificate.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import logging
@@ -17,7 +18,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -35,6 +36,8 @@ from ridgeway.common.http.workers import RETIRE
 
 log = logging.getLogger("ridgeway.http")
 
+WATCH_S = 1.0
+"""How often the files of a running server are checked: keys, certificates, releases."""
 DRAIN_S = 10.0
 KEEP_ALIVE_S = 5.0
 QUIET_S = 0.5
@@ -47,6 +50,34 @@ THREAD_SWITCH_S = 0.0005
 SPARE_FILES = 256
 """Open files that are kept for other things than clients and experts."""
 MAX_CONNECTIONS = 8192
+
+
+Look = Callable[[], None]
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    looks: Iterable[Look], every_s: float = WATCH_S
+) -> AsyncIterator[None]:
+    """Call each again and again, in threads; a slow one does not delay another. Never if `every_s`
+    is 0.
+    """
+    tasks = [asyncio.create_task(_watch(look, every_s)) for look in looks if every_s]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _watch(look: Look, every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await asyncio.to_thread(look)
+        except Exception as error:  # the server goes on with what it has
+            log.error("a file could not be checked: %s", type(error).__name__)
 
 
 class Certificate:

@@ -4,7 +4,7 @@ another domain.
 A conversation is found again by a digest: of the client's `x-session-id`, or of its `user` and its
 first turn. Kept are the digest, a domain and an expert's name, of the conversations that were heard
 last; no text. Workers share what they know. Where nothing is known, as after a restart, the turns
-that came before say where the conversation was.
+that came before say where the conversation was. A response that an expert keeps is found likewise.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import math
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,10 +23,15 @@ from weakref import WeakKeyDictionary
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.key_budgets import open_shared
-from ridgeway.common.routing.conversation import weighted_turns
+from ridgeway.common.routing.conversation import Turn, weighted_turns
 from ridgeway.common.routing.router import Decision, Router
-from ridgeway.common.serve.cut_texts import CutTurns, cut_turns
 
+MAX_ROUTED_CHARACTERS = 32_768
+"""Of a prompt, and of a chat's weightiest turn."""
+MAX_EARLIER_CHARACTERS = 8192
+"""Of every other turn of a chat: each weighs an eighth of the one after it, or less."""
+LOOKED_AT_BYTES = 65_536
+RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp[^"\\]{1,200})"')
 MAX_NOTES = 100_000
 NOTE_WAIT_S = 0.02
 """For another worker that writes: every request of this process waits as long."""
@@ -35,34 +41,25 @@ FEW_TOKENS = 24
 FEW_TOKENS_LOG_ODDS = 5.0
 LEANING_TOKENS = 12
 """When the last user turn is evidence enough; docs/serving.md has the measurements behind them."""
-FOLLOW_UPS = (
-    *(
-        "and why?",
-        "why is that?",
-        "explain the second step",
-        "can you explain that in more detail?",
-        "go on",
-    ),
-    *(
-        "give me an example",
-        "thanks, please continue",
-        "what do you mean by that?",
-        "is that always true?",
-    ),
-    *(
-        "can you say that more simply?",
-        "summarise this in two sentences",
-        "and what happens next?",
-        "are you sure?",
-    ),
-    *(
-        "show me another way",
-        "what is the most important point here?",
-        "rewrite your answer as a list, please",
-    ),
-    *("I don't understand the last part, could you go through it again?",),
-    *("how does this relate to what you said before?",),
-)
+FOLLOW_UPS = """\
+and why?
+why is that?
+explain the second step
+can you explain that in more detail?
+go on
+give me an example
+thanks, please continue
+what do you mean by that?
+is that always true?
+can you say that more simply?
+summarise this in two sentences
+and what happens next?
+are you sure?
+show me another way
+what is the most important point here?
+rewrite your answer as a list, please
+I don't understand the last part, could you go through it again?
+how does this relate to what you said before?""".splitlines()
 """What is said in conversations of any domain."""
 LEAST_SCORE = 1e-9
 TABLE = (
@@ -75,6 +72,42 @@ log = logging.getLogger("ridgeway.serve")
 
 Message = tuple[str, str]
 """A role and a text."""
+
+
+class CutTurns(NamedTuple):
+    """Turns as they are routed, and how many of their characters are left out."""
+
+    turns: list[Turn]
+    left_out: int
+
+
+def cut(text: str, most: int = MAX_ROUTED_CHARACTERS) -> str:
+    """The text, or its first and last characters, a line's end between them: `most` in all.
+
+    Law: a cut text is cut no further, begins and ends as the text does, and is as long as a text
+    may be.
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[: half - 1]}\n{text[-(most - half) :]}"
+
+
+def cut_turns(turns: Sequence[Turn]) -> CutTurns:
+    """The turns of a chat, the weightiest first; of equal weight, they share what a prompt may
+    have.
+    """
+    first = max(1, sum(turn.weight == turns[0].weight for turn in turns))
+    most = max(MAX_ROUTED_CHARACTERS // first, 2)
+    rest = most if first > 1 else MAX_EARLIER_CHARACTERS
+    kept = [
+        Turn(cut(turn.text, rest if place else most), turn.weight)
+        for place, turn in enumerate(turns)
+    ]
+    return CutTurns(
+        kept,
+        sum(len(turn.text) for turn in turns) - sum(len(turn.text) for turn in kept),
+    )
 
 
 class Seat(NamedTuple):
@@ -276,3 +309,46 @@ class Conversations:
 
     def note(self, key: bytes, seat: Seat) -> None:
         self._notes.note(key, seat)
+
+
+class Owner(NamedTuple):
+    """An expert, the number of its address, and the name of the key that the response was made
+    with.
+    """
+
+    expert: str
+    address: int
+    key: str
+
+
+class ResponseOwners:
+    """Of too many, those that were used last are known."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._notes = RecentNotes(path)
+
+    def find(self, name: str | None) -> Owner | None:
+        names = None if name is None else self._notes.find(_digest(name))
+        return (
+            None
+            if names is None
+            else Owner(str(names[0]), int(str(names[1])), str(names[2]))
+        )
+
+    def note_answer(
+        self, answer: bytes, owner: Owner, goes_on_from: str | None
+    ) -> None:
+        """answer: a response, or how its stream begins."""
+        found = RESPONSE_ID.search(answer[:LOOKED_AT_BYTES])
+        for name in (
+            goes_on_from,
+            found[1].decode(errors="replace") if found else None,
+        ):
+            if name is not None:
+                self._notes.note(
+                    _digest(name), (owner.expert, str(owner.address), owner.key)
+                )
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(errors="replace"), digest_size=16).digest()

@@ -17,7 +17,6 @@ from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_errors import add_error_handlers
 from ridgeway.common.http.site import read_site, site_api
 from ridgeway.common.serve.gateway.gateway import Gateway, gateway_api
-from ridgeway.common.serve.gateway.unsupported_api import unsupported_api
 from ridgeway.common.serve.routing.routing_api import Shortcut, routing_api
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from ridgeway.common.serve.tracing import TracedRequests
@@ -61,8 +60,8 @@ def create_app(
         else (None, dict, lambda: None)
     )
     routing = routing_api(service, *experts)
-    gateways = (gateway_api(service, gateway), unsupported_api())
-    apis = (routing, *gateways, site_api(read_site(__package__), DOCUMENTS))
+    site = site_api(read_site(__package__), DOCUMENTS)
+    apis = (routing, gateway_api(service, gateway), site)
     for api in apis:
         app.include_router(api)
     if gateway is not None:

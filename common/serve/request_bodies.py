@@ -28,12 +28,16 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
 from ridgeway.common.experts.experts_file import AUTO
-from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import ClientGone, Problem, validation_problem
-from ridgeway.common.http.request_context import current_request
+from ridgeway.common.http.request_context import current_request, hold
 from ridgeway.common.routing.conversation import Turn, weighted_turns
-from ridgeway.common.serve.conversations import Message, Talk, talk_of
-from ridgeway.common.serve.cut_texts import CutTurns, cut_turns
+from ridgeway.common.serve.conversations import (
+    CutTurns,
+    Message,
+    Talk,
+    cut_turns,
+    talk_of,
+)
 
 SESSION_HEADER = "x-session-id"
 MAX_PROMPTS = 1024

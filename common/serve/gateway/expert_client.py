@@ -14,6 +14,7 @@ import io
 import re
 import socket
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +23,7 @@ import aiohttp
 from pydantic_core import from_json
 
 from ridgeway.common.experts.experts_file import FallbackReason
-from ridgeway.common.http.held_bytes import hold
-from ridgeway.common.http.request_context import current_request
+from ridgeway.common.http.request_context import current_request, hold
 from ridgeway.common.serve.gateway import failures
 from ridgeway.common.serve.gateway.expert_link import (
     EVENT_STREAM,
@@ -45,6 +45,7 @@ MAX_ONE_WRITE_BYTES = 1024 * 1024
 MAX_EXPERT_CONNECTIONS = 8192
 KEEP_ALIVE_S = 15.0
 HEALTH_TIMEOUT_S = 3.0
+HEALTH_TICK_S = 0.1
 MAX_TIMEOUTS = 2
 """So many addresses are asked one after the other that do not answer in time: it may be the request
 that takes long.
@@ -388,3 +389,35 @@ async def _begun(attempt: Attempt, response: aiohttp.ClientResponse) -> StreamAn
         raise
     attempt.first_event()
     return StreamAnswer(attempt, response.close, events, first)
+
+
+async def check_health(
+    links: Callable[[], Iterable[ExpertLink]], client: ExpertClient
+) -> None:
+    """Ask every address whose expert names a health path at its interval, until cancelled. That
+    also keeps a connection to a spare open.
+    """
+    now = asyncio.get_running_loop().time
+    due: dict[AddressLink, float] = {}
+    running: dict[AddressLink, asyncio.Task[None]] = {}
+
+    async def check(address: AddressLink, link: ExpertLink) -> None:
+        address.note_check(await client.is_well(address, link))
+
+    async with asyncio.TaskGroup() as group:
+        while True:
+            checked = {
+                address: link
+                for link in links()
+                if link.expert.health is not None
+                for address in link.addresses
+            }
+            due = {address: due.get(address, 0.0) for address in checked}
+            running = {
+                address: task for address, task in running.items() if not task.done()
+            }
+            for address, link in checked.items():
+                if now() >= due[address] and address not in running:
+                    due[address] = now() + link.expert.health_interval
+                    running[address] = group.create_task(check(address, link))
+            await asyncio.sleep(HEALTH_TICK_S)

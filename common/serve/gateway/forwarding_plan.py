@@ -22,6 +22,7 @@ from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.conversations import (
     Conversations,
+    ResponseOwners,
     Seat,
     Talk,
     is_clear,
@@ -33,7 +34,6 @@ from ridgeway.common.serve.gateway.expert_link import (
     in_a_header,
 )
 from ridgeway.common.serve.gateway.failures import ExpertFailure
-from ridgeway.common.serve.gateway.response_owners import ResponseOwners
 from ridgeway.common.serve.gateway.translation import AskedExpert, asked_expert
 from ridgeway.common.serve.request_bodies import GatewayBody
 from ridgeway.common.serve.routing.routing_service import RoutingService
@@ -207,7 +207,7 @@ class ForwardingPlanner:
         """
         seat = self._conversations.find(talk.key) if talk.goes_on else None
         if seat is None and talk.before is not None:
-            served, decision = await self._service.batcher.route_turns(
+            served, decision = await self._service.threads.route_turns(
                 talk.before.turns
             )
             choice = connected.chooser(served.router).choose(decision)

@@ -22,8 +22,12 @@ from ridgeway.common.experts.experts_file import AUTO, ExpertsFile
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.common.http.request_context import current_request
 from ridgeway.common.routing.router import Decision, Router
-from ridgeway.common.serve.conversations import Conversations
-from ridgeway.common.serve.gateway.expert_client import ExpertClient, WholeAnswer
+from ridgeway.common.serve.conversations import Conversations, Owner, ResponseOwners
+from ridgeway.common.serve.gateway.expert_client import (
+    ExpertClient,
+    WholeAnswer,
+    check_health,
+)
 from ridgeway.common.serve.gateway.expert_link import JSON, Endpoint, ExpertLink
 from ridgeway.common.serve.gateway.failures import GARBAGE, ExpertFailure
 from ridgeway.common.serve.gateway.forwarding_plan import (
@@ -32,8 +36,6 @@ from ridgeway.common.serve.gateway.forwarding_plan import (
     TriedExpert,
     following,
 )
-from ridgeway.common.serve.gateway.health_checks import check_health
-from ridgeway.common.serve.gateway.response_owners import Owner, ResponseOwners
 from ridgeway.common.serve.gateway.sse import (
     StreamAnswer,
     StreamRelay,
@@ -81,6 +83,12 @@ REQUEST_SHAPES: Mapping[Endpoint, type[AnyGatewayRequest]] = {
     "/responses": ResponsesRequest,
     "/messages": MessagesRequest,
 }
+
+UNSUPPORTED = """
+assistants audio batches chatkit containers conversations evals files fine_tuning images
+moderations realtime threads uploads vector_stores videos
+""".split()
+"""What OpenAI's and Anthropic's APIs have and the gateway has not: a clear answer, 501."""
 
 log = logging.getLogger("ridgeway.serve")
 
@@ -421,6 +429,7 @@ def gateway_api(service: RoutingService, gateway: Gateway | None) -> APIRouter:
             404, "there is no model of this name", code="model_not_found", param="model"
         )
 
+    _add_unsupported(api)
     return api
 
 
@@ -441,3 +450,24 @@ def _handler(
         f"{model.__doc__} It goes to an expert, and the expert's answer comes back."
     )
     return passed_on
+
+
+def _add_unsupported(api: APIRouter) -> None:
+    async def unsupported(request: Request) -> Response:
+        served = ", ".join(f"/v1{endpoint}" for endpoint in REQUEST_SHAPES)
+        raise Problem(
+            501,
+            f"the gateway serves {served} only; ask an expert's own server for"
+            f" {request.url.path}",
+            code="not_supported",
+        )
+
+    below = [f"{name}/{{rest:path}}" for name in UNSUPPORTED]
+    below += [f"{endpoint[1:]}/{{rest:path}}" for endpoint in REQUEST_SHAPES]
+    for path in (*UNSUPPORTED, *below):
+        api.add_api_route(
+            f"/v1/{path}",
+            unsupported,
+            methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+            include_in_schema=False,
+        )

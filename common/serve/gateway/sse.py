@@ -21,8 +21,8 @@ from prometheus_client import Gauge
 from pydantic_core import from_json, to_json
 from starlette.types import Receive, Scope, Send
 
-from ridgeway.common.http.held_bytes import let_go
 from ridgeway.common.http.http_errors import ClientGone, Problem
+from ridgeway.common.http.request_context import current_request
 from ridgeway.common.serve.gateway.expert_link import Attempt
 from ridgeway.common.serve.gateway.failures import (
     BROKEN_OFF,
@@ -222,7 +222,8 @@ class StreamRelay(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._streams.inc()
         self._path = scope["path"]
-        let_go()  # the request has been sent on
+        if (holding := current_request().holding) is not None:
+            holding.let_go()  # the request has been sent on
         try:
             await unless_gone(receive, self._pass_on(send))
         except (ClientGone, TimeoutError):

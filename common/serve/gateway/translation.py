@@ -16,9 +16,8 @@ from typing import Any, get_args
 from pydantic_core import from_json, to_json
 
 from ridgeway.common.experts.experts_file import Expert
-from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import Problem
-from ridgeway.common.http.request_context import current_request
+from ridgeway.common.http.request_context import current_request, hold
 from ridgeway.common.serve.gateway.chat_as_messages import (
     ChatEvents,
     chat_answer,

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.http.guard import HAS_KEY, PATH_SERVED
-from ridgeway.common.http.held_bytes import hold
 from ridgeway.common.http.http_errors import Problem, problem_of
+from ridgeway.common.http.request_context import hold
 from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.router import Decision, Explanation, Router, origin
 from ridgeway.common.serve.conversations import evidence_to_leave, leaning

@@ -1,11 +1,9 @@
-"""What all endpoints share: the release in use, the batches of prompts, and what is counted.
+"""What all endpoints share: the release in use, the threads that route, and what is counted.
 
 With a compiled tokenizer, a short prompt or chat is decided at once: handing it to another thread
-would take longer. Without, there are micro-batches: prompts that come while others are being routed
-wait, and are routed together next. Tokenising is then most of the work and lets other threads run
-meanwhile, so it is done beside the event loop; many short prompts in one go cost little more than
-one. Chats, long texts, batches and explanations have threads of their own each, and none waits
-behind another. A batch is routed in pieces, and waits its turn for each beside other batches.
+would take longer. Everything else is routed in threads: short texts, long texts, batches and
+explanations have threads of their own each, and none waits behind another. A batch is routed in
+pieces, and waits its turn for each beside other batches.
 """
 
 from __future__ import annotations
@@ -15,13 +13,14 @@ import contextlib
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 from ridgeway.common.base.threads import cores
-from ridgeway.common.http.file_watch import WATCH_S, Look, watching
+from ridgeway.common.http.server import WATCH_S, Look, watching
 from ridgeway.common.http.workers import PeerMetrics
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.router import Decision, Explanation, Router
@@ -36,65 +35,42 @@ from ridgeway.common.serve.tracing import NO_TRACING, Tracing
 
 log = logging.getLogger("ridgeway.serve")
 
-MAX_BATCHED_CHARACTERS = 16_384
-"""A longer text is routed on its own."""
 MAX_QUICK_CHARACTERS = 4096
 """A text of this length takes about a tenth of a millisecond."""
-MAX_BATCH = 8
+MAX_SHORT_CHARACTERS = 16_384
 MAX_PIECE_CHARACTERS = 65_536
 """Of a batch, so much is routed in one turn; a longer text has one of its own."""
 MAX_PIECE_PROMPTS = 128
-
 MAX_EXPLAINED_PARTS = 400_000
 """Tokens times domains of one explanation."""
 
-Waiting = tuple[str, "asyncio.Future[tuple[ServedRelease, Decision]]"]
 Result = TypeVar("Result")
 
 
-class MicroBatcher:
-    """Routes with the release that is in use when a batch begins, and returns it with the
+class RoutingThreads:
+    """Routes with the release that is in use when a request begins, and returns it with the
     decisions.
     """
 
     def __init__(self, current: Callable[[], ServedRelease]) -> None:
         self._current = current
-        self._waiting: list[Waiting] = []
-        self._busy = False
-        self._short = ThreadPoolExecutor(1, "route")
-        self._chats = ThreadPoolExecutor(cores(), "route-chat")
+        self._short = ThreadPoolExecutor(cores(), "route")
         self._long = ThreadPoolExecutor(cores(), "route-long")
         self._batches = ThreadPoolExecutor(cores(), "route-batch")
-        # what each token adds takes much memory
-        self._explaining = ThreadPoolExecutor(1, "explain")
-
-    async def route(self, text: str) -> tuple[ServedRelease, Decision]:
-        """Where one prompt should go."""
-        if len(text) <= MAX_QUICK_CHARACTERS and (served := self._current()).is_quick:
-            return served, served.router.route(text)
-        if len(text) > MAX_BATCHED_CHARACTERS:
-            return await self._beside(
-                self._long, lambda served: served.router.route(text)
-            )
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[tuple[ServedRelease, Decision]] = loop.create_future()
-        self._waiting.append((text, future))
-        if not self._busy:
-            self._busy = True
-            loop.call_soon(self._begin)  # those that come in the same moment go along
-        return await future
+        # For explanations, which take much memory, and for models, which use all cores.
+        self._single = ThreadPoolExecutor(1, "route-single")
 
     async def route_turns(
         self, turns: Sequence[Turn]
     ) -> tuple[ServedRelease, Decision]:
-        """Where a conversation should go."""
-        if len(turns) == 1:
-            return await self.route(turns[0].text)
+        """Where a prompt or a conversation should go."""
+        served = self._current()
         size = sum(len(turn.text) for turn in turns)
-        if size <= MAX_QUICK_CHARACTERS and (served := self._current()).is_quick:
+        if size <= MAX_QUICK_CHARACTERS and served.is_quick:
             return served, served.router.route_turns(turns)
-        pool = self._chats if size <= MAX_BATCHED_CHARACTERS else self._long
-        return await self._beside(pool, lambda served: served.router.route_turns(turns))
+        pool = self._short if size <= MAX_SHORT_CHARACTERS else self._long
+        work = partial(served.router.route_turns, turns)
+        return served, await self._run(pool, served, work)
 
     async def route_many(
         self, prompts: Sequence[str]
@@ -103,99 +79,44 @@ class MicroBatcher:
         served = self._current()
         pieces = _pieces(prompts)
         decided: list[list[Decision]] = [[] for _ in pieces]
-        left = iter(range(len(pieces)))
+        left = iter(enumerate(pieces))
 
         async def take_turns() -> None:
-            for place in left:
-                work = partial(served.router.route_many, pieces[place])
-                decided[place] = await self._run(self._batches, work, served)
+            for number, piece in left:
+                work = partial(served.router.route_many, piece)
+                decided[number] = await self._run(self._batches, served, work)
 
         await asyncio.gather(*(take_turns() for _ in range(min(cores(), len(pieces)))))
-        return served, [decision for part in decided for decision in part]
+        return served, [decision for piece in decided for decision in piece]
 
     async def explain(
         self,
         work: Callable[[ServedRelease], Result],
         served: ServedRelease | None = None,
-    ) -> tuple[ServedRelease, Result]:
+    ) -> Result:
         """What is made of explanations, one request at a time; by a release other than that in use,
         if one is given.
         """
-        return await self._beside(self._explaining, work, served)
-
-    async def _beside(
-        self,
-        pool: ThreadPoolExecutor,
-        work: Callable[[ServedRelease], Result],
-        served: ServedRelease | None = None,
-    ) -> tuple[ServedRelease, Result]:
-        served = served or self._current()
-        return served, await self._run(pool, partial(work, served), served)
+        chosen = served or self._current()
+        return await self._run(self._single, chosen, partial(work, chosen))
 
     async def _run(
         self,
         pool: ThreadPoolExecutor,
+        served: ServedRelease,
         work: Callable[[], Result],
-        served: ServedRelease,
     ) -> Result:
-        """A model keeps all cores busy by itself, so with one everything is done in one thread."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._short if served.runs_a_model else pool, work
-        )
-
-    def _begin(self) -> None:
-        batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-        self._short.submit(
-            self._work, batch, self._current(), asyncio.get_running_loop()
-        )
-
-    def _work(
-        self,
-        batch: list[Waiting],
-        served: ServedRelease,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """In a thread of its own; the results go back to the loop in one call."""
-        results: list[Decision] | Exception
+        if served.runs_a_model:
+            pool = self._single
         try:
-            results = served.router.route_many([text for text, _ in batch])
-        except (
-            BaseException
-        ) as error:  # also what a library in another language raises when it gives up
-            results = (
-                error
-                if isinstance(error, Exception)
-                else RuntimeError(type(error).__name__)
-            )
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(self._finish, batch, served, results)
-
-    def _finish(
-        self,
-        batch: list[Waiting],
-        served: ServedRelease,
-        results: list[Decision] | Exception,
-    ) -> None:
-        if self._waiting:
-            self._begin()
-        else:
-            self._busy = False
-        for place, (_, future) in enumerate(batch):
-            if future.done():  # the client has gone
-                continue
-            if isinstance(results, Exception):
-                future.set_exception(results)
-            else:
-                future.set_result((served, results[place]))
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # a library in another language has given up
+            raise RuntimeError(type(error).__name__) from None
 
     def close(self) -> None:
-        for pool in (
-            self._short,
-            self._chats,
-            self._long,
-            self._batches,
-            self._explaining,
-        ):
+        for pool in (self._short, self._long, self._batches, self._single):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -204,14 +125,12 @@ def _pieces(prompts: Sequence[str]) -> list[list[str]]:
     pieces: list[list[str]] = [[]]
     size = 0
     for prompt in prompts:
-        if pieces[-1] and (
-            size + len(prompt) > MAX_PIECE_CHARACTERS
-            or len(pieces[-1]) == MAX_PIECE_PROMPTS
-        ):
-            pieces.append([])
-            size = 0
-        pieces[-1].append(prompt)
         size += len(prompt)
+        is_full = size > MAX_PIECE_CHARACTERS or len(pieces[-1]) == MAX_PIECE_PROMPTS
+        if pieces[-1] and is_full:
+            pieces.append([])
+            size = len(prompt)
+        pieces[-1].append(prompt)
     return pieces
 
 
@@ -239,7 +158,7 @@ class RoutingService:
         self.current = CurrentRelease(source)
         self.compared = compared
         self.tracing = tracing
-        self.batcher = MicroBatcher(lambda: self.current.served)
+        self.threads = RoutingThreads(lambda: self.current.served)
         self.metrics = Metrics()
         self.activity = Activity()
         self.drift = DriftMonitor(drift or DriftSettings())
@@ -252,7 +171,7 @@ class RoutingService:
         """Where a prompt or a conversation should go."""
         began = time.perf_counter()
         with self.tracing.span("route") as span:
-            served, decision = await self.batcher.route_turns(turns)
+            served, decision = await self.threads.route_turns(turns)
             span.set_attribute("ridgeway.domain", decision.best)
             span.set_attribute("ridgeway.confidence", decision.confidence)
             span.set_attribute("ridgeway.release", served.id)
@@ -264,7 +183,7 @@ class RoutingService:
         self, prompts: Sequence[str]
     ) -> tuple[ServedRelease, list[Decision]]:
         began = time.perf_counter()
-        served, decisions = await self.batcher.route_many(prompts)
+        served, decisions = await self.threads.route_many(prompts)
         self._count(decisions, time.perf_counter() - began)
         self.drift.observe(served, [decision.confidence for decision in decisions])
         return served, decisions
@@ -292,19 +211,18 @@ class RoutingService:
             )
             if tokens * len(router.domains) > MAX_EXPLAINED_PARTS:
                 raise TooManyTokens(tokens, MAX_EXPLAINED_PARTS // len(router.domains))
-            found = [router.explain_turns(turns) for turns in texts]
-            return [each.decision for each in found], write(router, found)
+            explanations = [router.explain_turns(turns) for turns in texts]
+            decisions = [explanation.decision for explanation in explanations]
+            return decisions, write(router, explanations)
 
-        _, (decisions, written) = await self.batcher.explain(explained, compared)
+        decisions, written = await self.threads.explain(explained, compared)
         if compared is None:
             # a person is looking: that tells nothing of drift
             self._count(decisions, time.perf_counter() - began)
         return written
 
     def _count(self, decisions: Sequence[Decision], seconds: float) -> None:
-        counts: dict[str, int] = {}
-        for decision in decisions:
-            counts[decision.best] = counts.get(decision.best, 0) + 1
+        counts = Counter(decision.best for decision in decisions)
         abstained = sum(decision.abstained for decision in decisions)
         self.metrics.routing_seconds.observe(seconds)
         for domain, count in counts.items():
@@ -336,7 +254,7 @@ class RoutingService:
         finally:
             if self.peers is not None:
                 self.peers.publish(self.metrics.exposition())
-            self.batcher.close()
+            self.threads.close()
             await asyncio.to_thread(self.tracing.close)
 
     def _watch_release(self) -> None:
@@ -346,12 +264,12 @@ class RoutingService:
         if self.current.refused is not None:
             self.metrics.refused_releases.inc()
             log.error(
-                "a new release is refused and the old one goes on: %s",
+                "new release refused, keeping the previous one: %s",
                 self.current.refused,
             )
         elif self.current.served is before:
             log.warning(
-                "the release that was refused has gone; release %s goes on",
+                "the refused release is gone; release %s stays in use",
                 before.id[:12],
             )
         else:

@@ -13,8 +13,7 @@ from starlette.testclient import TestClient
 
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Router, origin
-from ridgeway.common.serve.conversations import is_clear, leaning
-from ridgeway.common.serve.cut_texts import MAX_ROUTED_CHARACTERS, cut
+from ridgeway.common.serve.conversations import MAX_ROUTED_CHARACTERS, cut, is_clear, leaning
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.request_bodies import MAX_PROMPTS, RouteRequest
 from ridgeway.common.serve.routing import routing_api, routing_service
@@ -241,7 +240,7 @@ def test_a_mistake_of_the_server_tells_nothing(
     def broken(self: Router, prompts: list[str]) -> None:
         raise RuntimeError(f"while reading {prompts[0]}")
 
-    monkeypatch.setattr(Router, "route_many", broken)
+    monkeypatch.setattr(Router, "_decide_all", broken)
     answer = client.post("/v1/route", json={"prompt": SECRET})
     assert answer.status_code == 500
     assert complaint_of(answer.json())["code"] == "internal_error"

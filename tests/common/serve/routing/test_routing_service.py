@@ -1,4 +1,4 @@
-"""Micro-batches of prompts: every client gets its own answer, whatever others ask."""
+"""Routing in threads: every client gets its own answer, whatever others ask."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from ridgeway.common.routing.router import Decision
 from ridgeway.common.serve.routing import routing_service
 from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
 from ridgeway.common.serve.routing.routing_service import (
-    MAX_BATCH,
-    MAX_BATCHED_CHARACTERS,
     MAX_QUICK_CHARACTERS,
-    MicroBatcher,
+    MAX_SHORT_CHARACTERS,
+    RoutingThreads,
 )
 from tests.support.serving import release_of
 from tests.support.waiting import PATIENCE_S
@@ -34,10 +33,14 @@ def served(tmp_path: Path) -> ServedRelease:
 
 
 @pytest.fixture
-def batcher(served: ServedRelease) -> Iterator[MicroBatcher]:
-    made = MicroBatcher(lambda: served)
+def threads(served: ServedRelease) -> Iterator[RoutingThreads]:
+    made = RoutingThreads(lambda: served)
     yield made
     made.close()
+
+
+def text(prompt: str) -> list[Turn]:
+    return [Turn(prompt, 1.0)]
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
@@ -48,42 +51,22 @@ def prompts(count: int) -> list[str]:
     return [f"{number} {'abcdefgh'[number % 8] * (number % 13)}" for number in range(count)]
 
 
-def test_everyone_in_a_crowd_gets_the_answer_to_their_own_prompt(batcher: MicroBatcher, served: ServedRelease) -> None:
+def test_everyone_in_a_crowd_gets_the_answer_to_their_prompt(threads: RoutingThreads, served: ServedRelease) -> None:
     """Routed together or alone, a prompt's decision is the router's own, bit for bit."""
-    asked = prompts(5 * MAX_BATCH)
+    asked = prompts(40)
 
     async def crowd() -> list[tuple[ServedRelease, Decision]]:
-        return await asyncio.gather(*map(batcher.route, asked))
+        return await asyncio.gather(*(threads.route_turns(text(prompt)) for prompt in asked))
 
     answers = run(crowd())
     assert [decision for _, decision in answers] == [served.router.route(prompt) for prompt in asked]
     assert {id(used) for used, _ in answers} == {id(served)}
 
 
-def test_prompts_of_one_moment_are_routed_together(
-    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A crowd of 32 is one batch, not 32."""
-    sizes: list[int] = []
-    real = served.router.route_many
-
-    def counted(texts: list[str]) -> list[Decision]:
-        sizes.append(len(texts))
-        return real(texts)
-
-    monkeypatch.setattr(served.router, "route_many", counted)
-
-    async def crowd() -> None:
-        await asyncio.gather(*map(batcher.route, prompts(MAX_BATCH + 3)))
-
-    run(crowd())
-    assert sizes == [MAX_BATCH, 3]
-
-
 def test_where_deciding_is_quick_a_short_prompt_is_decided_at_once(
-    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+    threads: RoutingThreads, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for no batch and no thread; a longer one does, so that others are not held up by it."""
+    """It waits for no thread; a longer one does, so that others are not held up by it."""
     object.__setattr__(served, "is_quick", True)
     deciding: list[threading.Thread] = []
     real = served.router._decide_all
@@ -96,7 +79,7 @@ def test_where_deciding_is_quick_a_short_prompt_is_decided_at_once(
     asked = ["short", "a" * MAX_QUICK_CHARACTERS, "a" * (MAX_QUICK_CHARACTERS + 1)]
 
     async def one_by_one() -> list[Decision]:
-        return [(await batcher.route(text))[1] for text in asked]
+        return [(await threads.route_turns(text(prompt)))[1] for prompt in asked]
 
     assert run(one_by_one()) == real(asked)
     here = threading.current_thread()
@@ -104,109 +87,96 @@ def test_where_deciding_is_quick_a_short_prompt_is_decided_at_once(
 
 
 def test_a_long_text_holds_nobody_up(
-    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+    threads: RoutingThreads, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short prompts are answered while a long one is still being read."""
     free = threading.Event()
     real = served.router.route
 
-    def slow(text: str) -> Decision:
-        assert free.wait(PATIENCE_S)
-        return real(text)
+    def slow(prompt: str) -> Decision:
+        assert len(prompt) <= MAX_SHORT_CHARACTERS or free.wait(PATIENCE_S)
+        return real(prompt)
 
     monkeypatch.setattr(served.router, "route", slow)
 
     async def both() -> Decision:
-        long = asyncio.create_task(batcher.route("a" * (MAX_BATCHED_CHARACTERS + 1)))
+        long = asyncio.create_task(threads.route_turns(text("a" * (MAX_SHORT_CHARACTERS + 1))))
         await asyncio.sleep(0)
-        await batcher.route("short")
+        await threads.route_turns(text("short"))
         assert not long.done()
         free.set()
         return (await long)[1]
 
-    assert run(both()).tokens == MAX_BATCHED_CHARACTERS + 1
+    assert run(both()).tokens == MAX_SHORT_CHARACTERS + 1
 
 
-def test_whoever_has_gone_is_not_waited_for(batcher: MicroBatcher, served: ServedRelease) -> None:
-    """A request that was given up takes nothing from the others of its batch."""
-
-    async def crowd() -> Decision:
-        gone = asyncio.create_task(batcher.route("gone"))
-        stays = asyncio.create_task(batcher.route("stays"))
-        await asyncio.sleep(0)
-        gone.cancel()
-        return (await stays)[1]
-
-    assert run(crowd()) == served.router.route("stays")
-
-
-def test_a_failure_reaches_those_who_asked_and_the_line_goes_on(
-    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+def test_a_failure_reaches_whoever_asked_and_the_threads_go_on(
+    threads: RoutingThreads, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error in a batch is everyone's in it; the next batch is as if nothing had been."""
+    """The next request is as if nothing had been."""
 
     async def crowd() -> Decision:
         with monkeypatch.context() as patch:
-            patch.setattr(served.router, "route_many", lambda texts: 1 / 0)
-            answers = await asyncio.gather(batcher.route("a"), batcher.route("b"), return_exceptions=True)
+            patch.setattr(served.router, "route_turns", lambda turns: 1 / 0)
+            answers = await asyncio.gather(
+                threads.route_turns(text("a")), threads.route_turns(text("b")), return_exceptions=True
+            )
             assert [type(answer) for answer in answers] == [ZeroDivisionError, ZeroDivisionError]
-        return (await batcher.route("c"))[1]
+        return (await threads.route_turns(text("c")))[1]
 
     assert run(crowd()) == served.router.route("c")
 
 
-def test_even_what_is_no_exception_does_not_stop_the_batches(
-    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+def test_even_what_is_no_exception_does_not_stop_the_threads(
+    threads: RoutingThreads, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library in another language that gives up raises what nobody catches."""
 
     class Panic(BaseException):
         pass
 
-    def panic(texts: list[str]) -> list[Decision]:
+    def panic(turns: list[Turn]) -> Decision:
         raise Panic
 
     async def crowd() -> Decision:
         with monkeypatch.context() as patch:
-            patch.setattr(served.router, "route_many", panic)
-            (answer,) = await asyncio.gather(batcher.route("a"), return_exceptions=True)
+            patch.setattr(served.router, "route_turns", panic)
+            (answer,) = await asyncio.gather(threads.route_turns(text("a")), return_exceptions=True)
             assert isinstance(answer, RuntimeError)
-        return (await batcher.route("c"))[1]
+        return (await threads.route_turns(text("c")))[1]
 
     assert run(crowd()) == served.router.route("c")
 
 
-def test_a_release_that_changes_is_used_by_the_next_batch(served: ServedRelease, tmp_path: Path) -> None:
+def test_a_release_that_changes_is_used_by_the_next_request(served: ServedRelease, tmp_path: Path) -> None:
     """Each answer says under which release it was made."""
     release_of(tmp_path / "next", ["code", "law"], strength=50)
     other = CurrentRelease(ReleaseSource(tmp_path / "next")).served
     lives = [served]
-    batcher = MicroBatcher(lambda: lives[0])
+    threads = RoutingThreads(lambda: lives[0])
 
     async def two() -> list[ServedRelease]:
-        first, _ = await batcher.route("a")
+        first, _ = await threads.route_turns(text("a"))
         lives[0] = other
-        second, _ = await batcher.route_turns([Turn("a", 1.0), Turn("b", 0.125)])
+        second, _ = await threads.route_turns([Turn("a", 1.0), Turn("b", 0.125)])
         return [first, second]
 
     assert run(two()) == [served, other]
-    batcher.close()
+    threads.close()
 
 
 def test_batches_conversations_and_explanations_are_the_routers_own(
-    batcher: MicroBatcher, served: ServedRelease
+    threads: RoutingThreads, served: ServedRelease
 ) -> None:
-    """Whatever the way through the batcher, the answer is what the library gives."""
+    """Whatever the thread, the answer is what the library gives."""
     turns = [Turn("abc def", 1.0), Turn("xyz", 0.125)]
-    assert run(batcher.route_many(prompts(70)))[1] == served.router.route_many(prompts(70))
-    assert run(batcher.route_turns(turns))[1] == served.router.route_turns(turns)
-    assert run(batcher.explain(lambda served: served.router.explain_turns(turns)))[1] == served.router.explain_turns(
-        turns
-    )
+    assert run(threads.route_many(prompts(70)))[1] == served.router.route_many(prompts(70))
+    assert run(threads.route_turns(turns))[1] == served.router.route_turns(turns)
+    assert run(threads.explain(lambda served: served.router.explain_turns(turns))) == served.router.explain_turns(turns)
 
 
 def test_a_batch_waits_its_turn_beside_another(
-    batcher: MicroBatcher, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+    threads: RoutingThreads, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small batch is answered while a large one has pieces left; both get what the library gives."""
     real = served.router.route_many
@@ -222,9 +192,9 @@ def test_a_batch_waits_its_turn_beside_another(
     many = ["a" * 100] * 30
 
     async def both() -> tuple[int, list[Decision], list[Decision]]:
-        large = asyncio.create_task(batcher.route_many(many))
+        large = asyncio.create_task(threads.route_many(many))
         await asyncio.sleep(0)
-        small = await batcher.route_many(["b", "c"])
+        small = await threads.route_many(["b", "c"])
         turns = len(routed)
         return turns, small[1], (await large)[1]
 
