@@ -23,7 +23,8 @@ from weakref import WeakKeyDictionary
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.key_budgets import open_shared
 from ridgeway.common.routing.conversation import weighted_turns
-from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.cut_texts import CutTurns, cut_turns
 
 MAX_NOTES = 100_000
