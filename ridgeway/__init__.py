@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ridgeway.common.base.errors import RidgewayError
     from ridgeway.common.routing.conversation import Turn, weighted_turns
-    from ridgeway.common.routing.router import Decision, Explanation, Router, WordWeight
+    from ridgeway.common.routing.decision import Decision
+    from ridgeway.common.routing.explanation import Explanation, WordWeight
+    from ridgeway.common.routing.router import Router
 
 __version__ = "0.1.0"
 
@@ -35,10 +37,10 @@ _HOMES = {
     "RidgewayError": "base.errors",
     "Turn": "routing.conversation",
     "weighted_turns": "routing.conversation",
-    "Decision": "routing.router",
-    "Explanation": "routing.router",
+    "Decision": "routing.decision",
+    "Explanation": "routing.explanation",
     "Router": "routing.router",
-    "WordWeight": "routing.router",
+    "WordWeight": "routing.explanation",
 }
 """Where each name lives in ridgeway.common; it is imported when it is first used."""
 

@@ -16,7 +16,7 @@ from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
-from ridgeway.common.routing.belonging import belonging_counts
+from ridgeway.common.routing.decision import confidences, distances, winners
 from ridgeway.common.routing.evaluation import (
     CALIBRATED_COUNTS,
     CONFIDENCE_EDGES,
@@ -29,7 +29,8 @@ from ridgeway.common.routing.hidden_state_table import (
     model_states,
 )
 from ridgeway.common.routing.release import Release
-from ridgeway.common.routing.token_table import RouterTable, tally_texts, winners
+from ridgeway.common.routing.scope import scope_counts
+from ridgeway.common.routing.token_table import RouterTable, tally_texts
 
 Weights = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -114,7 +115,7 @@ class Scorer:
             voters = np.zeros(0, dtype=np.int64)
         parts = [
             reliability(scores, voters, self._own, temperatures),
-            belonging_counts(scores, voters, self._own),
+            scope_counts(scores, voters, self._own),
         ]
         return np.concatenate([each.ravel() for each in parts]) * (
             CALIBRATED_COUNTS // max(len(scores), 1)
@@ -135,10 +136,8 @@ def reliability(
     right = scores.argmax(axis=1) == own
     first = bins * np.arange(len(temperatures))[:, None]
     for row, curve in enumerate(CURVES):
-        distances = curve.distances(scores, voters)
-        sure = [
-            curve.confidence(distances / temperature) for temperature in temperatures
-        ]
+        apart = distances(curve, scores, voters)
+        sure = [confidences(curve, apart / temperature) for temperature in temperatures]
         places = first + np.searchsorted(CONFIDENCE_EDGES, sure, side="right") - 1
         for column, counted in enumerate((places, places[:, right])):
             found = np.bincount(counted.ravel(), minlength=first.size * bins)

@@ -300,8 +300,8 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The chance that a text belongs to any domain: the logistic of slope · belonging + growth · ln
-    tokens + offset.
+    """The chance that a text belongs to any domain: the logistic of slope · prominence + growth ·
+    ln tokens + offset.
 
     least: below this chance the router abstains.
     """
@@ -393,8 +393,6 @@ class Preset:
     """A named set of all settings.
 
     holdout: the share of documents kept for evaluation and never part of the sums.
-    abstain: whether a router learns to abstain on text that is like none of the text it is built
-             from.
     encoder: where features come from, if nothing else is named.
     """
 
@@ -404,7 +402,6 @@ class Preset:
     ridge: Ridge
     normalise_columns: bool
     selector: Selector
-    abstain: bool
     encoder: str
 
 
@@ -418,7 +415,6 @@ DEFAULT = Preset(
     ridge=Ridge(),
     normalise_columns=False,
     selector=Selector(),
-    abstain=True,
     encoder="smollm2+words",
 )
 
@@ -435,7 +431,6 @@ PAPER = replace(
     ridge=Ridge(0.01, relative=False),
     normalise_columns=True,
     selector=Selector("entropy", 10),
-    abstain=False,
     encoder=PLAIN_ENCODER,
 )
 

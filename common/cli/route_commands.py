@@ -26,9 +26,11 @@ from ridgeway.common.cli.terminal import command_group, emit_json, step, table
 if TYPE_CHECKING:
     from ridgeway.common.experts.expert_choice import ExpertChooser
     from ridgeway.common.routing.coverage import Outcomes, Point
+    from ridgeway.common.routing.decision import Decision
     from ridgeway.common.routing.evaluation import Evaluation
+    from ridgeway.common.routing.explanation import Explanation
     from ridgeway.common.routing.release import Release
-    from ridgeway.common.routing.router import Decision, Explanation, Router
+    from ridgeway.common.routing.router import Router
 
 encoder = command_group("The tokenizer and integer table that all parties share.")
 
@@ -148,7 +150,8 @@ def _show_many(
     """One line of output a prompt, as prompts come in."""
     import json as codec
 
-    from ridgeway.common.routing.router import Decision, origin
+    from ridgeway.common.routing.decision import Decision
+    from ridgeway.common.routing.router import origin
 
     for batch in prompts:
         found: Iterable[Decision | Explanation] = (
@@ -188,6 +191,8 @@ def _text(line: bytes) -> str:
 
 
 def _words(decision: Decision, router: Router) -> str:
+    from ridgeway.common.routing.decision import REASONS
+
     sure = (
         "confidence" if router.confidence.calibrated else "confidence (not calibrated)"
     )
@@ -195,9 +200,10 @@ def _words(decision: Decision, router: Router) -> str:
     rest = ", ".join(
         f"{name} {100 * score:.1f} %" for name, score in ranked if name != decision.best
     )
-    reason = "too unsure" if decision.belongs else "it seems to belong to no domain"
     why = (
-        f"  (abstained: {reason}; ahead: {decision.best})" if decision.abstained else ""
+        f"  (abstained: {REASONS[decision.reason]}; ahead: {decision.best})"
+        if decision.reason
+        else ""
     )
     return (
         f"{decision.domain}{why}   {sure} {100 * decision.confidence:.1f} %   then"

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ridgeway.common.experts.experts_file import Experts, FallbackReason
+from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.quality import QualityTable
-from ridgeway.common.routing.router import Decision
 
 Reason = (
     Literal["best", "quality", "cost", "missing", "abstained", "forced", "sticky"]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.routing.decision import Tally
 
 FADE_PER_TURN = 1 / 8
 """The part of its successor's weight that a message has."""
@@ -96,3 +97,20 @@ def shares(turns: Sequence[Turn], tokens: NDArray[np.int64]) -> NDArray[np.float
     fullness = np.minimum(tokens, FULL_WEIGHT_TOKENS) / FULL_WEIGHT_TOKENS
     weights = np.array([turn.weight for turn in turns]) * fullness**2
     return weights / (weights.sum() or 1.0)
+
+
+def weighed(counted: Tally, turns: Sequence[Turn]) -> Tally:
+    """What the turns of a conversation say together, over their mean number of voters; a single
+    turn as it is.
+    """
+    if len(turns) == 1:
+        return counted
+    says = shares(turns, counted.voters)
+    length = np.dot(says, counted.voters)
+    scale = (says * length / np.maximum(counted.voters, 1))[:, None]
+    return Tally(
+        (scale * counted.points).sum(axis=0, keepdims=True),
+        (scale * counted.sums).sum(axis=0, keepdims=True),
+        np.array([length]),
+        counted.unit,
+    )

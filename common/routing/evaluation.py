@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,15 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Confidence, Scope, Selector
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
-from ridgeway.common.routing.belonging import COUNTS_SHAPE, belonging_counts, fit_scope
+from ridgeway.common.routing.decision import (
+    confidences,
+    distances,
+    log_odds,
+    winners,
+)
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.token_table import RouterTable, Tally, tally_texts, winners
+from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE, fit_scope, scope_counts
+from ridgeway.common.routing.token_table import RouterTable, tally_texts
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -50,47 +56,12 @@ CONFIDENCE_EDGES = (
 """Where the bins of confidence begin in which holders count; finer where confidence is high."""
 
 
-class Curve(NamedTuple):
-    """How distances between scores become odds, apart from the temperature: see `Confidence`, of
-    which these are.
-    """
-
-    half: float
-    tail: float
-    growth: float = 0.0
-
-    def distances(self, scores: Floats, voters: Counts) -> Floats:
-        """From the domain ahead, N×C, at temperature 1; of mean scores over so many voters."""
-        size = np.maximum(voters, 1)
-        sharpness = size**self.growth * (size / (size + self.half))
-        distances: Floats = (scores.max(axis=1, keepdims=True) - scores) * sharpness[
-            :, None
-        ]
-        return distances
-
-    def logits(self, distances: Floats) -> Floats:
-        """The logarithms of the odds to the domain ahead."""
-        return -np.log1p(self.tail * distances) / self.tail if self.tail else -distances
-
-    def confidence(self, distances: Floats) -> Floats:
-        """The chance of the domain ahead. A tail of 1/2, 1/4, 1/8 … takes a third of the time of
-        others.
-        """
-        odds, power = (
-            (1 / (1 + self.tail * distances), 1 / self.tail)
-            if self.tail
-            else (np.exp(-distances), 1.0)
-        )
-        while power % 2 == 0:
-            odds, power = np.square(odds), power / 2
-        chances: Floats = 1 / (odds if power == 1 else odds**power).sum(axis=1)
-        return chances
-
-
 CURVES = tuple(
-    Curve(half, tail) for half in (4, 8, 16, 32, 64, 128) for tail in (0, 1 / 8, 1 / 4)
+    Confidence(half=half, tail=tail)
+    for half in (4, 8, 16, 32, 64, 128)
+    for tail in (0, 1 / 8, 1 / 4)
 )
-"""What is tried when confidence is calibrated."""
+"""What is tried when confidence is calibrated, at temperature 1."""
 PAIR = 1 << 32
 """Two counts stand in one number, the second times this; their sums over 10,000 holders stay far
 below it.
@@ -142,12 +113,14 @@ def split_calibration(
     """
     shape = len(CURVES), temperatures, len(CONFIDENCE_EDGES), 2
     reliability, scope = np.split(row.ravel(), [prod(shape)])
-    return reliability.reshape(shape), scope.reshape(COUNTS_SHAPE)
+    return reliability.reshape(shape), scope.reshape(SCOPE_COUNTS_SHAPE)
 
 
 def calibration_size(temperatures: int) -> int:
     """How many numbers those are."""
-    return len(CURVES) * temperatures * len(CONFIDENCE_EDGES) * 2 + prod(COUNTS_SHAPE)
+    return len(CURVES) * temperatures * len(CONFIDENCE_EDGES) * 2 + prod(
+        SCOPE_COUNTS_SHAPE
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,21 +223,9 @@ def beginnings_routed(
     """
     ids, lengths = first_tokens(*router.tokenizer.encode_many(texts), tokens)
     counted = tally_texts(router.compiled, router.selector, ids, lengths)
-    curve = curve_of(router.confidence)
-    distances = curve.distances(*mean_scores(counted)) / router.confidence.temperature
-    return curve.confidence(distances), winners(counted)
-
-
-def mean_scores(counted: Tally) -> tuple[Floats, Counts]:
-    """N×C, and over how many voters each mean is."""
-    return (
-        counted.points * counted.unit / np.maximum(counted.voters, 1)[:, None],
-        counted.voters,
-    )
-
-
-def curve_of(confidence: Confidence) -> Curve:
-    return Curve(confidence.half, confidence.tail, confidence.growth)
+    law = router.confidence
+    apart = distances(law, counted.scores, counted.voters) / law.temperature
+    return confidences(law, apart), winners(counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,18 +263,20 @@ class _Samples:
         right: NDArray[np.bool_] = self.scores.argmax(axis=1) == self.labels
         return right
 
-    def confidence(self, temperature: float, curve: Curve) -> Floats:
-        return curve.confidence(curve.distances(self.scores, self.voters) / temperature)
+    def confidence(self, temperature: float, curve: Confidence) -> Floats:
+        apart = distances(curve, self.scores, self.voters) / temperature
+        return confidences(curve, apart)
 
-    def surprise(self, temperature: float, curve: Curve) -> float:
+    def surprise(self, temperature: float, curve: Confidence) -> float:
         """The negative log-likelihood of the labels."""
-        logits = curve.logits(curve.distances(self.scores, self.voters) / temperature)
+        apart = distances(curve, self.scores, self.voters) / temperature
+        logits = log_odds(curve, apart)
         chosen = logits[np.arange(len(logits)), self.labels]
         return float(
             (self.weights * (np.log(np.exp(logits).sum(axis=1)) - chosen)).sum()
         )
 
-    def fit_temperature(self, curve: Curve) -> float:
+    def fit_temperature(self, curve: Confidence) -> float:
         """The temperature of least surprise: the best of many, and then the best around it."""
         from scipy.optimize import minimize_scalar
 
@@ -334,12 +297,12 @@ class _Samples:
         )
         return float(np.exp(found.x))
 
-    def gap(self, temperature: float, curve: Curve) -> float:
+    def gap(self, temperature: float, curve: Confidence) -> float:
         return confidence_gap(
             self.confidence(temperature, curve), self.right, self.weights
         )
 
-    def reliability(self, temperature: float, curve: Curve) -> Reliability:
+    def reliability(self, temperature: float, curve: Confidence) -> Reliability:
         bins = (
             np.searchsorted(
                 CONFIDENCE_EDGES, self.confidence(temperature, curve), side="right"
@@ -367,20 +330,21 @@ def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration
     temperature, curve = min(
         fitted, key=lambda pair: round(samples.surprise(*pair), 12)
     )
-    before = samples.gap(router.confidence.temperature, curve_of(router.confidence))
     own = ((place, samples.labels == place) for place in range(len(router.domains)))
     scope = fit_scope(
-        belonging_counts(samples.scores[each], samples.voters[each], place)
+        scope_counts(samples.scores[each], samples.voters[each], place)
         for place, each in own
     )
-    count = sum(map(len, texts.values()))
-    after = (
-        samples.gap(temperature, curve),
-        count,
-        scope,
-        samples.reliability(temperature, curve),
+    return Calibration(
+        temperature,
+        curve.half,
+        curve.tail,
+        gap_before=samples.gap(router.confidence.temperature, router.confidence),
+        gap_after=samples.gap(temperature, curve),
+        texts=sum(map(len, texts.values())),
+        scope=scope,
+        reliability=samples.reliability(temperature, curve),
     )
-    return Calibration(temperature, curve.half, curve.tail, before, *after)
 
 
 def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
@@ -413,9 +377,9 @@ def beginnings(
         cut, counts = first_tokens(
             ids[np.repeat(longer, lengths)], lengths[longer], limit
         )
-        found, voted = mean_scores(tally_texts(compiled, selector, cut, counts))
-        scores.append(found)
-        voters.append(voted)
+        counted = tally_texts(compiled, selector, cut, counts)
+        scores.append(counted.scores)
+        voters.append(counted.voters)
     return np.concatenate(scores), np.concatenate(voters)
 
 

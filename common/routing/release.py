@@ -48,11 +48,6 @@ MANIFEST = "manifest.json"
 ROUTER = "router.safetensors"
 TOKENIZER = "tokenizer.json"
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
-FAMILIAR = "familiar"
-FAMILIAR_ARRAYS = ("logits", "buckets")
-"""Where a manifest has the step of the column that tells unfamiliar text, and what of it stands
-beside the router.
-"""
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
 PRIVACY = "privacy"
@@ -63,9 +58,6 @@ PRIVACY = "privacy"
 class Release:
     """A published router: its manifest, the weights it was compiled from, and all that routing with
     it takes.
-
-    familiar: one column, which is below 0 for text that is like none of the text that the router
-              was built from.
     """
 
     manifest: dict[str, Any]
@@ -75,7 +67,6 @@ class Release:
     selector: Selector
     confidence: Confidence
     quality: QualityTable | None = None
-    familiar: RouterTable | None = None
 
     def __post_init__(self) -> None:
         for name in self.domains:
@@ -110,7 +101,6 @@ def save_release(
     compiled: RouterTable,
     definition: bytes,
     identity: Identity,
-    familiar: RouterTable | None = None,
 ) -> str:
     """Write and sign a release in one step; returns its id. What stands in the folder stays if
     anything fails.
@@ -118,10 +108,9 @@ def save_release(
     facts: what the manifest says beyond format, files and signature.
     """
     refuse_foreign(folder, identity.public)
-    files = {ROUTER: _router_file(weights, compiled, familiar), TOKENIZER: definition}
+    files = {ROUTER: _router_file(weights, compiled), TOKENIZER: definition}
     manifest = {
         **facts,
-        **({FAMILIAR: familiar.step} if familiar else {}),
         "format": FORMAT,
         "version": VERSION,
         "step": compiled.step,
@@ -141,19 +130,9 @@ def save_release(
     return release_id(manifest)
 
 
-def _router_file(
-    weights: NDArray[np.float64],
-    compiled: RouterTable,
-    familiar: RouterTable | None = None,
-) -> bytes:
+def _router_file(weights: NDArray[np.float64], compiled: RouterTable) -> bytes:
     """What stands in router.safetensors; the same bytes for the same router."""
     arrays = {"weights": weights, **compiled.arrays()}
-    if familiar is not None:
-        arrays |= {
-            f"{FAMILIAR}.{name}": array
-            for name, array in familiar.arrays().items()
-            if name in FAMILIAR_ARRAYS
-        }
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
@@ -193,7 +172,6 @@ def load_release(
     }
     try:
         arrays = load(content[ROUTER])
-        familiar = None
         tokenizer = shared_tokenizer(
             content[TOKENIZER], lower="words" in manifest["encoder"]
         )
@@ -201,7 +179,6 @@ def load_release(
             compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
         else:
             compiled = _table(manifest, arrays)
-            familiar = _familiar(manifest, arrays, compiled)
             if tokenizer.rows > len(arrays["logits"]):
                 raise FormatError(
                     f"its tokenizer knows {tokenizer.rows:,} ids, its table"
@@ -222,7 +199,6 @@ def load_release(
             selector,
             confidence,
             quality,
-            familiar,
         )
     except (
         SafetensorError,
@@ -249,31 +225,6 @@ def _table(
         return TokenTable(arrays["logits"], step, arrays["entropies"])
     sketch = WordSketch(words, Spelling(arrays["letters"], arrays["starts"]))
     return WordTable(arrays["logits"], arrays["buckets"], step, sketch)
-
-
-def _familiar(
-    manifest: Mapping[str, Any],
-    arrays: Mapping[str, NDArray[Any]],
-    compiled: RouterTable,
-) -> RouterTable | None:
-    """The column that tells unfamiliar text, if the release has one."""
-    if FAMILIAR not in manifest:
-        return None
-    own = {
-        name: arrays[f"{FAMILIAR}.{name}"]
-        for name in FAMILIAR_ARRAYS
-        if f"{FAMILIAR}.{name}" in arrays
-    }
-    if any(
-        array.ndim != 2 or array.shape != (len(arrays[name]), 1)
-        for name, array in own.items()
-    ):
-        raise FormatError("what tells unfamiliar text does not fit its tables")
-    step = float(manifest[FAMILIAR])
-    if isinstance(compiled, WordTable):
-        return WordTable(own["logits"], own["buckets"], step, compiled.words)
-    entropies = np.zeros(len(own["logits"]), dtype=np.float32)
-    return TokenTable(own["logits"], step, entropies)
 
 
 def _readout(

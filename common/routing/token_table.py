@@ -24,6 +24,7 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import Selector
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
+from ridgeway.common.routing.decision import Tally
 
 Number = TypeVar("Number", np.int64, np.float64)
 
@@ -225,22 +226,6 @@ def _entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:
 # Selectors
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tally:
-    """What the tokens of N prompts said.
-
-    points: N×C, what decides: summed logits (`average`) or votes.
-    sums:   N×C, the voters' summed logits, which decide between equals.
-    voters: N, how many tokens took part.
-    unit:   the value of one point of one voter: a prompt's score is points · unit / voters.
-    """
-
-    points: NDArray[np.int64]
-    sums: NDArray[np.int64]
-    voters: NDArray[np.int64]
-    unit: float
-
-
 def tally(
     compiled: TokenTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
 ) -> Tally:
@@ -266,29 +251,17 @@ def tally_texts(
     ends = np.cumsum(lengths)
     cuts = np.flatnonzero(np.diff(ends // TOKENS_PER_READING)) + 1
     found = []
-    for part, counts in zip(
+    for own, counts in zip(
         np.split(ids, ends[cuts - 1]), np.split(lengths, cuts), strict=True
     ):
-        table, places = compiled.read(part, counts)
+        table, places = compiled.read(own, counts)
         found.append(tally(table, selector, places, counts))
-    points, voters = (
-        np.concatenate(each)
-        for each in ([one.points for one in found], [one.voters for one in found])
-    )
     return Tally(
-        points, np.concatenate([one.sums for one in found]), voters, found[0].unit
+        np.concatenate([part.points for part in found]),
+        np.concatenate([part.sums for part in found]),
+        np.concatenate([part.voters for part in found]),
+        found[0].unit,
     )
-
-
-def winners(counted: Tally) -> NDArray[np.int64]:
-    """The domain ahead in each prompt: by points, then by the voters' summed logits, then by
-    order.
-    """
-    tied = counted.points == counted.points.max(axis=1, keepdims=True)
-    best: NDArray[np.int64] = np.where(
-        tied, counted.sums, np.iinfo(np.int64).min
-    ).argmax(axis=1)
-    return best
 
 
 def most_certain(

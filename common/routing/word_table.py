@@ -21,7 +21,6 @@ from ridgeway.common.base.native import native
 from ridgeway.common.encoding.tokenizer import Ids, Numbers
 from ridgeway.common.encoding.word_sketch import WORD_BYTES, Spelling, WordSketch
 from ridgeway.common.routing.token_table import (
-    RouterTable,
     TokenTable,
     exact_logits,
     in_steps,
@@ -267,20 +266,3 @@ def most_grams(words: WordSketch) -> int:
         * len(words.options.sizes)
         * int(np.diff(before[spelling.starts]).max(initial=0))
     )
-
-
-def side_by_side(one: RouterTable, other: RouterTable) -> RouterTable | None:
-    """The columns of two tables in one, so that they are added up together; None where that cannot
-    be.
-    """
-    try:
-        if isinstance(one, TokenTable) and isinstance(other, TokenTable):
-            logits = np.hstack([one.logits, other.logits])
-            return replace(one, logits=logits)
-        if isinstance(one, WordTable) and isinstance(other, WordTable):
-            logits = np.hstack([one.logits, other.logits])
-            buckets = np.hstack([one.buckets, other.buckets])
-            return replace(one, logits=logits, buckets=buckets)
-    except FormatError:  # each fits 32 bits, but not both together
-        pass
-    return None

@@ -24,7 +24,8 @@ from weakref import WeakKeyDictionary
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.key_budgets import open_shared
 from ridgeway.common.routing.conversation import Turn, weighted_turns
-from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.router import Router
 
 MAX_ROUTED_CHARACTERS = 32_768
 """Of a prompt, and of a chat's weightiest turn."""

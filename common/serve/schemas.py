@@ -41,6 +41,9 @@ class RoutedPrompt(BaseModel):
         description="The chance that it belongs to any domain, if that was learnt.",
     )
     belongs: bool = Field(True, description="Whether that chance is large enough.")
+    reason: str | None = Field(
+        None, description="Why it abstained: out_of_scope or low_confidence."
+    )
     best: str = Field(description="The domain ahead of the others, abstention or not.")
     tokens: int = Field(description="How many tokens the prompt has.")
     expert: str | None = Field(

@@ -131,7 +131,8 @@ def show(
     """
     from ridgeway.common.experts.expert_choice import ExpertChooser
     from ridgeway.common.experts.experts_file import read_experts
-    from ridgeway.common.routing.router import Decision, Router
+    from ridgeway.common.routing.decision import Decision
+    from ridgeway.common.routing.router import Router
 
     router = Router.load(release, key=key)
     if experts is None:

@@ -163,7 +163,6 @@ def _choices(
         normalise_columns=chosen.normalise_columns,
         selector=replace(chosen.selector, **_named(selector)),
         confidence=Confidence(threshold=threshold, fallback=fallback),
-        abstain=chosen.abstain,
     )
 
 

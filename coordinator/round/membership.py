@@ -31,7 +31,8 @@ from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
 from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import add_weighted
 
-MADE_ANEW = ("format", "version", "step", "files", "signature")
+MADE_ANEW = ("format", "version", "step", "files", "signature", "familiar")
+"""`familiar` stands in releases of earlier versions, with a column that is no longer used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +112,7 @@ def _without(federation: Federation, loaded: Release, domain: str, number: int) 
     weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
     definition = (before / TOKENIZER).read_bytes()
     return save_release(
-        folder,
-        facts,
-        weights,
-        router.compiled,
-        definition,
-        federation.identity,
-        router.familiar,
+        folder, facts, weights, router.compiled, definition, federation.identity
     )
 
 
@@ -208,13 +203,7 @@ def rollback(federation: Federation, number: int) -> Change:
         compiled = router_of(loaded).compiled
         identity = federation.identity
         release = save_release(
-            folder,
-            facts,
-            loaded.weights,
-            compiled,
-            definition,
-            identity,
-            loaded.familiar,
+            folder, facts, loaded.weights, compiled, definition, identity
         )
         # their sums are erased, or are of later use
         members = tuple(replace(each, digest="") for each in old.members)

@@ -634,7 +634,6 @@ class _Round:
             and not self._terms.privacy,
             selector=DEFAULT.selector if self._terms.privacy else settings.router.rule,
             confidence=confidence,
-            abstain=True,
         )
 
     # Deliver

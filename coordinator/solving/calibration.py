@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import Confidence, Scope, Selector
 from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.routing.belonging import fit_scope, separation
 from ridgeway.common.routing.evaluation import (
     CONFIDENCE_EDGES,
     CURVES,
@@ -22,6 +21,7 @@ from ridgeway.common.routing.evaluation import (
     reliability_of,
     split_calibration,
 )
+from ridgeway.common.routing.scope import fit_scope, separation
 from ridgeway.common.statistics.sums import Statistics
 
 Counts = NDArray[np.int64]

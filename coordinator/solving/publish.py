@@ -11,7 +11,6 @@ from ridgeway.common.base.errors import EncoderMismatch, InputError
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.jsonl import labelled_texts
 from ridgeway.common.base.settings import Confidence, Ridge, Selector, Weighting
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import (
     KIND,
     AnyEncoder,
@@ -26,7 +25,6 @@ from ridgeway.common.routing.evaluation import (
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
-    FAMILIAR,
     PRIVACY,
     QUALITY,
     Release,
@@ -37,25 +35,19 @@ from ridgeway.common.routing.release import (
 from ridgeway.common.routing.router import router_of
 from ridgeway.common.routing.token_table import RouterTable, normalised_columns
 from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.coordinator.solving.nowhere import familiar_weights
 from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import Total, add_up
 
 
 @dataclass(frozen=True, slots=True)
 class RouterChoices:
-    """What the operator decides about a release.
-
-    abstain: whether the router learns to abstain on text that is like none of the text it is built
-             from.
-    """
+    """What the operator decides about a release."""
 
     weighting: Weighting
     ridge: Ridge
     normalise_columns: bool
     selector: Selector
     confidence: Confidence
-    abstain: bool = False
 
     @classmethod
     def of_manifest(cls, manifest: Mapping[str, Any]) -> RouterChoices:
@@ -66,7 +58,6 @@ class RouterChoices:
             normalise_columns=manifest["normalise_columns"],
             selector=Selector(**manifest["selector"]),
             confidence=Confidence.of_json(manifest["confidence"]),
-            abstain=FAMILIAR in manifest,
         )
 
 
@@ -88,7 +79,6 @@ class Draft:
     compiled: RouterTable
     encoder: AnyEncoder
     facts: dict[str, Any]
-    familiar: RouterTable | None = None
 
 
 def publish(
@@ -130,20 +120,20 @@ def compose(
         solution = replace(solution, weights=normalised_columns(solution.weights))
     compiled = compile_router(encoder, total.sampling, solution.weights)
     facts = _facts(total, encoder, choices, solution) | more
-    familiar = None
-    if choices.abstain and isinstance(encoder, TableEncoder) and PRIVACY not in facts:
-        familiar = compile_router(
-            encoder, total.sampling, familiar_weights(total.statistics, encoder)
-        )
-    return Draft(total, solution, compiled, encoder, facts, familiar)
+    return Draft(total, solution, compiled, encoder, facts)
 
 
 def sign(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
     """Write a draft as a signed release."""
-    parts = made.facts, made.solution.weights, made.compiled, made.encoder.definition
-    return PublishedRelease(
-        save_release(folder, *parts, identity, made.familiar), made.total, made.solution
+    release = save_release(
+        folder,
+        made.facts,
+        made.solution.weights,
+        made.compiled,
+        made.encoder.definition,
+        identity,
     )
+    return PublishedRelease(release, made.total, made.solution)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ def _random_router(encoder: TableEncoder, domains: Sequence[str]) -> Router:
         (encoder.width + 1, len(domains))
     )
     router = Router(
-        domains,
+        tuple(domains),
         compile_router(encoder, DEFAULT.sampling, weights),
         encoder.tokenizer,
         DEFAULT.selector,

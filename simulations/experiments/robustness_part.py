@@ -16,8 +16,9 @@ from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.jsonl import jsonl_texts
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.model_files import imported
+from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
-from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.routing.router import Router
 from ridgeway.simulations.bench.bench_text import DATA_FOLDER
 from ridgeway.simulations.experiments.baselines.comparison import OURS, our_router
 from ridgeway.simulations.experiments.baselines.routing_method import (

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from ridgeway.common.experts.expert_choice import ExpertChooser
 from ridgeway.common.experts.experts_file import Expert, Experts
+from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.quality import (
     PRIOR_SCORES,
     DomainScore,
     QualityTable,
     quality_of,
 )
-from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.score_files import ScoredPrompt, read_scores
 from ridgeway.simulations import corpora
 from ridgeway.simulations.bench.bench_text import DATA_FOLDER

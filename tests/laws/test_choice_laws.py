@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
 from ridgeway.common.experts.experts_file import Expert, Experts
+from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable
-from ridgeway.common.routing.router import Decision
 
 NAMES = ("art", "code", "law", "physics")
 OTHER = "generalist"

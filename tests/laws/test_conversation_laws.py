@@ -33,7 +33,7 @@ def routers(draw: st.DrawFn) -> Router:
     entropies = rng.random(len(logits)).astype(np.float32)
     selector = Selector(draw(st.sampled_from(get_args(SelectorName))), draw(st.integers(1, 5)))
     confidence = Confidence(draw(st.sampled_from([0.1, 1.0])), draw(st.sampled_from([0.0, 0.3, 1.0])))
-    names = [f"domain{place}" for place in range(domains)]
+    names = tuple(f"domain{place}" for place in range(domains))
     return Router(names, TokenTable(logits, 2.0**-8, entropies), TOKENIZER, selector, confidence)
 
 

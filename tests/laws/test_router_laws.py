@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import re
@@ -20,7 +19,8 @@ from ridgeway.common.base.errors import InputError, ShapeMismatch
 from ridgeway.common.base.settings import Confidence, Scope, Selector, SelectorName
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
-from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Decision, Router
+from ridgeway.common.routing.decision import LOW_CONFIDENCE, Decision
+from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router
 from ridgeway.common.routing.token_table import MAX_LOGIT_STEPS, TokenTable, compile_table
 from tests.support.making import letter_router, plain_entropies
 from tests.support.tiny import LETTERS, SPECIAL, tiny_definition, tiny_encoder
@@ -56,11 +56,11 @@ def routers(draw: st.DrawFn, few: int = 2, many: int = 5) -> Router:
 
 
 def router_of(table: TokenTable, selector: Selector, confidence: Confidence | None = None) -> Router:
-    return Router(names(table), table, TOKENIZER, selector, confidence)
+    return Router(names(table), table, TOKENIZER, selector, confidence or Confidence())
 
 
-def names(table: TokenTable) -> list[str]:
-    return [f"domain{place}" for place in range(table.logits.shape[1])]
+def names(table: TokenTable) -> tuple[str, ...]:
+    return tuple(f"domain{place}" for place in range(table.logits.shape[1]))
 
 
 # The slow router
@@ -133,7 +133,6 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     tail=st.just(0.0) | st.floats(1e-3, 1),
     threshold=st.sampled_from([0.0, 0.4, 0.9]),
     scope=st.none() | st.builds(Scope, st.floats(0.01, 40), *[st.floats(-40, 40)] * 2, st.floats(0, 1)),
-    familiar=st.none() | tables(1, 1),
 )
 def test_routing_without_the_extension_gives_the_same_bits(
     table: TokenTable,
@@ -144,47 +143,14 @@ def test_routing_without_the_extension_gives_the_same_bits(
     tail: float,
     threshold: float,
     scope: Scope | None,
-    familiar: TokenTable | None,
 ) -> None:
-    """Where there was no compiler, numpy adds up the rows and Python decides."""
+    """Where there was no compiler, numpy adds up the rows."""
     plain = TokenTable(table.logits, table.step, table.entropies)
     vars(plain)["_compiled"] = None
     confidence = Confidence(heat, growth, threshold=threshold, fallback="other", scope=scope, half=half, tail=tail)
-    one, other = (
-        Router(names(table), each, TOKENIZER, Selector("average"), confidence, familiar=familiar)
-        for each in (table, plain)
-    )
+    one, other = (Router(names(table), each, TOKENIZER, Selector("average"), confidence) for each in (table, plain))
     found = [list(map(tuple, many)) for many in (one.route_many(prompts), other.route_many(prompts))]
     assert found[0] == found[1] == [tuple(one.route(prompt)) for prompt in prompts]
-    if importlib.util.find_spec("ridgeway.common.routing.token_sums"):
-        assert one._extension is not None and other._extension is None
-
-
-def test_points_beyond_what_doubles_hold_are_decided_by_python() -> None:
-    """The extension hands back what it would have to round twice."""
-    logits = np.tile(np.array([[(1 << 31) - 1, (1 << 31) - 8]], dtype=np.int32), (ROWS, 1))
-    table = TokenTable(logits, 1.0, np.zeros(ROWS, dtype=np.float32))
-    router = router_of(table, Selector("average"), Confidence(scope=Scope(1.0, 0.0, 0.0, 0.0)))
-    ids, lengths = np.zeros(1 << 22, dtype=np.int32), np.array([1 << 22])
-    assert router._by_extension(ids, lengths) is None
-    [found] = router._by_python(ids, lengths)
-    points = [((1 << 31) - 1) << 22, ((1 << 31) - 8) << 22]
-    assert found == router._decide(points, points, 1 << 22, 1 << 22)
-
-
-def test_rules_that_do_not_fit_are_refused() -> None:
-    """A name for each domain, and a class that is a tuple."""
-    found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
-    rest = np.zeros(1, dtype=np.int32), np.array([1]), np.zeros((3, 2), dtype=np.int32), 2
-    for rule in (
-        (Decision, ("a",), 1.0, 0.0, 0.0, 0.0, 0.0, None, False),
-        (Decision, ("a", "b"), 1.0, 0.0, 0.0, 0.0, 0.0, None, True),
-        (int, ("a", "b"), 1.0, 0.0, 0.0, 0.0, 0.0, None, False),
-    ):
-        with pytest.raises(ValueError, match="do not fit together"):
-            found.token_decisions(rule, *rest)
-    with pytest.raises(TypeError):
-        found.token_decisions((Decision, ("a", "b"), "1", 0.0, 0.0, None, False), *rest)
 
 
 @pytest.mark.parametrize(
@@ -431,8 +397,10 @@ def test_below_the_threshold_the_fallback_is_named(router: Router, text: str, th
     """The router abstains if and only if its confidence lies below the threshold, and says who was ahead."""
     plain = router.route(text)
     decision = router.with_confidence(threshold=threshold, fallback="general").route(text)
-    abstained = plain.confidence < threshold
-    assert decision == plain._replace(abstained=abstained, domain="general" if abstained else plain.best)
+    expected = plain
+    if plain.confidence < threshold:
+        expected = plain._replace(abstained=True, domain="general", reason=LOW_CONFIDENCE)
+    assert decision == expected
 
 
 def test_confidence_at_the_threshold_is_enough() -> None:
@@ -519,12 +487,12 @@ def test_a_router_without_a_domain_is_the_one_of_the_kept_columns(
     """Retiring drops a column and solves nothing: decisions are those of the table that never had it."""
     gone = data.draw(st.integers(0, table.logits.shape[1] - 1))
     kept = np.delete(table.logits, gone, axis=1)
-    domains = [name for place, name in enumerate(names(table)) if place != gone]
+    domains = tuple(name for place, name in enumerate(names(table)) if place != gone)
     retired = router_of(table, selector).without(f"domain{gone}")
     entropies = retired.compiled.arrays()["entropies"]
     assert entropies == pytest.approx(plain_entropies(kept, table.step), abs=1e-6)
     other = Router(domains, TokenTable(kept, table.step, entropies), TOKENIZER, selector)
-    assert retired.domains == tuple(domains)
+    assert retired.domains == domains
     assert retired.route_many(prompts) == other.route_many(prompts)
 
 
@@ -565,4 +533,6 @@ def test_a_domain_that_cannot_be_retired_is_refused(domains: Sequence[str], gone
 def test_domains_that_do_not_fit_the_table_are_refused() -> None:
     """There is one name for each column."""
     with pytest.raises(InputError, match="3 domains"):
-        Router("xyz", TokenTable(np.zeros((2, 2), np.int32), 1.0, np.zeros(2, np.float32)), TOKENIZER, Selector())
+        Router(
+            tuple("xyz"), TokenTable(np.zeros((2, 2), np.int32), 1.0, np.zeros(2, np.float32)), TOKENIZER, Selector()
+        )

@@ -135,7 +135,7 @@ def workshop(folder: Path) -> Workshop:
         parts.append(Prepared(domain, summed.encoder_name, summed.fingerprint, summed.sampling, summed.statistics))
         save_prepared(parts[-1], folder / f"{domain}.stats")
     own = DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_columns, DEFAULT.selector
-    choices = RouterChoices(*own, Confidence(), abstain=DEFAULT.abstain)
+    choices = RouterChoices(*own, Confidence())
     publish(parts, encoder, choices, create_identity(made.key), folder / "release")
     return made
 

@@ -45,19 +45,17 @@ from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.base.settings import EQUAL_MASS, Ridge
+from ridgeway.common.base.settings import EQUAL_MASS, Confidence, Ridge
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.invitation import Place
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.common.routing.evaluation import Curve
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release, save_release
 from ridgeway.common.routing.token_table import compile_table
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import LATEST, Federation
 from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
-from ridgeway.coordinator.solving.nowhere import familiar_weights
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.commands import listing
 from tests.support.making import fixed_identity
@@ -180,7 +178,7 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
         ridgeway.common.routing.evaluation,
         ridgeway.coordinator.solving.calibration,
     ):
-        patch.setattr(module, "CURVES", (Curve(0, 0),))
+        patch.setattr(module, "CURVES", (Confidence(),))
     patch.setattr(ridgeway.coordinator.solving.calibration, "TEMPERATURE_STEPS", range(2))
     patch.setattr(ridgeway.client.round.answers, "_note", _note_what_was_sealed)
 
@@ -483,9 +481,7 @@ def router_of(parts: Sequence[tuple[str, int, Statistics]], encoder: TableEncode
     total = Statistics(gram, cross)
     weights = solve(total, encoder.scale, Ridge(ridge)).weights
     compiled = compile_table(encoder.table, encoder.scale, weights)
-    familiar = compile_table(encoder.table, encoder.scale, familiar_weights(total, encoder)).logits
     arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
-    arrays |= {"familiar.logits": familiar}
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 

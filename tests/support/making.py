@@ -101,7 +101,7 @@ def letter_router(
     for letter, row in strengths.items():
         logits[LETTERS.index(letter) + 2] = row
     table = TokenTable(logits, 1.0, plain_entropies(logits, 1.0))
-    return Router(domains, table, tokenizer, selector or Selector(), Confidence())
+    return Router(tuple(domains), table, tokenizer, selector or Selector(), Confidence())
 
 
 def plain_entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:

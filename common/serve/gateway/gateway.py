@@ -21,7 +21,8 @@ from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.experts.experts_file import AUTO, ExpertsFile
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.common.http.request_context import current_request
-from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.conversations import Conversations, Owner, ResponseOwners
 from ridgeway.common.serve.gateway.expert_client import (
     ExpertClient,

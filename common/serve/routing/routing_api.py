@@ -21,7 +21,9 @@ from ridgeway.common.http.guard import HAS_KEY, PATH_SERVED
 from ridgeway.common.http.http_errors import Problem, problem_of
 from ridgeway.common.http.request_context import hold
 from ridgeway.common.http.request_metrics import EXPOSITION
-from ridgeway.common.routing.router import Decision, Explanation, Router, origin
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.explanation import Explanation
+from ridgeway.common.routing.router import Router, origin
 from ridgeway.common.serve.conversations import evidence_to_leave, leaning
 from ridgeway.common.serve.request_bodies import (
     RouteRequest,

@@ -23,7 +23,9 @@ from ridgeway.common.base.threads import cores
 from ridgeway.common.http.server import WATCH_S, Look, watching
 from ridgeway.common.http.workers import PeerMetrics
 from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.routing.router import Decision, Explanation, Router
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.explanation import Explanation
+from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.routing.current_release import (
     CurrentRelease,
     ReleaseSource,

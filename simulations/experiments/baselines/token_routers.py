@@ -25,12 +25,12 @@ from ridgeway.common.encoding.model_files import imported
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.routing.decision import winners
 from ridgeway.common.routing.token_table import (
     TokenTable,
     counted_in,
     step_for,
     tally,
-    winners,
 )
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.simulations.experiments.baselines.routing_method import (

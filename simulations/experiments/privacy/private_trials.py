@@ -33,7 +33,8 @@ from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.protocol.cohort import SamplingTerms, Terms
-from ridgeway.common.routing.token_table import compile_table, tally_texts, winners
+from ridgeway.common.routing.decision import winners
+from ridgeway.common.routing.token_table import compile_table, tally_texts
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.coordinator.solving.total import add_weighted
 from ridgeway.simulations.canaries import canaries, plant

@@ -36,7 +36,6 @@ def test_the_default_preset_is_the_one_that_was_measured() -> None:
         ridge=Ridge(0.001, relative=True),
         normalise_columns=False,
         selector=Selector("average", 10),
-        abstain=True,
         encoder="smollm2+words",
     ) == preset("default")
     assert preset("default") is DEFAULT
@@ -51,7 +50,6 @@ def test_the_paper_preset_is_the_published_method() -> None:
         ridge=Ridge(0.01, relative=False),
         normalise_columns=True,
         selector=Selector("entropy", 10),
-        abstain=False,
         encoder="smollm2",
     ) == preset("paper")
     assert preset("paper") is PAPER

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import RidgewayError
-from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS, Selector
+from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS, Confidence, Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
+from ridgeway.common.routing.decision import confidences, log_odds
 from ridgeway.common.routing.evaluation import (
     BEGINNING_TOKENS,
     CURVES,
-    Curve,
     Evaluation,
     calibrate,
     confidence_gap,
@@ -152,12 +152,12 @@ def test_the_chance_of_the_domain_ahead_is_that_of_the_definition(tail: float, r
     """One over the sum of odds, whichever way powers are taken."""
     distances = np.array([[0.0, *row]])
     logs = [-math.log1p(tail * each) / tail if tail else -each for each in distances[0]]
-    curve = Curve(4, tail)
-    assert curve.logits(distances)[0].tolist() == pytest.approx(logs, rel=1e-12)
-    assert curve.confidence(distances).tolist() == pytest.approx([1 / sum(map(math.exp, logs))], rel=1e-9)
+    curve = Confidence(half=4, tail=tail)
+    assert log_odds(curve, distances)[0].tolist() == pytest.approx(logs, rel=1e-12)
+    assert confidences(curve, distances).tolist() == pytest.approx([1 / sum(map(math.exp, logs))], rel=1e-9)
 
 
-def surprise(temperature: float, curve: Curve, rows: list[tuple[int, list[int]]], weights: list[float]) -> float:
+def surprise(temperature: float, curve: Confidence, rows: list[tuple[int, list[int]]], weights: list[float]) -> float:
     """The weighted negative log-likelihood of domains, by its definition, from how often each one's letter is there."""
     total = 0.0
     for (label, counts), weight in zip(rows, weights, strict=True):
@@ -181,7 +181,7 @@ def test_nothing_else_that_is_tried_makes_texts_and_their_beginnings_more_likely
     sizes = np.bincount([place for place, _ in rows])
     weights = [1 / sizes[place] / 3 for place, _ in rows]
     fitted = calibrate(router, texts)
-    found = surprise(fitted.temperature, Curve(fitted.half, fitted.tail), rows, weights)
+    found = surprise(fitted.temperature, Confidence(half=fitted.half, tail=fitted.tail), rows, weights)
     heats = np.logspace(-3, 2, 100).tolist()
     assert found <= min(surprise(heat, curve, rows, weights) for heat in heats for curve in CURVES) + 1e-9
     assert fitted.texts == 21

@@ -9,7 +9,9 @@ import pytest
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.routing.conversation import weighted_turns
-from ridgeway.common.routing.router import Decision, Explanation, Router, WordWeight
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.explanation import Explanation, WordWeight
+from ridgeway.common.routing.router import Router
 from tests.support.serving import prompt_for, release_of
 
 DOMAINS = ("code", "law", "music")

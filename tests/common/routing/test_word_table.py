@@ -28,7 +28,7 @@ from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import load_release, save_release
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router, router_of
 from ridgeway.common.routing.token_table import sums_by_reading, tally_texts
-from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams, side_by_side
+from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.common.encoding.test_word_sketch import counted_by_hand
 from tests.support.making import contents, fixed_identity, prepared, sign_again
@@ -91,27 +91,15 @@ def test_points_are_the_definition_s_by_the_extension_and_by_numpy(seed: int, te
 
 
 @settings(max_examples=100)
-@given(selector=SELECTORS, prompts=st.lists(TEXTS, max_size=6), abstains=st.booleans())
+@given(selector=SELECTORS, prompts=st.lists(TEXTS, max_size=6))
 def test_many_prompts_are_routed_as_each_alone_and_as_without_the_extension(
-    selector: Selector, prompts: list[str], abstains: bool
+    selector: Selector, prompts: list[str]
 ) -> None:
-    """A word never goes from one prompt into the next; also where one more column tells unfamiliar text."""
-    familiar = compile_router(ENCODER, Sampling(), weights(7, domains=1)) if abstains else None
-    rest = ENCODER.tokenizer, selector, Confidence(0.5, 0.3), None, None, familiar
+    """A word never goes from one prompt into the next."""
+    rest = ENCODER.tokenizer, selector, Confidence(0.5, 0.3)
     one, other = Router(DOMAINS, table(), *rest), Router(DOMAINS, plain(table()), *rest)
     one.make_fast()
     assert one.route_many(prompts) == [one.route(prompt) for prompt in prompts] == other.route_many(prompts)
-
-
-def test_tables_that_do_not_fit_side_by_side_are_added_up_apart() -> None:
-    """Each fits 32 bits, but not the tokens of the one with the letters of the other."""
-    column = np.zeros((len(table().logits), 1), dtype=np.int32)
-    letters = np.zeros((OPTIONS.width, 1), dtype=np.int32)
-    big = replace(table(), logits=np.full_like(table().logits, (1 << 31) - 1), buckets=np.zeros_like(table().buckets))
-    other = replace(table(), logits=column, buckets=letters + (1 << 25))
-    assert side_by_side(big, other) is None
-    routed = Router(DOMAINS, big, ENCODER.tokenizer, Selector(), familiar=other).route("abc")
-    assert routed.tokens == 3 and routed.scope is not None
 
 
 def test_rows_of_words_that_are_single_tokens_come_with_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,6 +389,6 @@ def test_the_real_encoder_with_words_routes_the_same_by_every_path(smollm2: Tabl
     assert compiled.token_sums(*numbers) == expected
     compiled.make_fast()
     assert compiled.token_sums(*numbers) == expected
-    one = Router("abcde", compiled, encoder.tokenizer, Selector())
+    one = Router(tuple("abcde"), compiled, encoder.tokenizer, Selector())
     assert one.route_many(texts) == [one.route(text) for text in texts]
     assert one.route(texts[0]) == one.route(texts[0].upper())

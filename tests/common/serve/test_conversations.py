@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http import key_budgets
-from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.router import Router
 from ridgeway.common.serve import conversations
 from ridgeway.common.serve.conversations import NOTE_WAIT_S, Conversations, Seat, is_clear, leaning, talk_of
 from tests.support.faulty_experts import well

@@ -28,8 +28,8 @@ from ridgeway.common.protocol.messages import (
     Refusal,
 )
 from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, vector_blob, vector_of
-from ridgeway.common.routing.belonging import COUNTS_SHAPE
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
+from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE
 from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Statistics, from_vector, vector_size
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.round import RoundWishes, run_round
@@ -42,7 +42,7 @@ DOMAINS = {"code": "code", "law": "law", "medicine": "medicine"}
 BAD = "medicine"
 FEATURES = 7
 CELLS = 2 * len(CONFIDENCE_EDGES)
-NO_SCOPE = (0,) * prod(COUNTS_SHAPE)
+NO_SCOPE = (0,) * prod(SCOPE_COUNTS_SHAPE)
 NOTHING = (0, 0) * CELLS + NO_SCOPE
 NAN = int(np.array(np.nan).view(np.int64))
 

@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 import pytest
 
-from ridgeway.common.routing.belonging import COUNTS_SHAPE
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, CURVES, calibration_size
+from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE
 from ridgeway.coordinator.solving.calibration import bin_middles, fit, lowest_between
 
 DOMAINS = ("code", "law")
@@ -17,7 +17,9 @@ DOMAINS = ("code", "law")
 def test_reliability_is_that_of_what_was_fitted() -> None:
     """Nine of ten right at 90 to 95 % under the second temperature, which is taken; domains weigh the same."""
     counts = np.zeros((2, calibration_size(2)), dtype=np.int64)
-    reliability = counts[:, : counts.shape[1] - prod(COUNTS_SHAPE)].reshape(2, len(CURVES), 2, len(CONFIDENCE_EDGES), 2)
+    reliability = counts[:, : counts.shape[1] - prod(SCOPE_COUNTS_SHAPE)].reshape(
+        2, len(CURVES), 2, len(CONFIDENCE_EDGES), 2
+    )
     reliability[:, :, 0, 0] = (10, 9)
     reliability[:, :, 1, CONFIDENCE_EDGES.index(0.9)] = (10, 9)
     counts[1] *= 7

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.routing.router import Decision
+from ridgeway.common.routing.decision import Decision
 from ridgeway.common.serve.routing import routing_service
 from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
 from ridgeway.common.serve.routing.routing_service import (

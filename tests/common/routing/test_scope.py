@@ -12,16 +12,10 @@ from hypothesis.extra.numpy import arrays
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Confidence, Scope, Selector
-from ridgeway.common.routing.belonging import (
-    BINS,
-    COUNTS_SHAPE,
-    belonging,
-    belonging_counts,
-    fit_scope,
-    separation,
-)
+from ridgeway.common.routing.decision import prominence
 from ridgeway.common.routing.evaluation import beginnings, calibrate
 from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.scope import BINS, SCOPE_COUNTS_SHAPE, fit_scope, scope_counts, separation
 from ridgeway.common.routing.token_table import compile_table
 from tests.support.tiny import LETTERS, tiny_encoder
 
@@ -31,9 +25,9 @@ many_scores = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(2, 9))
 
 
 @given(many_scores)
-def test_belonging_lies_between_nought_and_one(scores: Any) -> None:
+def test_prominence_lies_between_nought_and_one(scores: Any) -> None:
     """By Samuelson's inequality, whatever the scores are."""
-    found = belonging(scores)
+    found = prominence(scores)
     assert found.min() >= 0
     assert found.max() <= 1 + 1e-12
 
@@ -42,8 +36,8 @@ def test_belonging_lies_between_nought_and_one(scores: Any) -> None:
 def test_counts_are_of_every_text_twice(scores: Any) -> None:
     """Once by all domains, once by all but its own, in the same length; of two domains nothing is told."""
     voters = np.arange(1, len(scores) + 1) ** 4
-    counts = belonging_counts(scores, voters, 0)
-    assert counts.shape == COUNTS_SHAPE
+    counts = scope_counts(scores, voters, 0)
+    assert counts.shape == SCOPE_COUNTS_SHAPE
     assert (counts.sum(axis=1)[:, 0] == counts.sum(axis=1)[:, 1]).all()
     assert counts[..., 0].sum() == (len(scores) if scores.shape[1] > 2 else 0)
 
@@ -53,17 +47,17 @@ def chance_of(scope: Scope, above: Any, tokens: int) -> Any:
 
 
 def counts_of(inside: float, outside: float, size: int, seed: int) -> Any:
-    """Texts of all lengths whose belonging lies about these."""
-    chance, counts = np.random.default_rng(seed), np.zeros(COUNTS_SHAPE, dtype=np.int64)
+    """Texts of all lengths whose prominence lies about these."""
+    chance, counts = np.random.default_rng(seed), np.zeros(SCOPE_COUNTS_SHAPE, dtype=np.int64)
     for place, centre in enumerate((inside, outside)):
-        for length in range(COUNTS_SHAPE[0]):
+        for length in range(SCOPE_COUNTS_SHAPE[0]):
             drawn = np.clip(chance.normal(centre, 0.1, size), 0, 1 - 1e-9)
             counts[length, :, place] = np.bincount((drawn * BINS).astype(int), minlength=BINS)
     return counts
 
 
 def test_the_chance_is_learnt_where_the_two_differ() -> None:
-    """It rises with belonging, is even where both are as frequent, and keeps nearly all that belongs."""
+    """It rises with prominence, is even where both are as frequent, and keeps nearly all that belongs."""
     counts = counts_of(0.7, 0.4, 500, 1)
     scope = fit_scope([counts, counts])
     assert scope is not None
@@ -76,7 +70,7 @@ def test_the_chance_is_learnt_where_the_two_differ() -> None:
 
 def test_nothing_is_learnt_where_nothing_can_be() -> None:
     """No texts, two domains, or text that stands out less with its own domain than without."""
-    none = np.zeros(COUNTS_SHAPE, dtype=np.int64)
+    none = np.zeros(SCOPE_COUNTS_SHAPE, dtype=np.int64)
     assert fit_scope([]) is None
     assert fit_scope([none]) is None
     assert fit_scope([counts_of(0.3, 0.6, 300, 2)]) is None
@@ -90,7 +84,7 @@ def scoped_router(least: float = 0.5) -> Router:
 
 
 @given(st.lists(st.text(LETTERS + "?! ", max_size=20), min_size=1, max_size=5))
-def test_a_decision_s_chance_is_that_of_its_belonging(prompts: list[str]) -> None:
+def test_a_decision_s_chance_is_that_of_its_prominence(prompts: list[str]) -> None:
     """The same by the router, one by one or together, as by arrays; without letters or digits there is none."""
     router = scoped_router()
     scope = router.confidence.scope
@@ -103,7 +97,7 @@ def test_a_decision_s_chance_is_that_of_its_belonging(prompts: list[str]) -> Non
         if not any(map(str.isalnum, prompt)) or not voters[-1:]:
             assert (decision.scope, decision.belongs, decision.abstained) == (0.0, False, True)
             continue
-        assert decision.scope == pytest.approx(chance_of(scope, belonging(scores)[-1], voters[-1]))
+        assert decision.scope == pytest.approx(chance_of(scope, prominence(scores)[-1], voters[-1]))
         assert decision.belongs == (decision.scope >= scope.least)
         assert decision.abstained == (not decision.belongs)
 
@@ -123,7 +117,7 @@ def test_calibration_learns_the_scope_of_a_router() -> None:
     texts = {name: [f"{letter * 9}{other}" for other in LETTERS] for name, letter in zip(DOMAINS, "abcd", strict=True)}
     ids = [router.tokenizer.encode_many(texts[name]) for name in DOMAINS]
     scores = [beginnings(router.compiled, router.selector, *each) for each in ids]
-    counts = [belonging_counts(*each, place) for place, each in enumerate(scores)]
+    counts = [scope_counts(*each, place) for place, each in enumerate(scores)]
     assert calibrate(router, texts).scope == fit_scope(counts)
 
 

@@ -1,5 +1,4 @@
-"""Whether a text belongs to any of the domains at all, told by how far the best score stands out
-from the others.
+"""What text is in scope, told by its prominence: how far the best score stands out from the others.
 
 What is usual is learnt from held-out text: scored by all domains it belongs to one, and scored by
 all but its own it belongs to none, as text of a domain that nobody holds would. Counts of both are
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import Scope
+from ridgeway.common.routing.decision import prominence
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -24,8 +24,8 @@ LENGTHS = 10
 alike.
 """
 BINS = 32
-COUNTS_SHAPE = (LENGTHS, BINS, 2)
-"""What is counted: texts by length and by belonging, scored by all domains and by all but their
+SCOPE_COUNTS_SHAPE = (LENGTHS, BINS, 2)
+"""What is counted: texts by length and by prominence, scored by all domains and by all but their
 own.
 """
 
@@ -35,32 +35,16 @@ COVERED_LENGTHS = 3
 STEPS = 50
 
 
-def belonging(scores: Floats) -> Floats:
-    """How far the largest of N×C scores stands out, between 0 and 1 by Samuelson's inequality.
-
-    The smallest spread that counts is that of C equal scores with a sum of one, since scores are
-    nearly shares.
-    """
-    domains = scores.shape[1]
-    if domains < 2:
-        return np.zeros(len(scores))
-    spread = scores.var(axis=1) + 1 / domains**2
-    above: Floats = (scores.max(axis=1) - scores.mean(axis=1)) / np.sqrt(
-        (domains - 1) * spread
-    )
-    return above
-
-
-def belonging_counts(scores: Floats, voters: Counts, own: int) -> Counts:
-    """Texts of one domain, at place `own`, by length and belonging. With two domains nothing is
+def scope_counts(scores: Floats, voters: Counts, own: int) -> Counts:
+    """Texts of one domain, at place `own`, by length and prominence. With two domains nothing is
     told.
     """
     if scores.shape[1] < 3:
-        return np.zeros(COUNTS_SHAPE, dtype=np.int64)
+        return np.zeros(SCOPE_COUNTS_SHAPE, dtype=np.int64)
     lengths = np.minimum(np.frexp(np.maximum(voters, 1))[1] - 1, LENGTHS - 1)
     found = []
     for seen in (scores, np.delete(scores, own, axis=1)):
-        bins = np.minimum((belonging(seen) * BINS).astype(np.int64), BINS - 1)
+        bins = np.minimum((prominence(seen) * BINS).astype(np.int64), BINS - 1)
         found.append(
             np.bincount(lengths * BINS + bins, minlength=LENGTHS * BINS).reshape(
                 LENGTHS, BINS
@@ -70,11 +54,11 @@ def belonging_counts(scores: Floats, voters: Counts, own: int) -> Counts:
 
 
 def fit_scope(counts: Iterable[Counts]) -> Scope | None:
-    """The chance that a text belongs, by its belonging and its length, that best explains counts of
-    several domains.
+    """The chance that a text belongs, by its prominence and its length, that best explains counts
+    of several domains.
 
     Every domain weighs the same, and so do both ways of scoring. None if there is nothing to learn
-    from, or belonging tells nothing.
+    from, or prominence tells nothing.
     """
     shares = [
         each / each[..., 0].sum()

@@ -1,0 +1,247 @@
+"""From points to decisions: which domain is ahead, how sure that is, whether the text is in scope,
+and when the router abstains.
+
+Knows numpy. Knows nothing of text, tables or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.settings import Confidence, Scope
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+OUT_OF_SCOPE = "out_of_scope"
+LOW_CONFIDENCE = "low_confidence"
+REASONS = {
+    OUT_OF_SCOPE: "it seems to belong to no domain",
+    LOW_CONFIDENCE: "too unsure",
+}
+"""Why a router abstains, as people read it; of several reasons the first is told."""
+SHOWN_DOMAINS = 5
+BAR_COLOUR = "46, 125, 50"
+
+
+class Decision(NamedTuple):
+    """Where a prompt should go.
+
+    domain:     the chosen expert; the fallback's name where the router abstained.
+    confidence: the probability that `best` is right; it means that only if the router is
+                calibrated.
+    scores:     every domain's probability.
+    abstained:  whether there was a reason not to act on the decision.
+    best:       the domain ahead of the others, abstention or not.
+    tokens:     how many tokens the prompt has.
+    scope:      the chance that it belongs to any domain; None if the router has not learnt that.
+    reason:     why the router abstained, one of REASONS; None if it did not.
+    """
+
+    domain: str
+    confidence: float
+    scores: dict[str, float]
+    abstained: bool
+    best: str
+    tokens: int
+    scope: float | None = None
+    reason: str | None = None
+
+    @property
+    def belongs(self) -> bool:
+        """Whether the chance that the prompt belongs to any domain is large enough."""
+        return self.reason != OUT_OF_SCOPE
+
+    def to_json(self) -> dict[str, Any]:
+        """The same on the command line and over HTTP."""
+        return self._asdict() | {"belongs": self.belongs}
+
+    def __repr__(self) -> str:
+        shown = ranked(self.scores)[:SHOWN_DOMAINS]
+        scores = ", ".join(f"{domain} {100 * score:.1f} %" for domain, score in shown)
+        hidden = len(self.scores) - len(shown)
+        more = f" and {hidden} more" if hidden else ""
+        state = "abstained" if self.abstained else f"{100 * self.confidence:.1f} %"
+        return (
+            f"<Decision {self.domain}, {state}; {scores}{more}; {self.tokens} tokens>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><td style="text-align:left">{escape(domain)}</td>'
+            f'<td>{100 * score:.1f} %</td><td style="text-align:left">'
+            f'<div style="background:rgb({BAR_COLOUR});height:0.7em;'
+            f'width:{100 * score:.0f}px"></div></td></tr>'
+            for domain, score in ranked(self.scores)
+        )
+        state = " (abstained)" if self.abstained else ""
+        return (
+            f"<div><b>{escape(self.domain)}</b>{state}, {self.tokens} tokens"
+            f"<table>{rows}</table></div>"
+        )
+
+
+def ranked(scores: dict[str, float]) -> list[tuple[str, float]]:
+    """The most probable first."""
+    return sorted(scores.items(), key=lambda pair: -pair[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally:
+    """What the tokens of N prompts said.
+
+    points: N×C, what decides: summed logits (`average`) or votes.
+    sums:   N×C, the voters' summed logits, which decide between equals.
+    voters: N, how many tokens took part.
+    unit:   the value of one point of one voter.
+    """
+
+    points: NDArray[Any]
+    sums: NDArray[Any]
+    voters: NDArray[Any]
+    unit: float
+
+    @property
+    def scores(self) -> Floats:
+        """N×C: the mean over the voters."""
+        scores: Floats = self.points * self.unit / np.maximum(self.voters, 1)[:, None]
+        return scores
+
+
+def winners(counted: Tally) -> Counts:
+    """The domain ahead in each prompt: by points, then by the voters' summed logits, then by
+    order.
+    """
+    if counted.points is counted.sums:
+        first: Counts = counted.points.argmax(axis=1)
+        return first
+    tied = counted.points == counted.points.max(axis=1, keepdims=True)
+    best: Counts = np.where(tied, counted.sums, np.iinfo(np.int64).min).argmax(axis=1)
+    return best
+
+
+def distances(law: Confidence, scores: Floats, voters: NDArray[Any]) -> Floats:
+    """From the domain ahead, N×C, at temperature 1; of mean scores over so many voters."""
+    size = np.maximum(voters, 1)
+    sharpness = size / (size + law.half)
+    if law.growth:
+        sharpness *= size**law.growth
+    behind = np.maximum.reduce(scores, axis=1, keepdims=True) - scores
+    apart: Floats = behind * sharpness[:, None]
+    return apart
+
+
+def log_odds(law: Confidence, apart: Floats) -> Floats:
+    """The logarithms of the odds to the domain ahead."""
+    return -np.log1p(law.tail * apart) / law.tail if law.tail else -apart
+
+
+def odds(law: Confidence, apart: Floats) -> Floats:
+    """Of each domain to the one ahead: (1 + tail · d) to the power −1/tail, or e to the −d.
+
+    A tail of 1/2, 1/4, 1/8 … takes a third of the time of others: its powers are squares.
+    """
+    if not law.tail:
+        return np.exp(-apart)
+    found = 1 / (1 + law.tail * apart)
+    power = 1 / law.tail
+    while power % 2 == 0:
+        found = np.square(found)
+        power /= 2
+    return found if power == 1 else found**power
+
+
+def confidences(law: Confidence, apart: Floats) -> Floats:
+    """The chance of the domain ahead in each prompt."""
+    chances: Floats = 1 / np.add.reduce(odds(law, apart), axis=1)
+    return chances
+
+
+def prominence(scores: Floats) -> Floats:
+    """How far the largest of N×C scores stands out, between 0 and 1 by Samuelson's inequality.
+
+    The smallest spread that counts is that of C equal scores with a sum of one, since scores are
+    nearly shares.
+    """
+    domains = scores.shape[1]
+    if domains < 2:
+        return np.zeros(len(scores))
+    spread = scores.var(axis=1) + 1 / domains**2
+    above: Floats = (scores.max(axis=1) - scores.mean(axis=1)) / np.sqrt(
+        (domains - 1) * spread
+    )
+    return above
+
+
+def scope_chances(scope: Scope, scores: Floats, voters: NDArray[Any]) -> Floats:
+    """The chance that each prompt belongs to any domain; none if no token took part."""
+    length = np.log(np.maximum(voters, 1))
+    logits = scope.slope * prominence(scores) + scope.growth * length + scope.offset
+    return np.where(voters > 0, 1 / (1 + np.exp(-logits)), 0.0)
+
+
+def decide(
+    domains: Sequence[str],
+    law: Confidence,
+    counted: Tally,
+    tokens: Sequence[int],
+    readable: Sequence[bool],
+) -> list[Decision]:
+    """The decisions on N prompts, each the same whatever stands beside it.
+
+    tokens:   how many each has.
+    readable: whether each has a letter or a digit; without any it is out of scope, if a scope is
+              known.
+    """
+    scores = counted.scores
+    scopes: list[float | None] = [None] * len(scores)
+    with np.errstate(over="ignore"):  # what is infinitely far behind has no chance
+        apart = distances(law, scores, counted.voters) / law.temperature
+        shares = odds(law, apart)
+        if law.scope:
+            scopes = scope_chances(law.scope, scores, counted.voters).tolist()
+    sure = 1 / np.add.reduce(shares, axis=1)
+    shares *= sure[:, None]
+    found = []
+    for place, confidence, row, size, scope, legible in zip(
+        winners(counted).tolist(),
+        sure.tolist(),
+        shares.tolist(),
+        tokens,
+        scopes,
+        readable,
+        strict=True,
+    ):
+        best = domains[place]
+        scope = scope if legible or scope is None else 0.0
+        reason = _reason(law, confidence, scope, legible)
+        found.append(
+            Decision(
+                (reason and law.fallback) or best,
+                confidence,
+                dict(zip(domains, row)),  # noqa: B905
+                reason is not None,
+                best,
+                size,
+                scope,
+                reason,
+            )
+        )
+    return found
+
+
+def _reason(
+    law: Confidence, confidence: float, scope: float | None, readable: bool
+) -> str | None:
+    """Why the router abstains; None if it does not."""
+    if law.scope and scope is not None and not (readable and scope >= law.scope.least):
+        return OUT_OF_SCOPE
+    if confidence < law.threshold:
+        return LOW_CONFIDENCE
+    return None
