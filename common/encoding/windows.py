@@ -58,8 +58,7 @@ class Layer(NamedTuple):
 
 
 def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
-    """The samples of documents whose ids stand in one row, `lengths` of them each: windows, and
-    whole documents.
+    """The samples of documents whose ids stand in one row, `lengths` of them each.
 
     Where mistyped copies count, as many of them stand behind the documents, in the same order.
     """
@@ -82,10 +81,7 @@ def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
         ids, lengths = ids[: own.sum()], own
     if sampling.units:
         return [*_of_units(ids, lengths, sampling), *copies]
-    found = [_layer(*_thinned(ids, lengths, sampling), sampling.window, 1)]
-    if sampling.documents:
-        found.append(_layer(ids, lengths, MAX_WINDOW_TOKENS, sampling.documents))
-    return [*found, *copies]
+    return [_layer(*_thinned(ids, lengths, sampling), sampling.window), *copies]
 
 
 def _of_tokens(ids: Ids) -> list[Layer]:
@@ -200,8 +196,8 @@ def _before(sizes: Integers) -> Integers:
     return before
 
 
-def _layer(ids: Ids, lengths: Integers, window: int, times: int) -> Layer:
-    return Layer(ids, np.append(window_starts(lengths, window), len(ids)), times)
+def _layer(ids: Ids, lengths: Integers, window: int) -> Layer:
+    return Layer(ids, np.append(window_starts(lengths, window), len(ids)), 1)
 
 
 def _thinned(ids: Ids, lengths: Integers, sampling: Sampling) -> tuple[Ids, Integers]:

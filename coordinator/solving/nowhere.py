@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from ridgeway.common.base.settings import Ridge, Sampling
+from ridgeway.common.base.settings import MAX_WINDOW_TOKENS, Ridge, Sampling
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
@@ -21,7 +21,8 @@ from ridgeway.common.encoding.windows import Layer, layers
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.solving.solve import Equation, Matrix, equation, on_cpu
 
-SAMPLING = Sampling(window=8, documents=1)
+SAMPLINGS = (Sampling(window=8), Sampling(window=MAX_WINDOW_TOKENS))
+"""Texts are seen in windows, and whole."""
 RIDGE = Ridge(1e-3)
 WEIGHT = 0.1
 """What the sample weighs beside all domains together."""
@@ -117,4 +118,5 @@ def _windows(tokenizer: Tokenizer, texts: tuple[str, ...]) -> tuple[Layer, ...]:
     """The windows of texts: a coordinator makes releases with one tokenizer, and the texts are
     always the same.
     """
-    return tuple(layers(*tokenizer.encode_many(texts), SAMPLING))
+    ids, lengths = tokenizer.encode_many(texts)
+    return tuple(each for how in SAMPLINGS for each in layers(ids, lengths, how))
