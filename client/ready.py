@@ -237,7 +237,7 @@ def _made_ahead(holder: Holder, terms: Terms) -> Prepared:
         )
     given = load_prepared(Path(str(holder.settings.statistics)))
     seen = (given.domain, given.fingerprint, given.sampling, given.statistics.shape[0])
-    if seen != (holder.domain, terms.encoder, terms.sampling.sampling, terms.features):
+    if seen != (holder.domain, terms.encoder, terms.sampling, terms.features):
         raise InputError(
             f"{holder.settings.statistics} holds sums of another domain, encoder or"
             " sampling; prepare it again"
@@ -284,7 +284,7 @@ def prepare_job(
         whole=terms.privacy is not None,
         roots=tuple(map(Path, roots or settings.corpus)),
         domain=holder.domain,
-        sampling=terms.sampling.sampling,
+        sampling=terms.sampling,
         holdout=settings.holdout if holdout is None else holdout,
         text_fields=field_names(settings.text_field),
         threads=settings.threads or cores(),

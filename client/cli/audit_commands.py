@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ridgeway.client.private_audit import PrivateAudit
     from ridgeway.client.round.holder import HolderSettings
     from ridgeway.client.sums.prepare import PrepareJob, Watch
-    from ridgeway.common.base.settings import Sampling
     from ridgeway.common.encoding.table_encoder import TableEncoder
     from ridgeway.common.privacy.privacy_settings import Privacy
     from ridgeway.common.privacy.public_prior import PublicPrior
@@ -381,7 +380,7 @@ def show_findings(findings: Sequence[Finding], title: str = "") -> None:
         rows.append(
             [
                 each.view,
-                _short(each.sampling),
+                str(each.sampling),
                 found,
                 *cells,
                 proven,
@@ -391,22 +390,6 @@ def show_findings(findings: Sequence[Finding], title: str = "") -> None:
     table(HEADINGS, rows, title=title)
     if any(each.measures for each in findings):
         print(f"{RARE}\n{CHANCE}")
-
-
-def _short(sampling: Sampling) -> str:
-    """`64`, `8 in 32, documents × 32`, or `8 in 32, units 15, mistyped × 8`."""
-    apart = f" in {sampling.stride}" if sampling.stride > sampling.window else ""
-    more = {
-        "documents × ": sampling.documents,
-        "units ": sampling.units,
-        "mistyped × ": sampling.mistyped,
-    }
-    return ", ".join(
-        [
-            f"{sampling.window}{apart}",
-            *(f"{words}{value}" for words, value in more.items() if value),
-        ]
-    )
 
 
 def _percent(share: float | None) -> str:

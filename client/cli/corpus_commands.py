@@ -24,12 +24,13 @@ from ridgeway.common.base.files import check_output
 from ridgeway.common.base.settings import (
     DEFAULT,
     ENCODERS,
+    SAMPLING,
     Preset,
     changed_sampling,
     preset,
 )
 from ridgeway.common.base.threads import cores
-from ridgeway.common.cli.options import Fields, Json, SkipBroken
+from ridgeway.common.cli.options import Fields, Json, SkipBroken, with_sampling_options
 from ridgeway.common.cli.terminal import (
     command_group,
     count,
@@ -58,54 +59,6 @@ Corpus = Annotated[
 Domain = Annotated[str, typer.Option(help="The domain that the text belongs to.")]
 PresetName = Annotated[
     str, typer.Option("--preset", help="default, or paper for the published method.")
-]
-Window = Annotated[
-    int | None,
-    typer.Option(
-        help="Tokens per sample; alone: plain windows. (default: the preset's)"
-    ),
-]
-Stride = Annotated[
-    int | None,
-    typer.Option(
-        help=(
-            "A window every so many tokens; 0: one after another. (default: the"
-            " preset's)"
-        )
-    ),
-]
-Documents = Annotated[
-    int | None,
-    typer.Option(
-        help=(
-            "Count whole documents so many times beside their windows; 0: not."
-            " (default: the preset's)"
-        )
-    ),
-]
-Units = Annotated[
-    int | None,
-    typer.Option(
-        help=(
-            "Divide so many units over each document's windows, beginnings and whole;"
-            " 0: count windows once each. (default: the preset's)"
-        )
-    ),
-]
-Mistyped = Annotated[
-    int | None,
-    typer.Option(
-        help=(
-            "Count a copy of each beginning with typing errors so many times; 0: not."
-            " (default: the preset's)"
-        )
-    ),
-]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(
-        help="Cut documents after so many tokens; 0: never. (default: the preset's)"
-    ),
 ]
 Holdout = Annotated[
     float | None,
@@ -185,6 +138,7 @@ def _check_output(out: Path, roots: list[Path]) -> None:
 
 
 @app.command()
+@with_sampling_options
 def prepare(
     corpus: Corpus,
     domain: Domain,
@@ -193,12 +147,6 @@ def prepare(
         str | None, typer.Option(help=f"{ENCODERS}. (default: the preset's)")
     ] = None,
     preset_name: PresetName = "default",
-    window: Window = None,
-    stride: Stride = None,
-    documents: Documents = None,
-    units: Units = None,
-    mistyped: Mistyped = None,
-    max_tokens: MaxTokens = None,
     holdout: Holdout = None,
     text_field: Fields = "text",
     skip_broken: SkipBroken = 0.0,
@@ -212,9 +160,10 @@ def prepare(
     ] = "",
     fresh: Fresh = False,
     json: Json = False,
+    **sampling: int | None,
 ) -> None:
     """Turn private files into exact sums. Interrupted, it goes on where it was; unchanged files are
-    not read again.
+    not read again. A --window without other numbers of sampling means plain windows.
     """
     from ridgeway.client.sums.corpus_parts import part_numbers
     from ridgeway.client.sums.prepare import Interrupted, Watch
@@ -224,22 +173,15 @@ def prepare(
     from ridgeway.common.encoding.transformer_encoder import usual_sampling
     from ridgeway.common.statistics.statistics_file import save_prepared
 
-    given = {
-        "window": window,
-        "max_tokens": max_tokens,
-        "stride": stride,
-        "documents": documents,
-    }
-    given |= {"units": units, "mistyped": mistyped}
     numbers = part_numbers(part) if part else None
     chosen = preset(preset_name)
     # what cannot be is said before the encoder is looked for
-    changed_sampling(chosen.sampling, **given)
+    changed_sampling(chosen.sampling, **sampling)
     _check_output(out, corpus)
     encoder = encoder or chosen.encoder
     found = find_encoder(encoder)
     usual = usual_sampling(found) if chosen is DEFAULT else chosen.sampling
-    chosen = replace(chosen, sampling=changed_sampling(usual, **given))
+    chosen = replace(chosen, sampling=changed_sampling(usual, **sampling))
     job = _job(corpus, domain, chosen, holdout, text_field, threads)
     job = replace(job, skip_broken=skip_broken, part=numbers)
     broken = out.with_name(f"{out.name}.broken.txt")
@@ -535,33 +477,9 @@ def inspect(
             "the public encoder they were made with; local: from a folder",
         ),
         ("fingerprint", prepared.fingerprint, "of that encoder"),
-        ("window", terms.window, "tokens per sample"),
-        ("max_tokens", terms.max_tokens, "per document (0: no limit)"),
-        (
-            "stride",
-            terms.stride,
-            "a window every so many tokens (0: one after another)",
-        ),
-        (
-            "documents",
-            terms.documents,
-            "so many times a whole document counts beside its windows (0: not at all)",
-        ),
-        (
-            "units",
-            terms.units,
-            (
-                "divided over each document's windows, beginnings and whole (0: windows"
-                " count once)"
-            ),
-        ),
-        (
-            "mistyped",
-            terms.mistyped,
-            (
-                "so many times a copy of its beginning with typing errors counts (0:"
-                " not at all)"
-            ),
+        *(
+            (name, getattr(terms, name), about["meaning"])
+            for name, about in SAMPLING.items()
         ),
         ("holdout", prepared.holdout, "share of documents kept out of the sums"),
         ("features", sums.shape[0], "the encoder's width and a constant"),

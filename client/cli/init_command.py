@@ -323,7 +323,7 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
         paper.bundle,
         "the code of this very installation" if same else "approved by you",
     )
-    step("agreed", f"encoder {terms.encoder_name}", str(terms.sampling.sampling))
+    step("agreed", f"encoder {terms.encoder_name}", str(terms.sampling))
     for mode in policy.modes:
         step("accepts", f"{mode} rounds", MODE_SENTENCES[mode])
     if terms.privacy:

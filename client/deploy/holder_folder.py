@@ -35,7 +35,12 @@ from ridgeway.common.base.identity import (
 )
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Record
-from ridgeway.common.base.settings_file import read_settings, toml_literal
+from ridgeway.common.base.settings import Sampling
+from ridgeway.common.base.settings_file import (
+    read_settings,
+    sampling_toml,
+    toml_literal,
+)
 from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.node_key import create_node_key, public_line
 from ridgeway.common.protocol.cohort import Terms
@@ -103,18 +108,6 @@ max_delta = {max_delta}
 # "tokens" tells how large the corpus is; "equal" does not say it, though it can be worked out
 # with some effort.
 weightings = {weightings}
-# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after
-# another), and each whole document besides, counted `documents` times (0: not at all). Or every
-# document has as many `units` (0: windows count once each), divided over its windows, the whole
-# and two beginnings of it. A copy of its beginning with typing errors counts `mistyped` times (0:
-# not at all). Documents are cut after `max_tokens` (0: never). Sums over single tokens give away
-# how often each token occurs; larger windows, or fewer, blur it. Other rounds are refused.
-window = {window}
-stride = {stride}
-documents = {documents}
-units = {units}
-mistyped = {mistyped}
-max_tokens = {max_tokens}
 # The fewest holders that a cohort must have; under masks there are three at least, and more than
 # two thirds of the members that this holder has pinned.
 min_cohort = {min_cohort}
@@ -123,6 +116,11 @@ mass = {mass}
 # Whether rounds may learn the sums of the scores above, if there are any, together with those of
 # the other holders.
 share_scores = {share_scores}
+
+[policy.sampling]
+# How text is sampled; rounds that sample it otherwise are refused. Sums over single tokens give
+# away how often each token occurs; larger windows, or fewer, blur it.
+{sampling}
 """
 
 
@@ -130,10 +128,7 @@ def agreed_policy(terms: Terms, coordinator: str, **more: Any) -> Policy:
     """What a holder agrees to by taking an invitation up, and no more. more: what it says
     besides.
     """
-    agreed: dict[str, Any] = {
-        "modes": (terms.mode,),
-        **terms.sampling.sampling.to_json(),
-    }
+    agreed: dict[str, Any] = {"modes": (terms.mode,), "sampling": terms.sampling}
     if (
         terms.privacy
     ):  # documents weigh the same there, which is no word about exact sums
@@ -237,9 +232,10 @@ def settings_text(settings: HolderSettings) -> str:
     named = (
         each
         for each in (*settings, *settings.policy)
-        if not isinstance(each[1], Record | None)
+        if not isinstance(each[1], Record | Sampling | None)
     )
     literals = {"statistics": '""'} | {name: _literal(value) for name, value in named}
+    literals["sampling"] = sampling_toml(settings.policy.sampling)
     encoder = "encoder = {encoder}" if settings.encoder else '# encoder = "dir:PATH"'
     spending = (
         "spending = {spending}"

@@ -353,7 +353,7 @@ def _scorer(
 ) -> Scorer:
     terms = message.terms
     table = router_table(
-        holder.encoder(terms), terms.sampling.sampling, weights, holder.settings.device
+        holder.encoder(terms), terms.sampling, weights, holder.settings.device
     )
     own = message.domains.index(holder.domain)
     return Scorer(table, message.rule, holder.epochs.held_out(epoch), own)

@@ -31,7 +31,7 @@ from ridgeway.client.round.scoring import HeldOut
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json, sha256, whole_folder, write_whole
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.base.schema import Digest, Record, record_json
+from ridgeway.common.base.schema import Digest, Record, record_json, sampling_terms
 from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
@@ -72,7 +72,7 @@ class Epoch(Record):
 def sums_id(terms: Terms) -> str:
     """Stands for all of some terms that decides what a corpus adds up to."""
     bounded = [terms.privacy.mode, terms.privacy.prior] if terms.privacy else None
-    sampling = terms.sampling.model_dump(mode="json")
+    sampling = sampling_terms(terms.sampling)
     return sha256(record_json([terms.encoder, terms.features, sampling, bounded]))
 
 

@@ -6,24 +6,23 @@ Pure checks of public terms against the holder's own settings. Nothing here look
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.schema import Digest, Mode, PublicKey, Record
+from ridgeway.common.base.schema import Digest, Mode, PublicKey, Record, SamplingNumbers
 from ridgeway.common.base.settings import (
     DEFAULT_DELTA,
     EQUAL_MASS,
     MAX_LIFETIME_EPSILON,
     MAX_ROUND_EPSILON,
-    Sampling,
     Weighting,
 )
 from ridgeway.common.masking.agreement import SMALLEST_COHORT, threshold_for
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.privacy_settings import Delta
-from ridgeway.common.protocol.cohort import Cohort, Member, Terms, checked_sampling
+from ridgeway.common.protocol.cohort import Cohort, Member, Terms
 
 Budget = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 
@@ -42,9 +41,7 @@ class Policy(Record):
     mass:        the sample mass of every domain, where domains are weighted equally.
     share_scores: answer with the sums of the scores that `scores` in client.toml names; else with
                   none.
-    window:      tokens a sample; with `max_tokens`, `stride`, `documents`, `units` and `mistyped`
-                 it says
-                 how text is sampled: so and no other way.
+    sampling:    how text is sampled: so and no other way.
     """
 
     coordinator: PublicKey
@@ -55,24 +52,10 @@ class Policy(Record):
     max_epsilon: Budget = MAX_LIFETIME_EPSILON
     max_delta: Delta = DEFAULT_DELTA
     weightings: tuple[Weighting, ...] = ("equal",)
-    window: int = Field(ge=1)
-    max_tokens: int = Field(default=0, ge=0)
-    stride: int = Field(default=0, ge=0)
-    documents: int = Field(default=0, ge=0)
-    units: int = Field(default=0, ge=0)
-    mistyped: int = Field(default=0, ge=0)
+    sampling: SamplingNumbers
     min_cohort: int = Field(default=SMALLEST_COHORT, ge=1)
     mass: int = Field(default=EQUAL_MASS, ge=1, le=1 << 37)
     share_scores: bool = True
-
-    @model_validator(mode="after")
-    def _can_be_sampled(self) -> Self:
-        _ = self.sampling
-        return self
-
-    @property
-    def sampling(self) -> Sampling:
-        return checked_sampling(self)
 
 
 def check_terms(policy: Policy, terms: Terms) -> None:
@@ -105,11 +88,10 @@ def check_terms(policy: Policy, terms: Terms) -> None:
             f"this holder has agreed to a mass of {policy.mass:,}, not of"
             f" {terms.mass:,}",
         )
-    if terms.sampling.sampling != policy.sampling:
+    if terms.sampling != policy.sampling:
         raise Refused(
             "window_not_allowed",
-            f"this holder has agreed to {policy.sampling}, not to"
-            f" {terms.sampling.sampling}",
+            f"this holder has agreed to {policy.sampling}, not to {terms.sampling}",
         )
 
 

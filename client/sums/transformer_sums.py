@@ -19,6 +19,7 @@ from ridgeway.client.sums.accumulate import ExactGram, GramSums, State
 from ridgeway.common.base.devices import is_out_of_memory
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
+from ridgeway.common.encoding.model_rows import Rows, Shape
 from ridgeway.common.encoding.transformer import (
     Transformer,
     one_thread,
@@ -26,7 +27,7 @@ from ridgeway.common.encoding.transformer import (
     transformer,
 )
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
-from ridgeway.common.encoding.windows import Layer, Rows, Shape
+from ridgeway.common.encoding.windows import Layer
 from ridgeway.common.statistics.sums import Integers, triangle_size
 
 if TYPE_CHECKING:

@@ -10,11 +10,24 @@ from itertools import chain
 from types import NoneType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+)
 from pydantic_core import to_json
 
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import canonical_json
-from ridgeway.common.base.settings import DOMAIN_NAME, MAX_EXPERT_LETTERS, MAX_EXPERTS
+from ridgeway.common.base.settings import (
+    DOMAIN_NAME,
+    MAX_EXPERT_LETTERS,
+    MAX_EXPERTS,
+    Sampling,
+)
 
 STRINGS = frozenset((str,))
 PLAIN = frozenset((str, int, bool, NoneType))
@@ -48,6 +61,28 @@ def check_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def check_sampling_numbers(given: Any) -> Sampling:
+    if isinstance(given, Sampling):
+        return given
+    if not isinstance(given, dict):
+        raise ValueError("a sampling is given by its numbers")
+    try:
+        return Sampling.of_json(given)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+def sampling_terms(sampling: Sampling) -> dict[str, int]:
+    """As terms have it. `documents` is always 0: the ids of terms depend on these bytes."""
+    always = {
+        "window": sampling.window,
+        "max_tokens": sampling.max_tokens,
+        "stride": sampling.stride,
+        "documents": 0,
+    }
+    return always | sampling.to_json()
+
+
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PublicKey = Digest
 DomainName = Annotated[str, AfterValidator(check_name)]
@@ -67,6 +102,11 @@ EncoderName = Annotated[
 ]
 Address = Annotated[
     str, Field(pattern=r"^[^\s/@]{1,250}:[0-9]{1,5}$"), AfterValidator(check_port)
+]
+SamplingNumbers = Annotated[
+    Sampling,
+    PlainValidator(check_sampling_numbers),
+    PlainSerializer(sampling_terms, return_type=dict[str, int]),
 ]
 Mode = Literal["private", "masked", "clear"]
 """private: sums under noise. masked: exact sums under masks. clear: exact sums."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ridgeway.common.base.errors import InputError
@@ -23,9 +23,6 @@ SHORTEST_RUN = 2
 LONGEST_RUN = 5
 """How few and how many letters the runs of words may have."""
 
-EARLIER_RUNS = {"shortest": 3, "longest": 5}
-"""How many they have where a file does not say it."""
-
 MAX_WINDOW_TOKENS = 1 << 16
 MAX_JOINED_WINDOW_TOKENS = 3 * MAX_WINDOW_TOKENS // 2
 """The largest window that may be asked for, and the largest that there is once a rest has joined
@@ -33,9 +30,7 @@ it.
 """
 
 MAX_DOCUMENT_TIMES = 1 << 12
-"""How often a whole document may count beside its windows, and the most units that a document may
-have.
-"""
+"""The most units of a document, and the most that its mistyped copy may count."""
 
 UNIT_SHARES = 5
 """A document's units are divided by this: two parts for its windows, one for each of three longer
@@ -97,113 +92,112 @@ def check_expert_name(name: str) -> str:
     return name
 
 
+def _number(default: int, least: int, most: int, meaning: str) -> Any:
+    """A parameter of Sampling: its limits, and what people are told that it means."""
+    limits = {"least": least, "most": most}
+    return field(default=default, metadata={**limits, "meaning": meaning})
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How a document becomes samples: part of every statistics file, equal in all files of a
-    release.
+    release, and in a round equal to what its holders have agreed to.
 
-    window:     tokens per sample; 1 is the published method.
-    max_tokens: a document is cut after this many tokens; 0 keeps all of it.
-    stride:     a window begins every `stride` tokens of a document; 0: where the one before it
-                ends.
-    documents:  a whole document is one more sample, which counts this often; 0: it is none.
-    units:      every document counts this much in all: two fifths are divided over its windows, and
-                a fifth each is of the whole document, of its first `stride` and of its first
-                `window` tokens; 0: windows count 1 each.
-    mistyped:   the beginning of a document, with errors as people type them, is one more sample,
-                which counts this often; 0: it is none.
+    Options, settings files, terms and reports are made of this declaration.
     """
 
-    window: int = 64
-    max_tokens: int = 0
-    stride: int = 0
-    documents: int = 0
-    units: int = 0
-    mistyped: int = 0
+    window: int = _number(
+        64, 1, MAX_WINDOW_TOKENS, "tokens per window; 1 is the published method"
+    )
+    max_tokens: int = _number(
+        0, 0, 1 << 40, "a document is cut after so many tokens; 0: never"
+    )
+    stride: int = _number(
+        0,
+        0,
+        MAX_WINDOW_TOKENS,
+        "a window begins every so many tokens; 0: where the one before it ends",
+    )
+    units: int = _number(
+        0,
+        0,
+        MAX_DOCUMENT_TIMES,
+        "what every document counts in all: two fifths for its windows, a fifth each for"
+        " the whole, its first `stride` and its first `window` tokens; 0: windows count"
+        " once each",
+    )
+    mistyped: int = _number(
+        0,
+        0,
+        MAX_DOCUMENT_TIMES,
+        "how often a copy of a document's beginning with typing errors counts; 0: never",
+    )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window <= MAX_WINDOW_TOKENS:
-            raise InputError(
-                f"a window of {self.window} tokens cannot be used; give 1 to"
-                f" {MAX_WINDOW_TOKENS}"
-            )
-        if not 0 <= self.max_tokens <= 1 << 40:
-            raise InputError(
-                f"max-tokens cannot be {self.max_tokens}; give a positive number, or 0"
-                " for no limit"
-            )
-        if self.stride and not self.window <= self.stride <= MAX_WINDOW_TOKENS:
+        for name, limits in SAMPLING.items():
+            value = getattr(self, name)
+            if type(value) is not int or not limits["least"] <= value <= limits["most"]:
+                raise InputError(
+                    f"{name} cannot be {value!r}; give {limits['least']} to"
+                    f" {limits['most']}"
+                )
+        if 0 < self.stride < self.window:
             raise InputError(
                 f"windows of {self.window} tokens cannot begin every {self.stride};"
-                f" give {self.window} to {MAX_WINDOW_TOKENS}, or 0 for one after"
-                " another"
+                f" give a stride of {self.window} or more, or 0"
             )
-        if not 0 <= self.documents <= MAX_DOCUMENT_TIMES:
+        if self.units % UNIT_SHARES:
             raise InputError(
-                f"a document cannot count {self.documents} times; give 0 to"
-                f" {MAX_DOCUMENT_TIMES}"
-            )
-        if not 0 <= self.units <= MAX_DOCUMENT_TIMES or self.units % UNIT_SHARES:
-            raise InputError(
-                f"a document cannot have {self.units} units; give a multiple of"
-                f" {UNIT_SHARES} up to {MAX_DOCUMENT_TIMES}, or 0 for windows that"
-                " count once each"
-            )
-        if self.units and self.documents:
-            raise InputError(
-                "a document's units hold the whole document; leave its own times at 0"
-            )
-        if not 0 <= self.mistyped <= MAX_DOCUMENT_TIMES:
-            raise InputError(
-                f"a mistyped copy cannot count {self.mistyped} times; give 0 to"
-                f" {MAX_DOCUMENT_TIMES}"
+                f"units cannot be {self.units}; give a multiple of {UNIT_SHARES}, or 0"
             )
 
     @property
     def is_plain(self) -> bool:
         """Whether every token stands in one window, and that is all."""
-        return not (self.documents or self.units or self.mistyped) and self.stride in (
-            0,
-            self.window,
-        )
+        return not (self.units or self.mistyped or self.stride > self.window)
 
-    def to_json(self) -> dict[str, Any]:
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Sampling:
+        """As files and messages have it, where what is 0 may be left out."""
+        numbers = dict(said)
+        documents = numbers.pop("documents", 0)
+        if type(documents) is not int or documents:
+            raise InputError(
+                "whole documents are no longer counted beside windows (`documents`);"
+                " use `units`"
+            )
+        unknown = numbers.keys() - SAMPLING.keys()
+        if unknown or "window" not in numbers:
+            raise InputError(
+                f"a sampling has a window, and any of {', '.join(SAMPLING)}; this one"
+                f" has {', '.join(map(str, numbers)) or 'none'}"
+            )
+        return cls(**numbers)
+
+    def to_json(self) -> dict[str, int]:
         """As it stands in files: what plain windows do not need is left out of them."""
-        more = {
-            "stride": self.stride,
-            "documents": self.documents,
-            "units": self.units,
-            "mistyped": self.mistyped,
-        }
         plain = {"window": self.window, "max_tokens": self.max_tokens}
-        return plain | {name: value for name, value in more.items() if value}
+        used = {name: getattr(self, name) for name in SAMPLING if getattr(self, name)}
+        return plain | used
 
     def __str__(self) -> str:
-        words = [f"windows of {self.window}"]
-        if self.stride > self.window:
-            words.append(f"every {self.stride} tokens")
-        if self.documents:
-            words.append(f"and documents {self.documents} times")
-        if self.units:
-            words.append(f"with beginnings and wholes in {self.units} units")
-        if self.mistyped:
-            words.append(f"and mistyped copies {self.mistyped} times")
-        if self.max_tokens:
-            words.append(f"up to {self.max_tokens} tokens a document")
-        return " ".join(words)
+        used = self.to_json().items()
+        return ", ".join(f"{name} {value}" for name, value in used if value)
+
+
+SAMPLING: Mapping[str, Mapping[str, Any]] = {
+    each.name: each.metadata for each in fields(Sampling)
+}
+"""The parameters of sampling by name: `least`, `most` and `meaning`."""
 
 
 def changed_sampling(usual: Sampling, **given: int | None) -> Sampling:
-    """The usual sampling with what was given in its place.
-
-    A window alone means plain windows of that size; documents that are counted by themselves have
-    neither units nor copies.
+    """The usual sampling with what was given in its place; a window alone means plain windows of
+    that size.
     """
     changes = {name: value for name, value in given.items() if value is not None}
     if "window" in changes:
         usual = Sampling(max_tokens=usual.max_tokens)
-    elif changes.get("documents"):
-        usual = replace(usual, units=0, mistyped=0)
     return replace(usual, **changes)
 
 
@@ -246,16 +240,15 @@ class WordFeatures:
 
     @classmethod
     def of_json(cls, said: Mapping[str, Any]) -> WordFeatures:
-        """As it stands in files: those of earlier versions do not say how long runs are."""
-        return cls(**{**EARLIER_RUNS, **said})
+        """As it stands in files."""
+        if said.keys() != {each.name for each in fields(cls)}:
+            raise InputError(
+                "its features of words are those of another version; make it again"
+            )
+        return cls(**said)
 
     def to_json(self) -> dict[str, Any]:
-        said = asdict(self)
-        return {
-            name: said[name]
-            for name in said
-            if name not in EARLIER_RUNS or not EARLIER_RUNS.items() <= said.items()
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

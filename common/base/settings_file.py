@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import SAMPLING, Sampling
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -29,6 +31,8 @@ EARLIER = {
     "min_difference": "an epoch is in one total now",
     "share_ratio": "holders of a domain have equal shares now",
     "candidates": "λ and the selector stand in [router]",
+    "documents": "whole documents count by `units`",
+    **dict.fromkeys(SAMPLING, "how text is sampled stands in a table `sampling`"),
 }
 """Settings of earlier versions, and what has taken their place."""
 
@@ -46,17 +50,18 @@ def read_settings(path: Path, model: type[Model]) -> Model:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a settings file in TOML: {error}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        errors = error.errors(include_url=False, include_input=False)
+        earlier = [
+            each
+            for each in errors
+            if each["type"] == "extra_forbidden" and each["loc"][-1] in EARLIER
+        ]
+        first = (earlier or errors)[0]
         where = ".".join(str(part) for part in first["loc"])
         reason = KNOWN.get(first["type"]) or plain_reason(first["msg"])
-        if (
-            first["type"] == "extra_forbidden"
-            and (last := str(first["loc"][-1])) in EARLIER
-        ):
-            reason = (
-                f"this setting of an earlier version is gone: {EARLIER[last]};"
-                " remove it"
-            )
+        if earlier:
+            gone = EARLIER[str(first["loc"][-1])]
+            reason = f"this setting of an earlier version is gone: {gone}; remove it"
         raise InputError(": ".join(filter(None, (str(path), where, reason)))) from None
 
 
@@ -77,3 +82,12 @@ def toml_literal(value: str | float | Sequence[str | float]) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace(
         "\x7f", "\\u007f"
     )
+
+
+def sampling_toml(sampling: Sampling) -> str:
+    """A line for every parameter of a sampling, with what it means above it."""
+    lines = []
+    for name, about in SAMPLING.items():
+        lines += textwrap.wrap(f"# {about['meaning']}", 98, subsequent_indent="# ")
+        lines.append(f"{name} = {getattr(sampling, name)}")
+    return "\n".join(lines)

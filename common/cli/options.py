@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import ENCODERS
+from ridgeway.common.base.settings import ENCODERS, SAMPLING
 
 if TYPE_CHECKING:
     from ridgeway.common.base.schema import Mode
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 ModeOption = Annotated[
@@ -100,3 +104,24 @@ def check_mode(name: str) -> Mode:
         if name == mode:
             return mode
     raise InputError(f"there is no mode {name!r}; there are private, masked and clear")
+
+
+def with_sampling_options(command: Command) -> Command:
+    """The command with an option for every parameter of sampling; it takes them as keywords."""
+    signature = inspect.signature(command, eval_str=True)
+    *others, _ = signature.parameters.values()
+    options = []
+    for name, about in SAMPLING.items():
+        words = f"{about['meaning'][:1].upper()}{about['meaning'][1:]}."
+        option = typer.Option(help=f"{words} (default: the preset's)")
+        options.append(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[int | None, option],
+            )
+        )
+    signature = signature.replace(parameters=[*others, *options])
+    vars(command)["__signature__"] = signature
+    return command

@@ -22,9 +22,10 @@ from ridgeway.common.base.devices import is_out_of_memory
 from ridgeway.common.base.errors import DeviceError, EncoderError, first_line
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.encoding.model_files import ModelFiles, imported
+from ridgeway.common.encoding.model_rows import Frame, Rows
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
-from ridgeway.common.encoding.windows import Frame, Rows, longest_window
+from ridgeway.common.encoding.windows import longest_window
 
 if TYPE_CHECKING:
     import torch

@@ -109,7 +109,7 @@ def check_sampling(encoder: AnyEncoder, sampling: Sampling) -> None:
     if isinstance(encoder, ContextualEncoder) and not sampling.is_plain:
         raise InputError(
             f"{sampling} is not for a contextual encoder, which reads one window after"
-            " another; leave the stride and the documents at 0"
+            " another; leave all but its window and max_tokens at 0"
         )
 
 

@@ -1,12 +1,9 @@
-"""Documents → windows: where they begin, and how a model that reads one window at a time is given
-them.
-"""
+"""Documents → samples: windows, beginnings and wholes, and how often each counts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,29 +17,10 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 
 Integers = NDArray[np.int64]
-
-ROW_LENGTH_MULTIPLE = 16
-"""Windows of odd lengths are padded to multiples of this, so that there are few shapes."""
+Number = TypeVar("Number", int, Integers)
 
 FEW_TOKENS = 64
 """Stretches of fewer tokens, on average, are gathered one by one."""
-
-
-def window_starts(lengths: Integers, window: int) -> Integers:
-    """Where windows begin when documents stand in one row; a rest shorter than half a window joins
-    its neighbour.
-    """
-    whole, rest = np.divmod(lengths, window)
-    counts = np.maximum(whole + (2 * rest >= window), lengths > 0)
-    first = np.repeat(np.cumsum(lengths) - lengths, counts)
-    place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts: Integers = first + place * window
-    return starts
-
-
-def longest_window(window: int) -> int:
-    """The most tokens that a window has, with the rest that joined it."""
-    return window + (window - 1) // 2
 
 
 class Layer(NamedTuple):
@@ -58,37 +36,71 @@ class Layer(NamedTuple):
 
 
 def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
-    """The samples of documents whose ids stand in one row, `lengths` of them each: windows, and
-    whole documents.
+    """The samples of documents whose ids stand in one row, `lengths` of them each.
 
     Where mistyped copies count, as many of them stand behind the documents, in the same order.
     """
     ids, lengths = first_tokens(ids, lengths, sampling.max_tokens)
     if sampling.window == 1 and sampling.is_plain:
-        return _of_tokens(ids)
+        return _single_tokens(ids)
     copies = []
     if sampling.mistyped:
-        own = lengths[: len(lengths) // 2]
-        theirs = lengths[len(own) :]
-        copies = [
-            _first(
-                ids,
-                own.sum() + _before(theirs),
-                theirs,
-                MAX_WINDOW_TOKENS,
-                sampling.mistyped,
-            )
-        ]
-        ids, lengths = ids[: own.sum()], own
+        documents = len(lengths) // 2
+        copied = lengths[documents:]
+        lengths = lengths[:documents]
+        end = lengths.sum()
+        begins = end + _before(copied)
+        copies = [_first(ids, begins, copied, MAX_WINDOW_TOKENS, sampling.mistyped)]
+        ids = ids[:end]
     if sampling.units:
-        return [*_of_units(ids, lengths, sampling), *copies]
-    found = [_layer(*_thinned(ids, lengths, sampling), sampling.window, 1)]
-    if sampling.documents:
-        found.append(_layer(ids, lengths, MAX_WINDOW_TOKENS, sampling.documents))
-    return [*found, *copies]
+        return [*_shared_units(ids, lengths, sampling), *copies]
+    ids, lengths = _thinned(ids, lengths, sampling)
+    bounds = np.append(window_starts(lengths, sampling.window), len(ids))
+    return [Layer(ids, bounds, 1), *copies]
 
 
-def _of_tokens(ids: Ids) -> list[Layer]:
+# Windows that follow one another
+
+
+def window_starts(lengths: Integers, window: int) -> Integers:
+    """Where windows begin when documents stand in one row; a rest shorter than half a window joins
+    its neighbour.
+    """
+    document, number = _numbered(_window_counts(lengths, window))
+    starts: Integers = _before(lengths)[document] + number * window
+    return starts
+
+
+def longest_window(window: int) -> int:
+    """The most tokens that a window has, with the rest that joined it."""
+    return window + (window - 1) // 2
+
+
+def _window_counts(lengths: Integers, window: int) -> Integers:
+    """How many windows documents have: length / window, rounded, and one at least of any token."""
+    whole, rest = np.divmod(lengths, window)
+    return np.maximum(whole + (2 * rest >= window), lengths > 0)
+
+
+def _thinned(ids: Ids, lengths: Integers, sampling: Sampling) -> tuple[Ids, Integers]:
+    """The tokens that stand in windows: of every `stride` of a document the first `window`."""
+    window = sampling.window
+    stride = sampling.stride
+    if stride <= window:
+        return ids, lengths
+    document, number = _numbered(ceil_div(lengths, stride))
+    starts = _before(lengths)[document] + number * stride
+    sizes = np.minimum(lengths[document] - number * stride, window)
+    return _in_one_row(ids, starts, sizes), _thinned_lengths(lengths, window, stride)
+
+
+def _thinned_lengths(lengths: Integers, window: int, stride: int) -> Integers:
+    """How many tokens of documents stand in windows that begin every `stride` tokens."""
+    whole, rest = np.divmod(lengths, stride)
+    return whole * window + np.minimum(rest, window)
+
+
+def _single_tokens(ids: Ids) -> list[Layer]:
     """Samples that are single tokens: each one that occurs once for every binary digit of how often
     it does.
     """
@@ -102,67 +114,104 @@ def _of_tokens(ids: Ids) -> list[Layer]:
     ]
 
 
-def _of_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[Layer]:
-    """Samples that together count the same for every document that has tokens."""
+# Documents that count the same
+
+
+def _shared_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[Layer]:
+    """Samples that together count `units` for every document that has tokens.
+
+    A short document is one sample. Any other has one share of its units for the whole, one for its
+    first `stride` and one for its first `window` tokens, and two for its windows.
+    """
     share = sampling.units // UNIT_SHARES
+    stride = max(sampling.stride, sampling.window)
     begins = _before(lengths)
     is_short = lengths <= SHORT_DOCUMENT_TOKENS
-    yield _first(
-        ids, begins[is_short], lengths[is_short], MAX_WINDOW_TOKENS, UNIT_SHARES * share
-    )
-    begins, lengths = begins[~is_short], lengths[~is_short]
-    for tokens in (MAX_WINDOW_TOKENS, max(sampling.stride, sampling.window)):
-        yield _first(ids, begins, lengths, tokens, share)
-    yield from _even_windows(ids, begins, lengths, sampling, share)
+    short = lengths[is_short]
+    yield _first(ids, begins[is_short], short, MAX_WINDOW_TOKENS, UNIT_SHARES * share)
+    begins = begins[~is_short]
+    lengths = lengths[~is_short]
+    yield _first(ids, begins, lengths, MAX_WINDOW_TOKENS, share)
+    yield _first(ids, begins, lengths, stride, share)
+    yield from _even_windows(ids, begins, lengths, sampling.window, stride, share)
 
 
 def _first(
     ids: Ids, begins: Integers, lengths: Integers, tokens: int, times: int
 ) -> Layer:
     """One sample a document that has tokens: its first ones."""
-    begins, sizes = begins[lengths > 0], np.minimum(lengths[lengths > 0], tokens)
-    return Layer(_in_one_row(ids, begins, sizes), np.append(0, np.cumsum(sizes)), times)
+    used = lengths > 0
+    sizes = np.minimum(lengths[used], tokens)
+    bounds = np.append(0, np.cumsum(sizes))
+    return Layer(_in_one_row(ids, begins[used], sizes), bounds, times)
 
 
 def _even_windows(
-    ids: Ids, begins: Integers, lengths: Integers, sampling: Sampling, share: int
+    ids: Ids,
+    begins: Integers,
+    lengths: Integers,
+    window: int,
+    stride: int,
+    share: int,
 ) -> Iterator[Layer]:
-    """Windows by how often each counts: the largest power of two by which those of its document
-    stay in two shares.
+    """Windows and first tokens of documents that have more than a few tokens.
 
-    Of a document with more windows than that, every so many are left out. A third share is of its
-    first tokens, as many
-    as a window has: where they are a window that is not left out, this one counts so much more.
+    Of its n windows a document takes m = min(n, 2 · share), evenly: sample k is window
+    ceil((k + 1) · n / m) − 1, so that the last one is among them. Each counts the largest power of
+    two by which n windows count no more than 2 · share, and 1 at least. The first `window` tokens
+    count one share more: where they are a window that is taken, it counts so much more.
     """
-    window = sampling.window
-    stride = max(sampling.stride, sampling.window)
-    first = share
-    share *= 2
-    # tokens that stand in windows
-    inside = lengths // stride * window + np.minimum(lengths % stride, window)
-    counts = np.maximum(
-        inside // window + (2 * (inside % window) >= window), lengths > 0
-    )
-    taken = np.minimum(counts, share)
-    owners = np.repeat(np.arange(len(lengths)), taken)
-    number = np.arange(len(owners)) - _before(taken)[owners]
-    # all of them unless there are too many
-    number = -(-(number + 1) * counts[owners] // taken[owners]) - 1
-    is_last = number == counts[owners] - 1
-    sizes = np.where(is_last, inside[owners] - number * window, window)
-    times = np.left_shift(
-        1, np.frexp(np.maximum(1, share // np.maximum(1, counts)))[1] - 1
-    )[owners]
-    starts = begins[owners] + number * stride
-    begins_document = (number == 0) & (sizes == np.minimum(lengths, window)[owners])
-    times[begins_document] += first
+    # how many windows there are, and how many are taken
+    thinned = _thinned_lengths(lengths, window, stride)
+    windows = _window_counts(thinned, window)
+    taken = np.minimum(windows, 2 * share)
+    times_of = _power_of_two_within(2 * share // windows)
+    # which window of which document each sample is
+    document, sample = _numbered(taken)
+    number = ceil_div((sample + 1) * windows[document], taken[document]) - 1
+    # where it begins, and how many tokens it has: the last window has the rest, too
+    starts = begins[document] + number * stride
+    is_last = number == windows[document] - 1
+    sizes = np.where(is_last, thinned[document] - number * window, window)
+    # how often it counts: the one that is the first `window` tokens has their share
+    times = times_of[document]
+    is_first = (number == 0) & (sizes == np.minimum(lengths, window)[document])
+    times[is_first] += share
     apart = np.ones(len(lengths), dtype=bool)
-    apart[owners[begins_document]] = False
-    yield _first(ids, begins[apart], lengths[apart], window, first)
+    apart[document[is_first]] = False
+    yield _first(ids, begins[apart], lengths[apart], window, share)
     for each in np.unique(times).tolist():
         chosen = times == each
         row = _in_one_row(ids, starts[chosen], sizes[chosen], (window, stride))
         yield Layer(row, np.append(0, np.cumsum(sizes[chosen])), each)
+
+
+# Places in a row
+
+
+def ceil_div(dividend: Number, divisor: Number | int) -> Number:
+    """The quotient, rounded up."""
+    return -(-dividend // divisor)
+
+
+def _power_of_two_within(numbers: Integers) -> Integers:
+    """The largest power of two that is no larger than each number, and 1 at least."""
+    exponents = np.frexp(np.maximum(1, numbers))[1] - 1
+    powers: Integers = np.left_shift(1, exponents)
+    return powers
+
+
+def _before(sizes: Integers) -> Integers:
+    """What stands before each of them when they stand in one row."""
+    before: Integers = np.cumsum(sizes) - sizes
+    return before
+
+
+def _numbered(counts: Integers) -> tuple[Integers, Integers]:
+    """For counts[d] things of each document d, in one row: d, and the thing's number in it."""
+    document = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(document)) - _before(counts)[document]
+    return document, number
 
 
 def _in_one_row(
@@ -174,171 +223,15 @@ def _in_one_row(
     apart = np.flatnonzero(starts[1:] != starts[:-1] + sizes[:-1]) + 1
     # a few long stretches are copied as they are
     if jump is None and len(apart) * FEW_TOKENS <= sizes.sum():
-        edges = zip(np.append(0, apart), np.append(apart, len(starts)), strict=True)
-        stretches = (
-            [ids[starts[a] : starts[b - 1] + sizes[b - 1]] for a, b in edges]
-            if len(starts)
-            else []
-        )
-        return (
-            np.concatenate(stretches)
-            if len(stretches) > 1
-            else ids[:0]
-            if not stretches
-            else stretches[0]
-        )
+        if not len(starts):
+            return ids[:0]
+        first = starts[np.append(0, apart)].tolist()
+        last = np.append(apart, len(starts)) - 1
+        end = (starts[last] + sizes[last]).tolist()
+        stretches = [ids[a:b] for a, b in zip(first, end, strict=True)]
+        return stretches[0] if len(stretches) == 1 else np.concatenate(stretches)
     within = np.arange(int(sizes.sum())) - np.repeat(_before(sizes), sizes)
     if jump is not None and int(sizes.max(initial=0)) > jump[0]:
         within += (within >= jump[0]) * (jump[1] - jump[0])
     row: Ids = ids[np.repeat(starts, sizes) + within]
     return row
-
-
-def _before(sizes: Integers) -> Integers:
-    """What stands before each of them when they stand in one row."""
-    before: Integers = np.cumsum(sizes) - sizes
-    return before
-
-
-def _layer(ids: Ids, lengths: Integers, window: int, times: int) -> Layer:
-    return Layer(ids, np.append(window_starts(lengths, window), len(ids)), times)
-
-
-def _thinned(ids: Ids, lengths: Integers, sampling: Sampling) -> tuple[Ids, Integers]:
-    """The tokens that stand in windows: of every `stride` of a document the first `window`."""
-    if sampling.stride <= sampling.window:
-        return ids, lengths
-    ends = np.cumsum(lengths)
-    counts = -(-lengths // sampling.stride)
-    number = np.arange(int(counts.sum())) - np.repeat(
-        np.cumsum(counts) - counts, counts
-    )
-    begins = np.repeat(ends - lengths, counts) + number * sampling.stride
-    places = begins[:, None] + np.arange(sampling.window)
-    whole, rest = np.divmod(lengths, sampling.stride)
-    kept = whole * sampling.window + np.minimum(rest, sampling.window)
-    return ids[places[places < np.repeat(ends, counts)[:, None]]], kept
-
-
-class Shape(NamedTuple):
-    """length: of every row, in tokens. padded: whether every row has padding at its end, or none
-    has.
-    """
-
-    length: int
-    padded: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """Windows of one shape, a row each: what comes before a text, the window's own tokens, what
-    comes after, padding.
-
-    counts: how many tokens of its own each window has.
-    places: which window each row is.
-    first:  where a window's own tokens begin in its row.
-    around: how many special tokens stand before and after them.
-    """
-
-    shape: Shape
-    ids: NDArray[np.int32]
-    counts: Integers
-    places: Integers
-    first: int
-    around: int
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    def __getitem__(self, part: slice | Integers) -> Rows:
-        """Some of the rows; those that are named by their numbers, each as often as it is named."""
-        return replace(
-            self, ids=self.ids[part], counts=self.counts[part], places=self.places[part]
-        )
-
-    def __add__(self, other: Rows) -> Rows:
-        ids = np.concatenate((self.ids, other.ids))
-        counts, places = (
-            np.concatenate(pair)
-            for pair in ((self.counts, other.counts), (self.places, other.places))
-        )
-        return replace(self, ids=ids, counts=counts, places=places)
-
-    @property
-    def used(self) -> Integers:
-        """How many tokens of each row are no padding."""
-        return self.counts + self.around
-
-    @property
-    def own(self) -> NDArray[np.bool_]:
-        """Where in the rows the windows' own tokens stand."""
-        place = np.arange(self.shape.length)
-        return (place >= self.first) & (place < self.first + self.counts[:, None])
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """How windows become rows.
-
-    prefix, suffix: the special tokens that the model wants around a text.
-    window:         the usual length of a window; windows of just this length are never padded.
-    positions:      the longest row that the model can read.
-    """
-
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    window: int
-    positions: int
-
-    def shape(self, count: int) -> Shape:
-        """The shape of a window of `count` tokens. It depends on nothing else, so neighbours change
-        nothing.
-        """
-        used = count + self.around
-        if count == self.window:
-            return Shape(used, padded=False)
-        length = min(
-            -(-(used + 1) // ROW_LENGTH_MULTIPLE) * ROW_LENGTH_MULTIPLE, self.positions
-        )
-        return Shape(length, padded=used < length)
-
-    @property
-    def around(self) -> int:
-        return len(self.prefix) + len(self.suffix)
-
-    def rows(self, ids: Ids, lengths: Integers) -> Iterator[Rows]:
-        """The windows of documents whose ids stand in one row, `lengths` of them each: one piece a
-        shape.
-        """
-        return self.rows_between(
-            ids, np.append(window_starts(lengths, self.window), len(ids))
-        )
-
-    def rows_between(self, ids: Ids, bounds: Integers) -> Iterator[Rows]:
-        """The same for windows whose bounds are known."""
-        counts = np.diff(bounds)
-        shapes = {int(count): self.shape(int(count)) for count in np.unique(counts)}
-        for shape in sorted(set(shapes.values())):
-            fitting = [count for count, found in shapes.items() if found == shape]
-            places = np.flatnonzero(np.isin(counts, fitting))
-            yield self._laid_out(shape, ids, bounds[places], counts[places], places)
-
-    def _laid_out(
-        self,
-        shape: Shape,
-        ids: Ids,
-        starts: Integers,
-        counts: Integers,
-        places: Integers,
-    ) -> Rows:
-        laid = np.zeros((len(counts), shape.length), dtype=np.int32)
-        laid[:, : len(self.prefix)] = self.prefix
-        rows = Rows(shape, laid, counts, places, len(self.prefix), self.around)
-        reach = np.arange(shape.length - self.around)
-        found = ids.take(starts[:, None] + reach, mode="clip")
-        if shape.padded:
-            found[reach >= counts[:, None]] = 0
-        laid[:, rows.first : rows.first + len(reach)] = found
-        for place, number in enumerate(self.suffix):
-            laid[np.arange(len(counts)), rows.first + counts + place] = number
-        return rows

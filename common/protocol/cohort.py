@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cached_property
-from typing import Any, Self
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
-from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.schema import (
     Digest,
@@ -23,9 +15,10 @@ from ridgeway.common.base.schema import (
     Mode,
     PublicKey,
     Record,
+    SamplingNumbers,
     record_json,
 )
-from ridgeway.common.base.settings import Sampling, Weighting
+from ridgeway.common.base.settings import Weighting
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.statistics.sums import (
     Integers,
@@ -36,49 +29,6 @@ from ridgeway.common.statistics.sums import (
 )
 
 MAX_HOLDERS = 10_000
-
-
-class SamplingTerms(Record):
-    """How a document becomes samples, as it is written in messages."""
-
-    window: int = Field(ge=1, le=1 << 16)
-    max_tokens: int = Field(ge=0, le=1 << 40)
-    stride: int = Field(default=0, ge=0, le=1 << 16)
-    documents: int = Field(default=0, ge=0, le=1 << 12)
-    units: int = Field(default=0, ge=0, le=1 << 12)
-    mistyped: int = Field(default=0, ge=0, le=1 << 12)
-
-    @model_validator(mode="after")
-    def _can_be_sampled(self) -> Self:
-        _ = self.sampling
-        return self
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What came later is left out where it is not used, so that older terms keep their
-        bytes.
-        """
-        return {
-            name: value
-            for name, value in whole(self).items()
-            if value or name not in ("units", "mistyped")
-        }
-
-    @property
-    def sampling(self) -> Sampling:
-        return checked_sampling(self)
-
-
-def checked_sampling(numbers: Record) -> Sampling:
-    """The sampling of a record's numbers; raises the ValueError that records are refused with if
-    there is none.
-    """
-    try:
-        return Sampling(
-            **{field.name: getattr(numbers, field.name) for field in fields(Sampling)}
-        )
-    except InputError as error:
-        raise ValueError(str(error)) from None
 
 
 class Terms(Record):
@@ -93,19 +43,10 @@ class Terms(Record):
     encoder: Digest
     encoder_name: EncoderName
     features: int = Field(ge=2, le=1 << 16)
-    sampling: SamplingTerms
+    sampling: SamplingNumbers
     weighting: Weighting
     mass: int = Field(ge=0, le=1 << 37)
     privacy: Privacy | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, given: Any) -> Any:
-        """Ledgers of earlier versions name every λ, and private rounds by another mode."""
-        if not isinstance(given, dict) or "ridges" not in given:
-            return given
-        terms = {name: value for name, value in given.items() if name != "ridges"}
-        return terms | ({"mode": "private"} if terms.get("privacy") else {})
 
     @cached_property
     def id(self) -> str:

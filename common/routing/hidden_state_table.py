@@ -32,8 +32,8 @@ from ridgeway.common.routing.token_table import (
 from ridgeway.common.routing.word_table import compile_words
 
 if TYPE_CHECKING:
+    from ridgeway.common.encoding.model_rows import Frame
     from ridgeway.common.encoding.transformer import Transformer
-    from ridgeway.common.encoding.windows import Frame
 
 States = Callable[[Ids], NDArray[np.int16]]
 """The hidden states of one text's tokens on the public grid, n×h."""

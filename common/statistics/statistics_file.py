@@ -151,7 +151,7 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
             domain=header["domain"],
             encoder_name=header["encoder"]["name"],
             fingerprint=header["encoder"]["fingerprint"],
-            sampling=Sampling(**header["sampling"]),
+            sampling=Sampling.of_json(header["sampling"]),
             statistics=unpacked(triangle, cross),
             holdout=float(header["holdout"]),
             part=CorpusPart(**header["part"]) if "part" in header else None,

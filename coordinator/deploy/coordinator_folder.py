@@ -17,7 +17,12 @@ from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.schema import Record
-from ridgeway.common.base.settings_file import read_settings, toml_literal
+from ridgeway.common.base.settings import Sampling
+from ridgeway.common.base.settings_file import (
+    read_settings,
+    sampling_toml,
+    toml_literal,
+)
 from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.processes import only_one
 from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
@@ -48,19 +53,6 @@ mode = {mode}
 # "equal": every domain weighs the same, whatever its size. "tokens": plain sums, as in the paper.
 weighting = {weighting}
 
-# How text is sampled: windows of so many tokens, one every `stride` of them (0: one after
-# another), and each whole document besides, counted `documents` times (0: not at all). Or every
-# document has as many `units` (0: windows count once each), divided over its windows, the whole
-# and two beginnings of it. A copy of its beginning with typing errors counts `mistyped` times (0:
-# not at all). Documents are cut after `max_tokens` (0: never). Holders refuse what they have not
-# agreed to.
-window = {window}
-stride = {stride}
-documents = {documents}
-units = {units}
-mistyped = {mistyped}
-max_tokens = {max_tokens}
-
 # Where holders' SuperNodes reach this machine. `listen` is the address that is bound; `address`
 # is what invitations say, if it differs (a public name, a forwarded port).
 listen = {listen}
@@ -69,6 +61,10 @@ address = {address}
 # Experts whose quality in each domain the round measures, by the sums of the scores that holders
 # have of them.
 experts = {experts}
+
+[sampling]
+# How text is sampled. Holders refuse what they have not agreed to.
+{sampling}
 
 [round]
 # A round fails, and keeps what was accepted, if fewer holders than this take part.
@@ -136,8 +132,9 @@ def settings_text(settings: FederationSettings) -> str:
         name: toml_literal(value)
         for table in tables
         for name, value in table
-        if not isinstance(value, Record | None)
+        if not isinstance(value, Record | Sampling | None)
     }
+    literals["sampling"] = sampling_toml(settings.sampling)
     literals |= {
         f"privacy_{name}": toml_literal(value) for name, value in settings.privacy
     }

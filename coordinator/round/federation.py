@@ -29,7 +29,14 @@ from ridgeway.common.base.identity import (
     owned_identity,
 )
 from ridgeway.common.base.journal import Clock, system_clock
-from ridgeway.common.base.schema import Address, DomainName, ExpertNames, Mode, Record
+from ridgeway.common.base.schema import (
+    Address,
+    DomainName,
+    ExpertNames,
+    Mode,
+    Record,
+    SamplingNumbers,
+)
 from ridgeway.common.base.settings import (
     DEFAULT,
     DEFAULT_DELTA,
@@ -58,7 +65,7 @@ from ridgeway.common.privacy.public_prior import (
     read_prior,
     write_prior,
 )
-from ridgeway.common.protocol.cohort import SamplingTerms, Terms, checked_sampling
+from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.release import (
     MANIFEST,
     Release,
@@ -151,38 +158,18 @@ class FederationSettings(Record):
     encoder: str = PLAIN_ENCODER
     mode: Mode = "private"
     weighting: Weighting = DEFAULT.weighting
-    window: int = Field(default=DEFAULT.sampling.window, ge=1, le=1 << 16)
-    max_tokens: int = Field(default=DEFAULT.sampling.max_tokens, ge=0, le=1 << 40)
-    stride: int = Field(default=DEFAULT.sampling.stride, ge=0, le=1 << 16)
-    documents: int = Field(default=DEFAULT.sampling.documents, ge=0, le=1 << 12)
-    units: int = Field(default=DEFAULT.sampling.units, ge=0, le=1 << 12)
-    mistyped: int = Field(default=DEFAULT.sampling.mistyped, ge=0, le=1 << 12)
+    sampling: SamplingNumbers = DEFAULT.sampling
     round: RoundSettings = RoundSettings()
     router: RouterSettings = RouterSettings()
     abstention: Abstention = Abstention()
     privacy: PrivacySettings = PrivacySettings()
     experts: ExpertNames = ()
 
-    @model_validator(mode="after")
-    def _can_be_sampled(self) -> FederationSettings:
-        """Where a window alone is named, plain windows of that size are meant."""
-        for name in ("stride", "documents", "units", "mistyped"):
-            if "window" in self.model_fields_set and name not in self.model_fields_set:
-                object.__setattr__(self, name, 0)
-        checked_sampling(self)
-        return self
-
     @property
     def uses_masks(self) -> bool:
         """As `Terms.uses_masks`, without the encoder."""
         return self.mode == "masked" or (
             self.mode == "private" and self.privacy.sums == "full"
-        )
-
-    @property
-    def sampling(self) -> SamplingTerms:
-        return SamplingTerms(
-            **{name: getattr(self, name) for name in SamplingTerms.model_fields}
         )
 
 
@@ -198,7 +185,7 @@ def check_plain(encoder: AnyEncoder) -> None:
 
 def usual_settings(shared: AnyEncoder, **given: Any) -> FederationSettings:
     """The settings of a new federation whose holders share this encoder."""
-    return FederationSettings(**{**usual_sampling(shared).to_json(), **given})
+    return FederationSettings(sampling=usual_sampling(shared), **given)
 
 
 class Federation:
@@ -265,7 +252,7 @@ class Federation:
         """The terms of a round; in the mode of the settings if that is left open."""
         settings = self.settings
         chosen = mode or settings.mode
-        check_sampling(self.encoder, settings.sampling.sampling)
+        check_sampling(self.encoder, settings.sampling)
         private = chosen == "private"
         # documents weigh the same
         weighting: Weighting = "tokens" if private else settings.weighting

@@ -183,9 +183,7 @@ class Standing:
                     if before
                     else set()
                 )
-                # earlier versions kept a weight
-                known = {each: facts[each] for each in Admitted.__slots__}
-                self.roster[facts["name"]] = Admitted(**known)
+                self.roster[facts["name"]] = Admitted(**facts)
                 self.names[facts["key"]] = facts["name"]
                 self.retired.discard(facts["name"])
             case "removed":
@@ -234,8 +232,7 @@ class Standing:
                         made,
                     ]
                 )
-            # those of earlier versions answer other questions
-            case "counted" if "holders" in facts:
+            case "counted":
                 kept = KeptCounts(
                     facts["total"],
                     facts["question"],
@@ -344,7 +341,14 @@ class Ledger:
     def standing(self) -> Standing:
         """What the journal says now; entries that were read before are not read again."""
         for entry in self.journal.entries(after=self._read):
-            self._standing.take_in(entry)
+            try:
+                self._standing.take_in(entry)
+            except (KeyError, TypeError, ValueError) as error:
+                raise JournalError(
+                    f"entry {entry.number} of the ledger ({entry.kind}) was written by"
+                    " another version of Ridgeway, and this one cannot read it; use that"
+                    " version, or found the federation anew"
+                ) from error
             self._read = entry.number
         return self._standing
 

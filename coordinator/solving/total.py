@@ -140,7 +140,7 @@ def total_of(
         },
         encoder_name=terms.encoder_name,
         fingerprint=terms.encoder,
-        sampling=terms.sampling.sampling,
+        sampling=terms.sampling,
         holders=holders,
         holdout=holdout,
     )

@@ -23,10 +23,11 @@ from ridgeway.common.base.settings import (
     Sampling,
 )
 from ridgeway.common.cli.terminal import ticking
+from ridgeway.common.encoding.model_rows import Rows
 from ridgeway.common.encoding.tokenizer import first_tokens
 from ridgeway.common.encoding.transformer import Transformer
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
-from ridgeway.common.encoding.windows import Rows, window_starts
+from ridgeway.common.encoding.windows import window_starts
 from ridgeway.simulations.bench.device import Device
 from ridgeway.simulations.bench.measuring import Result, at_most, figure, medians
 from ridgeway.simulations.bench.random_corpus import DEFINITION, Batch, draw

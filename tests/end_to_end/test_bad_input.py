@@ -116,9 +116,9 @@ def test_a_corpus_that_cannot_be_used_is_refused(shop: Workshop, place: Path, na
     [
         ("--holdout 1.5", r"held-out share must be at least 0 and below 1, not 1\.5"),
         ("--holdout nan", r"held-out share must be .*, not nan"),
-        ("--window 0", r"a window of 0 tokens cannot be used; give 1 to 65536"),
+        ("--window 0", r"window cannot be 0; give 1 to 65536"),
         ("--window some", r"'some' is not a valid integer; see ridgeway client prepare --help"),
-        ("--max-tokens -1", r"max-tokens cannot be -1"),
+        ("--max-tokens -1", r"max_tokens cannot be -1"),
         ("--threads -1", r"at least one thread is needed, not -1"),
         ("--domain a/b", r"'a/b' cannot name a domain"),
         ("--preset best", r"there is no preset 'best'; there are default and paper"),
@@ -306,8 +306,8 @@ def test_statistics_of_two_windows_are_refused(shop: Workshop, place: Path) -> N
     words = (shop / "code.jsonl", "--domain", "code", "--out", place / "code.stats", "--window", "16")
     assert shop.call("client", "prepare", "--encoder", shop.encoder, *words).code == 0
     said = refused_solve(shop, place, shop / "law.stats", "code.stats")
-    assert "windows of 64" in said
-    assert "windows of 16" in said
+    assert "window 64" in said
+    assert "window 16" in said
 
 
 def test_a_folder_in_use_by_something_else_is_not_overwritten(shop: Workshop, place: Path) -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.base.settings import DEFAULT, EQUAL_MASS, Sampling
 from ridgeway.common.masking.agreement import Advert, Agreement
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.protocol import packet as packet_module
-from ridgeway.common.protocol.cohort import Cohort, SamplingTerms, Terms, form_cohort
+from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     KINDS,
     LOTS,
@@ -109,7 +109,7 @@ def terms(draw: st.DrawFn) -> Terms:
         encoder=draw(digests),
         encoder_name=draw(st.sampled_from(("tiny", "smollm2", "hf:some/model"))),
         features=draw(st.integers(2, 1 << 16)),
-        sampling=SamplingTerms(window=draw(st.integers(1, 1 << 16)), max_tokens=draw(st.integers(0, 1 << 40))),
+        sampling=Sampling(window=draw(st.integers(1, 1 << 16)), max_tokens=draw(st.integers(0, 1 << 40))),
         weighting="equal" if equal else "tokens",
         mass=EQUAL_MASS if equal else 0,
         privacy=draw(privacies) if mode == "private" else None,
@@ -342,7 +342,7 @@ def test_terms_that_contradict_themselves_are_refused(changes: dict[str, Any], w
         encoder="0" * 64,
         encoder_name="tiny",
         features=4,
-        sampling=SamplingTerms(window=4, max_tokens=0),
+        sampling=Sampling(4),
         weighting="equal",
         mass=EQUAL_MASS,
     )
@@ -350,13 +350,26 @@ def test_terms_that_contradict_themselves_are_refused(changes: dict[str, Any], w
         Terms.model_validate(plain.model_dump() | changes)
 
 
-@given(given_terms=terms(), ridges=st.lists(st.floats(1e-6, 10), max_size=4))
-def test_terms_in_ledgers_of_earlier_versions_are_read(given_terms: Terms, ridges: list[float]) -> None:
-    """They named every λ, and private rounds were masked ones with noise."""
-    earlier = given_terms.model_dump(mode="json") | {"ridges": ridges}
-    if given_terms.mode == "private":
-        earlier["mode"] = "masked"
-    assert Terms.model_validate(earlier) == given_terms
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), "71ca2962d85d42e328d8aaf0fdae82293dab9fb6b92af7fcbdfe441442d313df"),
+        (DEFAULT.sampling, "d06ccc884b346fd3990ca3f785b693b121de1179f7cc1be1bbbc609b22853b1a"),
+    ],
+)
+def test_the_ids_of_terms_are_fixed(sampling: Sampling, expected: str) -> None:
+    """Sessions, epochs and kept totals are found by them."""
+    fixed = Terms(
+        mode="masked",
+        encoder="0" * 64,
+        encoder_name="tiny",
+        features=4,
+        sampling=sampling,
+        weighting="equal",
+        mass=EQUAL_MASS,
+    )
+    assert fixed.id == expected
+    assert Terms.model_validate_json(fixed.model_dump_json()) == fixed
 
 
 @given(weights=st.lists(st.floats(min_value=-9e99, max_value=9e99), min_size=6, max_size=6))

@@ -93,7 +93,7 @@ def test_federated_equals_centralised(weighting: Weighting, holders: int, tmp_pa
         release = federation.release_folder(federation.newest.number)
         routers.add((release / ROUTER).read_bytes())
     choices = RouterChoices.of_manifest(load_release(release).manifest)
-    texts, sampling = {each.name: each.train for each in found}, federation.terms.sampling.sampling
+    texts, sampling = {each.name: each.train for each in found}, federation.terms.sampling
     pooled = prepared(texts, federation.encoder, tmp_path / "text", sampling, DEFAULT.holdout)
     opened = [(holder, holder.epoch(federation.terms)) for holder in map(Holder, simulated.nodes.values())]
     files = [holder.epochs.statistics(epoch) for holder, epoch in opened]

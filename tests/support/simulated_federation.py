@@ -14,6 +14,7 @@ from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import pin
+from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.public_prior import prior_bytes
@@ -55,9 +56,8 @@ class Parties:
         federation = self.federation()
         corpus = write_jsonl(self.folder / "corpora" / f"{name}.jsonl", texts)
         self.homes[name] = self.folder / "holders" / name
-        window, limit = federation.settings.window, federation.settings.max_tokens
         terms = federation.terms
-        agreed: dict[str, Any] = {"window": window, "max_tokens": limit, "weightings": (federation.settings.weighting,)}
+        agreed: dict[str, Any] = {"sampling": terms.sampling, "weightings": (federation.settings.weighting,)}
         agreed |= {"modes": (terms.mode,), "min_cohort": 3 if terms.uses_masks else 2}
         if terms.privacy:
             agreed |= {"privacy": terms.privacy.mode, "max_round_epsilon": terms.privacy.epsilon}
@@ -122,13 +122,13 @@ class Parties:
         return moved
 
 
-def found(folder: Path, *, encoder: TableEncoder | None = None, **settings: Any) -> Parties:
+def found(folder: Path, *, encoder: TableEncoder | None = None, window: int = 8, **settings: Any) -> Parties:
     """A federation without holders."""
     parties = Parties(folder, encoder or tiny_encoder())
     save_encoder(parties.encoder, folder / "encoder")
     given = {
         "mode": "clear",
-        "window": 8,
+        "sampling": Sampling(window),
         "round": RoundSettings(wait=0.0, deadline=60.0),
         **settings,
     }

@@ -17,7 +17,7 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import IdentityError, ReleaseError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.settings import EARLIER_RUNS, Confidence, Selector, WordFeatures
+from ridgeway.common.base.settings import Confidence, Selector, WordFeatures
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing.release import amend_release, load_release, save_release
 from ridgeway.common.routing.router import Router
@@ -63,7 +63,7 @@ def fixed_words() -> WordTable:
         fixed_table().logits,
         buckets,
         2.0**-5,
-        WordSketch(WordFeatures(2, 64, **EARLIER_RUNS), Spelling(letters, starts)),
+        WordSketch(WordFeatures(2, 64, 3, 5), Spelling(letters, starts)),
     )
 
 
@@ -146,14 +146,14 @@ def test_a_printed_release_is_short(release: Path) -> None:
     assert repr(load_release(release)) == f"<Release {ID[:12]} 2 domains>"
 
 
-WORDS_ID = "e947a94f7d3efb6884652572275eb3e402696436ce9cc1e44ed036866d32ec78"
+WORDS_ID = "2325bddffc3bd996a6bb32d3dd71dbb0073ea53b76257a25006136f5c3cf91c4"
 WORDS_ROUTER = "4de0a444fcb07ac500046f2091a405c880c0e90e8e6b600c4aad5b63472fdc1a"
 
 
 def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
     """And what it says of a prompt: tokens say (18, -20), and the runs of letters, signs added up, twice (7, -11)."""
     facts = FACTS | {
-        "encoder": FACTS["encoder"] | {"words": {"width": 2, "amplitude": 64}},
+        "encoder": FACTS["encoder"] | {"words": WordFeatures(2, 64, 3, 5).to_json()},
         "selector": {"name": "average"},
     }
     made = save_release(tmp_path / "r", facts, WEIGHTS, fixed_words(), tiny_definition(), fixed_identity())

@@ -32,7 +32,7 @@ from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior
-from ridgeway.common.protocol.cohort import SamplingTerms, Terms
+from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.decision import winners
 from ridgeway.common.routing.token_table import compile_table, tally_texts
 from ridgeway.common.statistics.sums import Integers
@@ -95,12 +95,11 @@ class PrivateGround:
             "encoder": encoder.fingerprint,
             "encoder_name": encoder.name,
         }
-        sampling = SamplingTerms(**DEFAULT.sampling.to_json())
         shape: dict[str, Any] = {
             "features": encoder.width + 1,
             "weighting": "tokens",
             "mass": 0,
-            "sampling": sampling,
+            "sampling": DEFAULT.sampling,
         }
         return Terms(mode="private", privacy=privacy, **about, **shape)
 

@@ -268,7 +268,7 @@ def test_e2e_counts(tmp_path: Path) -> None:
         assert isinstance(counted, Counted)
         holder = parties.holder("V")
         held = holder.epochs.held_out(holder.epoch(coordinator.terms))
-        table = router_table(parties.encoder, coordinator.terms.sampling.sampling, solved(parties, total), "cpu")
+        table = router_table(parties.encoder, coordinator.terms.sampling, solved(parties, total), "cpu")
         exact.append(Scorer(table, Selector("average", 10), held, 1).routed())
         assert coordinator.terms.privacy is not None
         noise.append((np.array(counted.counts) - UNIT * exact[-1]) / coordinator.terms.privacy.count_sigma)

@@ -503,7 +503,7 @@ def test_a06_named_one_crafted_question_an_epoch(tmp_path: Path, names: Iterator
     rows = unpaired(coordinator.finish("counts"))[:18].reshape(3, 6)
     holder = parties.holder("V")
     held = holder.epochs.held_out(holder.epoch(coordinator.terms))
-    table = router_table(parties.encoder, coordinator.terms.sampling.sampling, weights, "cpu")
+    table = router_table(parties.encoder, coordinator.terms.sampling, weights, "cpu")
     routed = Scorer(table, Selector("average", 10), held, 1).routed()
     np.testing.assert_array_equal(rows[1, :3], routed)
 

@@ -22,9 +22,10 @@ from ridgeway.client.round.epochs import (
 from ridgeway.client.round.scoring import HeldOut
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.settings import Sampling
 from ridgeway.common.privacy.document_bound import DocumentSums
 from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.protocol.cohort import SamplingTerms, Terms
+from ridgeway.common.protocol.cohort import Terms
 
 SUMS = DocumentSums("columns", np.zeros((0, 0), np.int64), np.arange(4))
 HELD_OUT = HeldOut(np.arange(5, dtype=np.int32), np.array([2, 3]))
@@ -35,7 +36,7 @@ TERMS = Terms(
     encoder="a" * 64,
     encoder_name="tiny",
     features=7,
-    sampling=SamplingTerms(window=8, max_tokens=0),
+    sampling=Sampling(window=8),
     weighting="tokens",
     mass=0,
     privacy=PRIVACY,
@@ -137,7 +138,7 @@ def test_whatever_changes_the_sums_needs_another_epoch_and_nothing_else_does() -
     others = {
         changed(encoder="c" * 64),
         changed(features=8),
-        changed(sampling=SamplingTerms(window=9, max_tokens=0)),
+        changed(sampling=Sampling(window=9)),
         changed(mode="clear", privacy=None),
         private(prior="2" * 64),
         private(mode="full"),

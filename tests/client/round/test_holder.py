@@ -15,7 +15,7 @@ from ridgeway.client.deploy.holder_folder import create_holder, settings_text
 from ridgeway.client.round.holder import SETTINGS, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.errors import InputError, Refused
-from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.protocol.cohort import Terms, form_cohort
 from tests.support.corpora_on_disk import write_jsonl
@@ -33,8 +33,7 @@ policies = st.builds(
     max_round_epsilon=budgets,
     max_epsilon=budgets,
     weightings=st.lists(st.sampled_from(("equal", "tokens")), max_size=2).map(tuple),
-    window=st.integers(1, 1 << 16),
-    max_tokens=st.integers(0, 1 << 40),
+    sampling=st.builds(Sampling, window=st.integers(1, 1 << 16), max_tokens=st.integers(0, 1 << 40)),
     min_cohort=st.integers(1, 1 << 20),
 )
 
@@ -173,7 +172,7 @@ def test_a_round_reads_the_epoch_and_never_the_corpus(parties: Parties, terms: T
 def test_an_epoch_under_other_terms_does_not_fit(parties: Parties, terms: Terms) -> None:
     """What stands ready for one window is not sent for another; without an epoch there is nothing."""
     holder = parties.holder("law")
-    other = terms.model_copy(update={"sampling": terms.sampling.model_copy(update={"window": 4})})
+    other = terms.model_copy(update={"sampling": Sampling(4)})
     with pytest.raises(Refused) as refused:
         holder.epoch(other)
     assert refused.value.code == "epoch_does_not_fit"

@@ -9,20 +9,20 @@ from pydantic import ValidationError
 
 from ridgeway.client.round.policy import Policy, check_cohort, check_members_of_sum, check_roster, check_terms
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.protocol.cohort import Cohort, SamplingTerms, Terms, form_cohort
+from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from tests.support.making import fixed_identity
 
 ENCODER, OTHER = "a" * 64, "b" * 64
 COORDINATOR, OWN, NEIGHBOUR = (fixed_identity(number).public for number in (1, 2, 3))
-POLICY = Policy(coordinator=COORDINATOR, encoders=(ENCODER,), window=16, modes=("clear",), min_cohort=2)
+POLICY = Policy(coordinator=COORDINATOR, encoders=(ENCODER,), sampling=Sampling(16), modes=("clear",), min_cohort=2)
 TERMS = Terms(
     mode="clear",
     encoder=ENCODER,
     encoder_name="tiny",
     features=7,
-    sampling=SamplingTerms(window=16, max_tokens=0),
+    sampling=Sampling(16),
     weighting="equal",
     mass=EQUAL_MASS,
 )
@@ -56,8 +56,8 @@ def code(check: Any, *values: Any) -> str:
     [
         ({}, TERMS),
         ({"encoders": (OTHER, ENCODER)}, TERMS),
-        ({"window": 1}, terms(sampling=SamplingTerms(window=1, max_tokens=0))),
-        ({"max_tokens": 99}, terms(sampling=SamplingTerms(window=16, max_tokens=99))),
+        ({"sampling": Sampling(1)}, terms(sampling=Sampling(1))),
+        ({"sampling": Sampling(16, max_tokens=99)}, terms(sampling=Sampling(16, max_tokens=99))),
         ({"weightings": ("equal", "tokens")}, terms(**PLAIN)),
         ({"modes": ("masked", "clear")}, terms(mode="masked")),
         (PRIVATELY, terms(**PRIVATE)),
@@ -85,14 +85,14 @@ def test_terms_within_the_policy_are_agreed_to(policy: dict[str, Any], given: Te
         ({}, terms(mass=EQUAL_MASS - 1), "mass_not_allowed"),
         ({}, terms(**PLAIN), "weighting_not_allowed"),
         ({"weightings": ("tokens",)}, TERMS, "weighting_not_allowed"),
-        ({"window": 17}, TERMS, "window_not_allowed"),
-        ({}, terms(sampling=SamplingTerms(window=17, max_tokens=0)), "window_not_allowed"),
-        ({}, terms(sampling=SamplingTerms(window=1, max_tokens=0)), "window_not_allowed"),
-        ({}, terms(sampling=SamplingTerms(window=16, max_tokens=1)), "window_not_allowed"),
-        ({"max_tokens": 99}, TERMS, "window_not_allowed"),
-        ({"stride": 32}, TERMS, "window_not_allowed"),
-        ({}, terms(sampling=SamplingTerms(window=16, max_tokens=0, stride=32)), "window_not_allowed"),
-        ({}, terms(sampling=SamplingTerms(window=16, max_tokens=0, documents=1)), "window_not_allowed"),
+        ({"sampling": Sampling(17)}, TERMS, "window_not_allowed"),
+        ({}, terms(sampling=Sampling(17)), "window_not_allowed"),
+        ({}, terms(sampling=Sampling(1)), "window_not_allowed"),
+        ({}, terms(sampling=Sampling(16, max_tokens=1)), "window_not_allowed"),
+        ({"sampling": Sampling(16, max_tokens=99)}, TERMS, "window_not_allowed"),
+        ({"sampling": Sampling(16, stride=32)}, TERMS, "window_not_allowed"),
+        ({}, terms(sampling=Sampling(16, stride=32)), "window_not_allowed"),
+        ({}, terms(sampling=Sampling(16, units=5)), "window_not_allowed"),
     ],
 )
 def test_terms_outside_the_policy_are_refused_with_their_code(
@@ -136,8 +136,12 @@ def test_a_cohort_that_the_holder_did_not_agree_to_is_refused(
         {"coordinator": "abc"},
         {"encoders": ()},
         {"encoders": ("x",)},
-        {"window": 0},
-        {"max_tokens": -1},
+        {"sampling": {"window": 0}},
+        {"sampling": {"window": 8, "max_tokens": -1}},
+        {"sampling": {"window": 8, "documents": 1}},
+        {"sampling": {"window": True}},
+        {"sampling": {}},
+        {"sampling": 8},
         {"min_cohort": 0},
         {"modes": ()},
         {"modes": ("loud",)},
@@ -154,10 +158,9 @@ def test_a_policy_that_protects_nothing_cannot_be_written(changes: dict[str, Any
 
 def test_terms_and_policies_that_no_text_can_be_sampled_by_are_no_records() -> None:
     """Whoever sends or writes them: it is said when they are read, not in the middle of a round."""
-    with pytest.raises(ValidationError, match="windows of 16 tokens cannot begin every 8"):
-        SamplingTerms(window=16, max_tokens=0, stride=8)
-    with pytest.raises(ValidationError, match="windows of 16 tokens cannot begin every 8"):
-        POLICY.model_copy(update={"stride": 8})
+    for record in (TERMS, POLICY):
+        with pytest.raises(ValidationError, match="windows of 16 tokens cannot begin every 8"):
+            record.model_copy(update={"sampling": {"window": 16, "stride": 8}})
 
 
 @pytest.mark.parametrize(("members", "pinned", "expected"), [(2, 2, "cohort_too_small"), (4, 6, "too_few_of_roster")])

@@ -23,9 +23,10 @@ from ridgeway.client.sums.prepare import makers, prepare
 from ridgeway.client.sums.transformer_sums import ContextualSums
 from ridgeway.common.base.errors import DeviceError, EncoderError
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, Selector
+from ridgeway.common.encoding.model_rows import Rows
 from ridgeway.common.encoding.transformer import Transformer
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
-from ridgeway.common.encoding.windows import Rows, window_starts
+from ridgeway.common.encoding.windows import window_starts
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, CURVES, evaluate, split_calibration
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.router import Router

@@ -30,7 +30,7 @@ from ridgeway.common.statistics.sums import check_bound
 def test_the_default_preset_is_the_one_that_was_measured() -> None:
     """Units over windows of 8 every 32 tokens and more, equal domains, a relative ridge of 0.001, mean logits."""
     assert Preset(
-        sampling=Sampling(window=8, max_tokens=0, stride=32, documents=0, units=15, mistyped=8),
+        sampling=Sampling(window=8, max_tokens=0, stride=32, units=15, mistyped=8),
         holdout=0.05,
         weighting="equal",
         ridge=Ridge(0.001, relative=True),
@@ -120,15 +120,16 @@ def test_words_that_cannot_be_are_refused(settings: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("made", [WordFeatures(), WordFeatures(512, 1024, 3, 4), WordFeatures(512, 1024, 3, 5)])
 def test_words_come_back_from_their_json(made: WordFeatures) -> None:
-    """Files of earlier versions, which do not tell it, mean runs of three to five letters."""
+    """Files of earlier versions, which do not tell how long runs are, are refused."""
     assert WordFeatures.of_json(made.to_json()) == made
-    assert WordFeatures(512, 1024, 3, 5).to_json() == {"width": 512, "amplitude": 1024}
+    with pytest.raises(InputError, match="another version"):
+        WordFeatures.of_json({"width": 512, "amplitude": 1024})
 
 
 @pytest.mark.parametrize("made", [Sampling(1, 2), Sampling(65_536, 1 << 40)])
 def test_a_sampling_comes_back_from_its_json(made: Sampling) -> None:
     """What a file says of its sampling is enough to make it again."""
-    assert Sampling(**made.to_json()) == made
+    assert Sampling.of_json(made.to_json()) == made
 
 
 def test_ridge_and_selector_come_back_from_their_json() -> None:
@@ -143,16 +144,13 @@ def test_ridge_and_selector_come_back_from_their_json() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"window": 64, "stride": 32}, "windows of 64 tokens cannot begin every 32; give 64 to 65536, or 0"),
-        ({"window": 8, "stride": 65537}, "cannot begin every 65537"),
-        ({"documents": -1}, "a document cannot count -1 times; give 0 to 4096"),
-        ({"documents": 4097}, "a document cannot count 4097 times"),
-        ({"units": 7}, "a document cannot have 7 units; give a multiple of 5 up to 4096, or 0"),
-        ({"units": -5}, "a document cannot have -5 units"),
-        ({"units": 4100}, "a document cannot have 4100 units"),
-        ({"units": 5, "documents": 1}, "a document's units hold the whole document"),
-        ({"mistyped": -1}, "a mistyped copy cannot count -1 times; give 0 to 4096"),
-        ({"mistyped": 4097}, "a mistyped copy cannot count 4097 times"),
+        ({"window": 64, "stride": 32}, "windows of 64 tokens cannot begin every 32; give a stride of 64 or more, or 0"),
+        ({"window": 8, "stride": 65537}, "stride cannot be 65537; give 0 to 65536"),
+        ({"units": 7}, "units cannot be 7; give a multiple of 5, or 0"),
+        ({"units": -5}, "units cannot be -5; give 0 to 4096"),
+        ({"units": 4100}, "units cannot be 4100"),
+        ({"mistyped": -1}, "mistyped cannot be -1; give 0 to 4096"),
+        ({"mistyped": 4097}, "mistyped cannot be 4097"),
     ],
 )
 def test_a_sampling_that_cannot_be_is_one_sentence(given: dict[str, int], words: str) -> None:
@@ -164,18 +162,12 @@ def test_a_sampling_that_cannot_be_is_one_sentence(given: dict[str, int], words:
 @pytest.mark.parametrize(
     ("sampling", "words", "plain"),
     [
-        (Sampling(), "windows of 64", True),
-        (Sampling(8, stride=8), "windows of 8", True),
-        (Sampling(8, stride=32), "windows of 8 every 32 tokens", False),
-        (Sampling(8, documents=2), "windows of 8 and documents 2 times", False),
-        (PAPER.sampling, "windows of 1 up to 1024 tokens a document", True),
-        (Sampling(8, stride=32, documents=32), "windows of 8 every 32 tokens and documents 32 times", False),
-        (Sampling(8, mistyped=1), "windows of 8 and mistyped copies 1 times", False),
-        (
-            DEFAULT.sampling,
-            "windows of 8 every 32 tokens with beginnings and wholes in 15 units and mistyped copies 8 times",
-            False,
-        ),
+        (Sampling(), "window 64", True),
+        (Sampling(8, stride=8), "window 8, stride 8", True),
+        (Sampling(8, stride=32), "window 8, stride 32", False),
+        (PAPER.sampling, "window 1, max_tokens 1024", True),
+        (Sampling(8, mistyped=1), "window 8, mistyped 1", False),
+        (DEFAULT.sampling, "window 8, stride 32, units 15, mistyped 8", False),
     ],
 )
 def test_a_sampling_says_what_it_is(sampling: Sampling, words: str, plain: bool) -> None:
@@ -186,8 +178,8 @@ def test_a_sampling_says_what_it_is(sampling: Sampling, words: str, plain: bool)
 def test_a_window_alone_means_plain_windows() -> None:
     """Who asks for a size does not get the default's other settings with it; who asks for others keeps its size."""
     assert changed_sampling(DEFAULT.sampling, window=16) == Sampling(16)
-    assert changed_sampling(DEFAULT.sampling, window=16, documents=4) == Sampling(16, documents=4)
-    assert changed_sampling(DEFAULT.sampling, documents=4, stride=None) == Sampling(8, stride=32, documents=4)
+    assert changed_sampling(DEFAULT.sampling, window=16, units=5) == Sampling(16, units=5)
+    assert changed_sampling(DEFAULT.sampling, units=0, stride=None) == Sampling(8, stride=32, mistyped=8)
     assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(8, stride=32, units=15)
     assert changed_sampling(DEFAULT.sampling, window=None) == DEFAULT.sampling
     assert changed_sampling(PAPER.sampling, window=2) == Sampling(2, max_tokens=1024)
@@ -196,11 +188,10 @@ def test_a_window_alone_means_plain_windows() -> None:
 @given(
     window=st.integers(1, 9),
     stride=st.just(0) | st.integers(9, 99),
-    more=st.fixed_dictionaries({"documents": st.integers(0, 9)})
-    | st.fixed_dictionaries({"units": st.integers(0, 9).map(lambda n: 5 * n), "mistyped": st.integers(0, 9)}),
+    more=st.fixed_dictionaries({"units": st.integers(0, 9).map(lambda n: 5 * n), "mistyped": st.integers(0, 9)}),
 )
 def test_a_sampling_survives_its_json(window: int, stride: int, more: dict[str, int]) -> None:
     """Plain windows are written as they always were."""
     sampling = Sampling(window, stride=stride, **more)
-    assert Sampling(**sampling.to_json()) == sampling
+    assert Sampling.of_json(sampling.to_json()) == sampling
     assert set(Sampling(window).to_json()) == {"window", "max_tokens"}

@@ -28,10 +28,11 @@ from ridgeway.common.encoding import encoder_sources
 from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
 from ridgeway.common.encoding.encoder_sources import cached_encoders, find_by_fingerprint, find_encoder
 from ridgeway.common.encoding.model_files import model_files
+from ridgeway.common.encoding.model_rows import Frame
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer import measured, one_thread
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder, check_sampling, needs_table, usual_sampling
-from ridgeway.common.encoding.windows import Frame, longest_window
+from ridgeway.common.encoding.windows import longest_window
 from tests.support.making import prepared
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_models import (

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation, settings_text
 from ridgeway.coordinator.round.federation import (
@@ -32,10 +33,14 @@ settings = st.builds(
     encoder=words,
     mode=st.sampled_from(("private", "clear", "masked")),
     weighting=st.sampled_from(("equal", "tokens")),
-    window=st.integers(1, 1 << 10),
-    max_tokens=st.integers(0, 1 << 40),
-    stride=st.just(0) | st.integers(1 << 10, 1 << 16),
-    documents=st.integers(0, 1 << 12),
+    sampling=st.builds(
+        Sampling,
+        window=st.integers(1, 1 << 10),
+        max_tokens=st.integers(0, 1 << 40),
+        stride=st.just(0) | st.integers(1 << 10, 1 << 16),
+        units=st.integers(0, 800).map(lambda number: 5 * number),
+        mistyped=st.integers(0, 1 << 12),
+    ),
     round=st.builds(
         RoundSettings,
         min_holders=st.integers(2, 1 << 20),
@@ -76,8 +81,10 @@ def test_settings_read_back_are_the_settings_that_were_written(
         ("min_holders = 2", "min_holder = 2", "round.min_holder: there is no setting of this name"),
         ("min_holders = 2", "min_holders = 1", "round.min_holders: input should be greater than or equal to 2"),
         ("stride = 32", "stride = 4", "windows of 8 tokens cannot begin every 4"),
-        ("window = 8", "window = 0", "window: input should be greater than or equal to 1"),
-        ("max_tokens = 0", "max_tokens = 2000000000000", "max_tokens: input should be less than or equal to"),
+        ("window = 8", "window = 0", "sampling: window cannot be 0; give 1 to 65536"),
+        ("max_tokens = 0", "max_tokens = 2000000000000", "sampling: max_tokens cannot be 2000000000000"),
+        ("[sampling]", "window = 8\n[other]", "window: this setting of an earlier version is gone"),
+        ("[sampling]", "documents = 32\n[sampling]", "whole documents count by `units`"),
         ('mode = "private"', 'mode = "loud"', "mode: input should be 'private', 'masked' or 'clear'"),
         ("ridge = 0.001", "ridge = 0", "router.ridge: input should be greater than or equal to 0.000001"),
         ("ridge = 0.001", "ridge = -1.0", "router.ridge: input should be greater than or equal to 0.000001"),

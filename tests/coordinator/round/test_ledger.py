@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,11 +116,22 @@ def test_a_holder_may_be_admitted_for_another_domain(tmp_path: Path) -> None:
     assert holder.domain == "code"
 
 
-def test_a_roster_of_earlier_versions_is_read_without_its_weights(tmp_path: Path) -> None:
-    """Entries stay as they were written."""
+@pytest.mark.parametrize(
+    ("kind", "facts"),
+    [
+        ("admitted", {"name": "law", "domain": "law", "key": card().key, "node": card().node, "weight": 3}),
+        ("counted", {"total": "0", "question": "1", "digest": "2"}),
+        ("released", {"number": 1, "members": [], "domains": [], "terms": {"mode": "masked", "ridges": [0.1]}}),
+    ],
+)
+def test_an_entry_of_an_earlier_version_is_refused_in_a_sentence(
+    tmp_path: Path, kind: str, facts: dict[str, Any]
+) -> None:
+    """Whatever is missing in it, or too much; the entry is named."""
     ledger = Ledger(tmp_path)
-    ledger.note("admitted", name="law", domain="law", key=card().key, node=card().node, weight=3)
-    assert ledger.standing().roster["law"] == ledger.admit("law", card())
+    ledger.note(kind, **facts)
+    with pytest.raises(JournalError, match=rf"entry 1 of the ledger \({kind}\) was written by another version"):
+        ledger.standing()
 
 
 def test_epochs_in_opened_totals_are_known_with_their_rounds(tmp_path: Path) -> None:

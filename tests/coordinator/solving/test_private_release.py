@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeway.common.base.settings import Confidence
+from ridgeway.common.base.settings import Confidence, Sampling
 from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, PrivacyMode
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import product_variance, solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior
-from ridgeway.common.protocol.cohort import SamplingTerms, Terms
+from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics.sums import Statistics, single_domain
 from ridgeway.coordinator.solving.private_release import NoisyAccuracy, confidence_under_noise, noisy_accuracy
 from ridgeway.coordinator.solving.total import Total, add_weighted
@@ -25,7 +25,7 @@ DOCUMENTS = 400
 
 def terms(mode: PrivacyMode) -> Terms:
     about: dict[str, Any] = {"encoder": "0" * 64, "encoder_name": "tiny", "weighting": "tokens", "mass": 0}
-    sampling = SamplingTerms(window=8, max_tokens=0)
+    sampling = Sampling(window=8)
     privacy = Privacy(mode=mode, epsilon=8.0, prior="0" * 64)
     return Terms(mode="private", features=ENCODER.width + 1, sampling=sampling, privacy=privacy, **about)
 

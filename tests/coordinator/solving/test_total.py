@@ -41,11 +41,11 @@ def test_mixed_encoders_are_refused_with_both_fingerprints(encoder: TableEncoder
 @pytest.mark.parametrize(
     ("sampling", "words"),
     [
-        (Sampling(window=32), "'law' was made with windows of 64 and 'code' with windows of 32; prepare"),
-        (Sampling(max_tokens=9), "windows of 64 and 'code' with windows of 64 up to 9 tokens a document"),
+        (Sampling(window=32), "'law' was made with window 64 and 'code' with window 32; prepare"),
+        (Sampling(max_tokens=9), "window 64 and 'code' with window 64, max_tokens 9"),
         (
-            Sampling(8, stride=32, documents=4),
-            "windows of 64 and 'code' with windows of 8 every 32 tokens and documents 4 times",
+            Sampling(8, stride=32, units=5),
+            "window 64 and 'code' with window 8, stride 32, units 5",
         ),
     ],
 )

@@ -10,9 +10,9 @@ import torch
 from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import DeviceError, InputError
 from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.encoding.model_rows import Rows
 from ridgeway.common.encoding.transformer import Transformer
 from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
-from ridgeway.common.encoding.windows import Rows
 from ridgeway.simulations.bench.device import Device
 from ridgeway.simulations.bench.measuring import BenchReport
 from ridgeway.simulations.bench.transformer_bench import bench_features
