@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-long check check-mutants same fuzz audit bench bench-large report clean
+.PHONY: setup demo test test-quick test-long check check-mutants same fuzz audit bench report clean
 
 setup: .venv/ready
 
@@ -57,13 +57,10 @@ audit: setup
 	$(BIN)/python -m tests.support.vulnerabilities
 
 bench: setup
-	$(BIN)/ridgeway bench all
-
-bench-large: setup
-	$(BIN)/ridgeway bench large
+	$(BIN)/python -m ridgeway.simulations.bench all
 
 report: setup
-	$(BIN)/ridgeway experiment all --out report
+	$(BIN)/python -m ridgeway.simulations.experiments --out report
 
 clean:
-	rm -rf .venv build *.egg-info demo-run bench-run report
+	rm -rf .venv build *.egg-info demo-run report

@@ -84,7 +84,7 @@ HTTP = (
     "coordinator/page/",
     "client/page/",
     "coordinator/deploy/fleet_proxy.py",
-    "simulations/bench/serving/",
+    "simulations/bench/stand_ins.py",
 )
 
 

@@ -1,6 +1,4 @@
-"""Benchmarks: ratios, each measured side by side in one run.
+"""Benchmarks: each compares a figure of ours with another one, measured in the same run.
 
-`ridgeway bench NAME` prints a table and writes bench-run/NAME.json; `python -m ridgeway bench NAME`
-is the same where Ridgeway is not installed. Each module imports what it measures only when it
-measures it.
+They are not in the wheel. From a checkout: `python -m ridgeway.simulations.bench NAME`.
 """

@@ -1,140 +1,156 @@
-"""How things are timed and held against aims, and how results are shown: as a table, as JSON, and
-in a file.
+"""The rows of a benchmark, the clock, and how rows are shown: as a table or as JSON.
 
-Contenders take turns, so that a busy moment of the machine hits all of them alike.
+Contenders take turns, so that a busy moment of the machine meets all of them alike.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ridgeway.common.base.errors import ProcessError
-from ridgeway.common.base.files import IMPORT_ROOT, write_whole
-from ridgeway.common.cli.terminal import emit_json, step, table
+from ridgeway.common.base.files import IMPORT_ROOT
+from ridgeway.common.base.threads import cores
+from ridgeway.common.cli.terminal import emit_json, table
+from ridgeway.common.encoding.table_encoder import TableEncoder
+
+BUSY_LOAD_PER_CORE = 0.5
+START_SECONDS = 300.0
+STOP_SECONDS = 60.0
 
 Work = Callable[[], object]
-Tick = Callable[[], None]
-"""Called after each piece of long work, for a bar."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One ratio, the aim it is held against, and the two figures it is made of."""
+class BenchOptions:
+    """What is measured, and on what.
+
+    work:    a folder for files of this run.
+    gpus:    the GPU to measure on; empty for the CPU.
+    text:    a folder of DOMAIN.train.jsonl; None for the usual text.
+    size_mb: text to prepare is repeated up to this size.
+    holders: the sizes of cohorts. drop_rate: the share of holders that drop out.
+    width:   the features of a deployment's encoder.
+    """
+
+    work: Path
+    gpus: tuple[str, ...] = ()
+    encoder: str = "smollm2"
+    text: Path | None = None
+    size_mb: float = 0.0
+    holders: tuple[int, ...] = (1000,)
+    drop_rate: float = 0.0
+    width: int = 576
+
+    def find_encoder(self) -> TableEncoder:
+        from ridgeway.common.encoding.encoder_sources import find_encoder
+        from ridgeway.common.encoding.transformer_encoder import needs_table
+
+        return needs_table(find_encoder(self.encoder), "this benchmark")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Two figures, their ratio (or one figure), and the aim for it, such as `≥ 10` or `≤ 0.5`."""
 
     name: str
-    ratio: float
-    aim: str
-    reached: bool
     ours: str
     theirs: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def cells(self) -> list[str]:
-        reached = "–" if self.aim == "–" else "yes" if self.reached else "NO"
-        return [
-            self.name,
-            f"{self.ratio:.3g}",
-            self.aim,
-            reached,
-            self.ours,
-            self.theirs,
-        ]
-
-
-def at_least(name: str, ratio: float, aim: float, ours: str, theirs: str) -> Result:
-    return Result(name, ratio, f"≥ {aim:g}", ratio >= aim, ours, theirs)
-
-
-def at_most(name: str, ratio: float, aim: float, ours: str, theirs: str) -> Result:
-    return Result(name, ratio, f"≤ {aim:g}", ratio <= aim, ours, theirs)
-
-
-def exactly(name: str, ratio: float, aim: float, ours: str, theirs: str) -> Result:
-    return Result(name, ratio, f"= {aim:g}", ratio == aim, ours, theirs)
-
-
-def figure(name: str, ratio: float, ours: str, theirs: str) -> Result:
-    """A figure that stands beside the others and is held against nothing."""
-    return Result(name, ratio, "–", True, ours, theirs)
-
-
-@dataclass(slots=True)
-class BenchReport:
-    """The results of one benchmark so far, and what could not be measured here, with the reason."""
-
-    name: str
-    facts: dict[str, Any]
-    results: list[Result] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-    def leave_out(self, what: str, reason: str) -> None:
-        step("left out", what, reason)
-        self.left_out.append(f"{what}: {reason}")
-
-    def add(self, results: list[Result]) -> None:
-        self.results.extend(results)
+    ratio: float
+    aim: str = ""
 
     @property
-    def reached(self) -> bool:
-        return all(result.reached for result in self.results)
-
-    def to_json(self) -> dict[str, Any]:
-        results = [result.to_json() for result in self.results]
-        return {
-            "name": self.name,
-            **self.facts,
-            "left_out": self.left_out,
-            "reached": self.reached,
-            "results": results,
-        }
-
-    def show(self, folder: Path, *, as_json: bool) -> None:
-        if as_json:
-            emit_json(self.to_json())
-        else:
-            headings = ["what", "ratio", "aim", "reached", "ours", "beside it"]
-            table(headings, [result.cells() for result in self.results])
-        path = folder / f"{self.name}.json"
-        write_whole(path, json.dumps(self.to_json(), indent=2).encode())
-        step("wrote", str(path))
+    def misses(self) -> bool:
+        """Whether the aim is missed; a ratio that is not a number misses any."""
+        if not self.aim:
+            return False
+        sign, limit = self.aim.split()
+        reached = (
+            self.ratio >= float(limit) if sign == "≥" else self.ratio <= float(limit)
+        )
+        return not reached
 
 
-def seconds_in_turns(
-    *contenders: Work, rounds: int = 5, tick: Tick = lambda: None, warm: bool = True
-) -> list[float]:
-    """The median seconds of each contender over several rounds, one after another in each round."""
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine before a benchmark starts. load: the load average of the last minute."""
+
+    load: float
+    cores: int
+
+    @property
+    def is_busy(self) -> bool:
+        return self.load > BUSY_LOAD_PER_CORE * self.cores
+
+    def __str__(self) -> str:
+        load = f"load average {self.load:.2f} on {self.cores} cores before the start"
+        return f"{load}; busy, so no aim counts as met" if self.is_busy else load
+
+    def verdict(self, row: Row) -> str:
+        """A busy machine meets no aim: what it measures may be chance."""
+        if row.misses:
+            return "NO"
+        if not row.aim:
+            return ""
+        return "busy" if self.is_busy else "yes"
+
+
+def this_machine() -> Machine:
+    return Machine(os.getloadavg()[0], cores())
+
+
+def show(name: str, machine: Machine, rows: Sequence[Row], *, as_json: bool) -> bool:
+    """Print the rows; returns whether every aim was met."""
+    if as_json:
+        facts = {"bench": name, "busy": machine.is_busy, **asdict(machine)}
+        found = [{**asdict(row), "met": machine.verdict(row)} for row in rows]
+        emit_json({**facts, "rows": found})
+    else:
+        headings = ["what", "ratio", "aim", "met", "ours", "theirs"]
+        cells = [
+            [
+                row.name,
+                f"{row.ratio:.3g}",
+                row.aim,
+                machine.verdict(row),
+                row.ours,
+                row.theirs,
+            ]
+            for row in rows
+        ]
+        table(headings, cells, title=str(machine))
+    return all(machine.verdict(row) in ("yes", "") for row in rows)
+
+
+def seconds_in_turns(*contenders: Work, rounds: int = 5) -> list[float]:
+    """The median seconds of each contender over several rounds, in turns, once untimed."""
     times: list[list[float]] = [[] for _ in contenders]
-    for work in contenders if warm else ():
-        work()  # warm caches, once and untimed
-        tick()
+    for work in contenders:
+        work()
     for _ in range(rounds):
         for taken, work in zip(times, contenders, strict=True):
             taken.append(once(work))
-            tick()
     return [statistics.median(taken) for taken in times]
 
 
 def once(work: Work) -> float:
-    """The seconds of a single run: for work that is long enough to be steady."""
+    """The seconds of a single run."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def measured_apart(module: str, *words: object) -> Any:
-    """What a module prints as JSON, run in a process of its own, so that memory and caches are its
-    own too.
-    """
+    """What a module prints as JSON, run in a process of its own."""
     command = [sys.executable, "-m", module, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=IMPORT_ROOT)
     if done.returncode:
@@ -145,8 +161,27 @@ def measured_apart(module: str, *words: object) -> Any:
     return json.loads(done.stdout)
 
 
-def medians(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
+@contextmanager
+def running(
+    command: Sequence[str],
+    word: str,
+    log: Path,
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[None]:
+    """A command that runs within this block, from when it has printed a word."""
+    from ridgeway.common.deploy.processes import Child, last_words
+
+    child = Child(log.stem, command, environment, log)
+    child.start()
+    try:
+        end = time.monotonic() + START_SECONDS
+        while not (log.exists() and word in log.read_text(errors="replace")):
+            if not child.is_running() or time.monotonic() > end:
+                raise ProcessError(f"{child.name} did not start: {last_words(log)}")
+            time.sleep(0.1)
+        yield
+    finally:
+        child.stop(STOP_SECONDS)
 
 
 def peak_gb(pid: int | str = "self") -> float:
@@ -161,8 +196,6 @@ def peak_gb(pid: int | str = "self") -> float:
 
 
 def resident_bytes(which: str, pid: int | str = "self") -> int:
-    """A process's resident size now (VmRSS), or the largest so far (VmHWM); a process that has
-    ended has none.
-    """
+    """A process's resident size now (VmRSS), or the largest so far (VmHWM)."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))

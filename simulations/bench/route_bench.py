@@ -1,63 +1,52 @@
-"""The tokenizer and routing beside the library's bare tokenisation, and the whole command from
-start to answer.
-"""
+"""Tokenising and routing beside the library's bare tokenisation, and the whole command."""
 
 from __future__ import annotations
 
 import itertools
 import subprocess
 import sys
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tokenizers import Tokenizer
 
 from ridgeway.client.audit import text_batches
 from ridgeway.client.sums.prepare import PrepareJob, prepare
-from ridgeway.common.base.identity import create_identity, load_identity
-from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
-from ridgeway.common.base.threads import serial_tokenizers
-from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
-from ridgeway.common.routing.hidden_state_table import compile_router
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.base.threads import cores, serial_tokenizers
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
-from ridgeway.simulations.bench.bench_text import BenchText
-from ridgeway.simulations.bench.measuring import (
-    Result,
-    Work,
-    at_least,
-    at_most,
-    seconds_in_turns,
-)
+from ridgeway.simulations.bench.bench_text import BenchText, bench_text
+from ridgeway.simulations.bench.measuring import BenchOptions, Row, seconds_in_turns
 
 MAX_PROMPTS = 2000
 MAX_BATCHES = 12
-PROMPT_TOKENS = (16, 160)
-TIMES = 10
-"""How often we tokenise what the library tokenises once: else the time is too short to be measured.
-"""
+REPEATS = 10
+"""We tokenise so often what the library tokenises once: else the time is too short."""
+
+
+def rows(options: BenchOptions) -> Iterator[Row]:
+    text = bench_text(options)
+    encoder = options.find_encoder()
+    release = make_release(encoder, text, options.work)
+    yield _tokenising(encoder, text)
+    yield from _routing(release, text)
+    yield from _command(release)
 
 
 def make_release(encoder: TableEncoder, text: BenchText, work: Path) -> Path:
-    """A release with all defaults over the benchmark's domains."""
-    folder = work / "release"
+    """A release with all defaults over the domains of the text."""
     parts = []
-    for domain in text.domains:
+    for domain, path in text.training.items():
         job = PrepareJob(
-            (text.train(domain),),
-            domain,
-            DEFAULT.sampling,
-            DEFAULT.holdout,
-            ("text",),
-            2,
+            (path,), domain, DEFAULT.sampling, DEFAULT.holdout, ("text",), cores()
         )
         parts.append(prepare(job, encoder, work / "release-cache").prepared)
-    key = work / "bench.key"
-    identity = load_identity(key) if key.exists() else create_identity(key)
     choices = RouterChoices(
         DEFAULT.weighting,
         DEFAULT.ridge,
@@ -65,168 +54,81 @@ def make_release(encoder: TableEncoder, text: BenchText, work: Path) -> Path:
         DEFAULT.selector,
         Confidence(),
     )
-    publish(parts, encoder, choices, identity, folder)
-    return folder
+    release = work / "release"
+    publish(parts, encoder, choices, Identity(Ed25519PrivateKey.generate()), release)
+    return release
 
 
-def bench_tokenizer(encoder: TableEncoder, text: BenchText) -> list[Result]:
-    """Documents to ids: on one thread beside the library on one thread, and on two threads beside
-    one.
-    """
+def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
+    """Documents to ids, both on one thread."""
     ours = encoder.tokenizer
-    theirs = Tokenizer.from_str(encoder.definition.decode())
-    batches = list(itertools.islice(text_batches(text.documents), MAX_BATCHES))
-    size = sum(len(document.encode()) for batch in batches for document in batch) / 1e6
     ours.make_fast()
-
-    def on(
-        threads: int, encode: Callable[[list[str]], object], times: int = TIMES
-    ) -> Work:
-        def work() -> None:
-            with serial_tokenizers(), ThreadPoolExecutor(threads) as pool:
-                for _ in pool.map(encode, batches * times):
-                    pass
-
-        return work
-
-    by_the_library = on(
-        1, lambda batch: theirs.encode_batch_fast(batch, add_special_tokens=False), 1
+    theirs = Tokenizer.from_str(encoder.definition.decode())
+    bare = partial(theirs.encode_batch_fast, add_special_tokens=False)
+    batches = list(itertools.islice(text_batches(text.documents), MAX_BATCHES))
+    megabytes = sum(len(each.encode()) for batch in batches for each in batch) / 1e6
+    with serial_tokenizers():
+        repeated, library = seconds_in_turns(
+            lambda: _each(ours.encode_raw, batches * REPEATS),
+            lambda: _each(bare, batches),
+            rounds=3,
+        )
+    own = repeated / REPEATS
+    return Row(
+        "tokenising, one thread, to the library's",
+        f"{megabytes / own:.1f} MB/s",
+        f"{megabytes / library:.2f} MB/s",
+        library / own,
+        "≥ 20",
     )
-    one, two, library = seconds_in_turns(
-        on(1, ours.encode_raw), on(2, ours.encode_raw), by_the_library, rounds=3
-    )
-    one, two = one / TIMES, two / TIMES
-    alone = f"{size / one:.1f} MB/s"
-    return [
-        at_least(
-            "tokenising, one thread, to the library's",
-            library / one,
-            20,
-            alone,
-            f"{size / library:.2f} MB/s",
-        ),
-        at_least(
-            "tokenising, two threads to one",
-            one / two,
-            1.8,
-            f"{size / two:.1f} MB/s",
-            alone,
-        ),
-    ]
 
 
-def bench_route(release: Path, text: BenchText) -> list[Result]:
+def _routing(release: Path, text: BenchText) -> Iterator[Row]:
     router = Router.load(release)
-    bare = Tokenizer.from_file(str(release / "tokenizer.json"))
     router.make_fast()
+    bare = Tokenizer.from_file(str(release / "tokenizer.json"))
     prompts = text.prompts[:: max(1, len(text.prompts) // MAX_PROMPTS)]
     single, encode, many, batch = seconds_in_turns(
         lambda: _each(router.route, prompts),
-        lambda: _each(
-            lambda prompt: bare.encode(prompt, add_special_tokens=False), prompts
-        ),
+        lambda: _each(partial(bare.encode, add_special_tokens=False), prompts),
         lambda: router.route_many(prompts),
         lambda: bare.encode_batch_fast(prompts, add_special_tokens=False),
     )
-    tokens = sum(len(router.tokenizer.encode(prompt)) for prompt in prompts) / len(
-        prompts
-    )
     micro = 1e6 / len(prompts)
-    about = f"for {len(prompts):,} prompts of {tokens:.0f} tokens"
-    ours = f"{single * micro:.0f} µs a prompt"
-    theirs = f"{encode * micro:.0f} µs {about}"
-    ours_many = f"{many * micro:.0f} µs a prompt"
-    theirs_many = f"{batch * micro:.0f} µs {about}"
-    return [
-        at_most("route, to tokenising the prompt", single / encode, 0.15, ours, theirs),
-        at_least(
-            "route_many, to tokenising the batch",
-            batch / many,
-            10,
-            ours_many,
-            theirs_many,
-        ),
-    ]
-
-
-def bench_words(encoder: TableEncoder, text: BenchText) -> list[Result]:
-    """`route` with words by their letters beside `route` without. Weights are random: they do not
-    change the time.
-    """
-    bare = TableEncoder(encoder.name, encoder.definition, encoder.table, encoder.scale)
-    plain, worded = (
-        _random_router(each, text.domains)
-        for each in (bare, with_words(bare, WordFeatures()))
+    yield Row(
+        "route, to tokenising the prompt",
+        f"{single * micro:.1f} µs a prompt",
+        f"{encode * micro:.1f} µs, {len(prompts):,} prompts",
+        single / encode,
+        "≤ 0.15",
     )
-    found = []
-    for size in PROMPT_TOKENS:
-        cut = (_beginning(plain, prompt, size) for prompt in text.prompts)
-        prompts = [prompt for prompt in cut if prompt][:MAX_PROMPTS]
-        if not prompts:
-            continue
-        ours, theirs = seconds_in_turns(
-            partial(_each, worded.route, prompts), partial(_each, plain.route, prompts)
-        )
-        micro = 1e6 / len(prompts)
-        name = f"route with words, to without, {size} tokens"
-        found.append(
-            at_most(
-                name,
-                ours / theirs,
-                1.5,
-                f"{ours * micro:.1f} µs",
-                f"{theirs * micro:.1f} µs a prompt",
-            )
-        )
-    return found
-
-
-def _beginning(router: Router, prompt: str, size: int) -> str:
-    """The first words of a prompt that have `size` tokens together; nothing if it has fewer."""
-    words = router.tokenizer.words(prompt)
-    counts = list(itertools.accumulate(len(ids) for _, ids in words))
-    last = bisect_left(counts, size)
-    return "".join(piece for piece, _ in words[: last + 1]) if last < len(words) else ""
-
-
-def _random_router(encoder: TableEncoder, domains: Sequence[str]) -> Router:
-    weights = np.random.default_rng(0).standard_normal(
-        (encoder.width + 1, len(domains))
+    yield Row(
+        "route_many, times as fast as tokenising the batch",
+        f"{many * micro:.1f} µs a prompt",
+        f"{batch * micro:.1f} µs",
+        batch / many,
+        "≥ 10",
     )
-    router = Router(
-        tuple(domains),
-        compile_router(encoder, DEFAULT.sampling, weights),
-        encoder.tokenizer,
-        DEFAULT.selector,
-    )
-    router.make_fast()
-    return router
 
 
-def _each(work: Callable[[str], object], prompts: list[str]) -> None:
-    for prompt in prompts:
-        work(prompt)
-
-
-def bench_command(release: Path) -> list[Result]:
+def _command(release: Path) -> Iterator[Row]:
     """`ridgeway route` as a process: start, verify, load, answer."""
-    command = [
-        str(Path(sys.executable).with_name("ridgeway")),
-        "route",
-        str(release),
-        "How many eggs are left?",
-    ]
+    prompt = "How many eggs are left?"
+    command = [sys.executable, "-m", "ridgeway", "route", str(release), prompt]
     (seconds,) = seconds_in_turns(
-        lambda: subprocess.run(command, check=True, capture_output=True), rounds=5
+        lambda: subprocess.run(command, check=True, capture_output=True)
     )
-    size = sum(path.stat().st_size for path in release.iterdir()) / 1e6
-    return [
-        at_most(
-            "the command `ridgeway route`, seconds",
-            seconds,
-            0.56,
-            f"{seconds:.2f} s",
-            "from start to answer",
-        ),
-        at_most("a release, MB", size, 10.0, f"{size:.1f} MB", "all three files"),
-    ]
+    megabytes = sum(path.stat().st_size for path in release.iterdir()) / 1e6
+    yield Row(
+        "the command `ridgeway route`, seconds",
+        f"{seconds:.2f} s",
+        "",
+        seconds,
+        "≤ 0.56",
+    )
+    yield Row("a release, MB", f"{megabytes:.1f} MB", "", megabytes, "≤ 10")
+
+
+def _each(work: Callable[[Any], object], items: Sequence[Any]) -> None:
+    for item in items:
+        work(item)

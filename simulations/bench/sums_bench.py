@@ -1,52 +1,45 @@
 """Exact sums beside the published way, on the same ids and the same device; and whether they are
 exact.
 
-Ours is measured from ids in the machine's memory to checked statistics.
+Ours is measured from ids in the machine's memory to checked statistics. The published way embeds
+each token, appends a one, and adds float32 XᵀX and XᵀY batch by batch, from ids on the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from importlib.util import find_spec
-from itertools import groupby
-from typing import Final, NamedTuple
+from functools import partial, reduce
+from queue import SimpleQueue
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ridgeway.client.sums.prepare import makers
+from ridgeway.client.sums.accumulate import Accumulator, add_states
+from ridgeway.client.sums.prepare import Maker, makers
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.cli.terminal import ticking
+from ridgeway.common.base.threads import cores, one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.windows import window_starts
-from ridgeway.common.statistics.sums import Statistics
-from ridgeway.simulations.bench.device import Device
-from ridgeway.simulations.bench.measuring import (
-    Result,
-    Tick,
-    at_least,
-    at_most,
-    exactly,
-    medians,
-)
-from ridgeway.simulations.bench.random_corpus import Batch, Kind, draw, random_encoder
-from ridgeway.simulations.bench.sum_methods import DefinedSums, OurSums, PublishedSums
+from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.simulations.bench.measuring import BenchOptions, Row, once
+from ridgeway.simulations.bench.random_corpus import Batch, draw, random_encoder
 
-KINDS: Final[tuple[Kind, ...]] = ("uniform", "Zipf")
 ROUNDS: Final = 3
-WARM_BATCHES: Final = 16
-SAME_MEMORY_RATIO: Final = 1.001
+DOMAINS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way of summing, how much of it is measured, and what it is held against.
+    """One way of summing, how much of it is measured, and its aim.
 
-    tokens:    what ours sums in each round.
-    published: how many of the same tokens the published way sums.
-    checked:   over so many tokens the sums are compared bit for bit with another way.
+    published: how many of the tokens the published way sums, in batches of `batch`.
+    checked:   over how many tokens the sums are compared with their definition.
     """
 
     window: int
@@ -54,190 +47,129 @@ class Case:
     width: int
     tokens: int
     published: int
+    batch: int
     checked: int
-    aim: float
-
-    @property
-    def name(self) -> str:
-        return f"sums, w={self.window}, h={self.width}"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows, self.width
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling(window=self.window)
-
-    def samples(self, parts: Sequence[Batch]) -> int:
-        """How many windows the documents make: the mass of their statistics."""
-        return sum(len(window_starts(lengths, self.window)) for _, lengths in parts)
+    aim: str
 
 
-GPU_CASES = (
-    Case(
-        64,
-        128_256,
-        2048,
-        tokens=256_000_000,
-        published=4_000_000,
-        checked=1 << 17,
-        aim=60.0,
-    ),
-    Case(
-        1,
-        128_256,
-        2048,
-        tokens=100_000_000,
-        published=4_000_000,
-        checked=1 << 12,
-        aim=200.0,
-    ),
-)
 CPU_CASES = (
-    Case(
-        64, 49_152, 576, tokens=4_000_000, published=200_000, checked=1 << 17, aim=10.0
-    ),
-    Case(
-        1, 49_152, 576, tokens=9_000_000, published=200_000, checked=1 << 12, aim=50.0
-    ),
-    Case(
-        1, 49_152, 2048, tokens=9_000_000, published=24_000, checked=1 << 12, aim=100.0
-    ),
+    Case(64, 49_152, 576, 4_000_000, 200_000, 4096, 1 << 17, "≥ 10"),
+    Case(1, 49_152, 576, 9_000_000, 200_000, 4096, 1 << 12, "≥ 50"),
+)
+GPU_CASES = (
+    Case(64, 128_256, 2048, 256_000_000, 4_000_000, 1 << 16, 1 << 17, "≥ 60"),
+    Case(1, 128_256, 2048, 100_000_000, 4_000_000, 1 << 16, 1 << 12, "≥ 200"),
 )
 
 
-class _Rates(NamedTuple):
-    """Tokens a second of ours and of the published way."""
-
-    ours: float
-    published: float
-
-
-def bench_sums(device: Device, threads: int) -> list[Result]:
-    """Every case of the device over both kinds of ids."""
-    cases = GPU_CASES if device.is_gpu else CPU_CASES
-    results: list[Result] = []
-    with ticking("sums", len(cases) * len(KINDS) * ROUNDS) as tick:
-        for shape, group in groupby(cases, key=lambda case: case.shape):
-            encoder = random_encoder(*shape)
-            published = PublishedSums(encoder.table, device, threads)
-            for case in group:
-                results += _CaseBench(
-                    case, encoder, device, published, threads
-                ).results(tick)
-    return results
+def rows(options: BenchOptions) -> Iterator[Row]:
+    for case in GPU_CASES if options.gpus else CPU_CASES:
+        encoder = random_encoder(case.rows, case.width)
+        yield from _case_rows(case, encoder, options.gpus)
 
 
-class _CaseBench:
-    def __init__(
-        self,
-        case: Case,
-        encoder: TableEncoder,
-        device: Device,
-        published: PublishedSums,
-        threads: int,
-    ) -> None:
-        self._case = case
-        self._encoder = encoder
-        self._device = device
-        self._published = published
-        self._ours = OurSums(
-            makers(encoder, case.sampling, device.gpus, threads), threads
-        )
+def _case_rows(
+    case: Case, encoder: TableEncoder, gpus: tuple[str, ...]
+) -> Iterator[Row]:
+    import torch
 
-    def results(self, tick: Tick) -> list[Result]:
-        ids, parts = draw("uniform", self._case.published, self._case.rows)
-        batch = self._published.choose_batch(ids)
-        self._ours.statistics(parts[:WARM_BATCHES])
-        found: list[Result] = []
-        for kind in KINDS:
-            rounds = []
-            checks = []
-            for _ in range(ROUNDS):
-                rates, exact = self._round(
-                    *draw(kind, self._case.tokens, self._case.rows)
-                )
-                rounds.append(rates)
-                checks.append(exact)
-                tick()
-            rates = _Rates(*medians(rounds))
-            found += _compared(self._case, kind, rates, all(checks), batch)
-        return [*found, self._memory()] if self._device.is_gpu else found
-
-    def _round(self, ids: Ids, parts: list[Batch]) -> tuple[_Rates, bool]:
-        """The rates over new ids, and whether the sums are exact."""
-        published = self._published.tokens_a_second(ids[: self._case.published])
-        made: list[Statistics] = []
-        seconds = self._device.seconds(
-            lambda: made.append(self._ours.statistics(parts))
-        )
-        exact = made[0].mass == self._case.samples(parts) and self._is_exact(
-            _slice(parts[0], self._case.checked)
-        )
-        return _Rates(len(ids) / seconds, published), exact
-
-    def _is_exact(self, part: Batch) -> bool:
-        """Beside the CPU's accumulators where a GPU is measured and they can be used here, else
-        the definition.
-        """
-        gram = self._ours.statistics([part]).gram
-        if self._device.is_gpu and find_spec("scipy") and find_spec("threadpoolctl"):
-            cpu = OurSums(makers(self._encoder, self._case.sampling, (), 1), 1)
-            return bool(np.array_equal(gram, cpu.statistics([part]).gram))
-        return bool(
-            np.array_equal(
-                gram, DefinedSums(self._encoder.table, self._case.sampling).gram([part])
-            )
-        )
-
-    def _memory(self) -> Result:
-        """The GPU's memory does not grow with the text."""
-        case = self._case
-        peaks = []
-        for tokens in (case.tokens // 4, case.tokens):
-            parts = draw("uniform", tokens, case.rows)[1]
-            peaks.append(self._device.peak_bytes(partial(self._ours.statistics, parts)))
-        name = (
-            f"{case.name}, peak memory of the GPU, {case.tokens / 1e6:g} to"
-            f" {case.tokens / 4e6:g} M tokens"
-        )
-        words = [f"{peak / 1e9:.3f} GB" for peak in reversed(peaks)]
-        return at_most(name, peaks[1] / peaks[0], SAME_MEMORY_RATIO, *words)
+    name = f"sums, w={case.window}, h={case.width}"
+    device = gpus[0] if gpus else "cpu"
+    embeddings = torch.from_numpy(encoder.table).to(device).float()
+    published = partial(published_seconds, embeddings, batch=case.batch)
+    made = makers(encoder, Sampling(case.window), gpus, cores())
+    ours = partial(our_statistics, made)
+    warm_ids, warm_parts = draw(case.published, case.rows)
+    published(warm_ids)
+    ours(warm_parts)
+    our_rates = []
+    their_rates = []
+    exact = []
+    for _ in range(ROUNDS):
+        ids, parts = draw(case.tokens, case.rows)
+        seconds = published(ids[: case.published])
+        their_rates.append(case.published / seconds / 1e6)
+        our_rates.append(case.tokens / once(partial(ours, parts)) / 1e6)
+        part = _first(parts[0], case.checked)
+        defined = defined_gram(encoder.table, case.window, part)
+        exact.append(np.array_equal(ours([part]).gram, defined))
+    our_rate = statistics.median(our_rates)
+    their_rate = statistics.median(their_rates)
+    yield Row(
+        f"{name}, to the published way",
+        f"{our_rate:.4g} M tokens/s",
+        f"{their_rate:.4g} M tokens/s",
+        our_rate / their_rate,
+        case.aim,
+    )
+    yield Row(
+        f"{name}, share of runs equal to the definition bit for bit",
+        f"{sum(exact)} of {ROUNDS}",
+        f"slices of {case.checked:,} tokens",
+        sum(exact) / ROUNDS,
+        "≥ 1",
+    )
 
 
-def _compared(
-    case: Case, kind: Kind, rates: _Rates, exact: bool, batch: int
-) -> list[Result]:
-    name = f"{case.name}, {kind} ids"
-    beside = f"{_million(rates.published)} in batches of {batch:,}"
-    slices = f"{ROUNDS} slices of {case.checked:,} tokens"
-    ratio = rates.ours / rates.published
-    return [
-        at_least(
-            f"{name}, to the published way",
-            ratio,
-            case.aim,
-            _million(rates.ours),
-            beside,
-        ),
-        exactly(
-            f"{name}, equal bit for bit",
-            float(exact),
-            1.0,
-            "yes" if exact else "NO",
-            slices,
-        ),
-    ]
+def our_statistics(made: Sequence[Maker], parts: Sequence[Batch]) -> Statistics:
+    """Threads take turns at as many accumulators as there may be, as in `prepare`."""
+    threads = cores()
+    accumulators = [make() for make in made]
+    idle: SimpleQueue[Accumulator] = SimpleQueue()
+    for accumulator in accumulators:
+        idle.put(accumulator)
+
+    def add(part: Batch) -> None:
+        accumulator = idle.get()
+        try:
+            accumulator.add(*part)
+        finally:
+            idle.put(accumulator)
+
+    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(add, parts))
+    state = reduce(add_states, (each.state() for each in accumulators))
+    return accumulators[0].statistics(state, threads)
 
 
-def _slice(part: Batch, tokens: int) -> Batch:
+def defined_gram(table: NDArray[np.int16], window: int, part: Batch) -> Integers:
+    """Σ φφᵀ straight from its definition: φ is a window's mean, rounded half up, and a one."""
+    ids, lengths = part
+    starts = window_starts(lengths, window)
+    counts = np.diff(starts, append=len(ids))[:, None]
+    sums = np.add.reduceat(table[ids].astype(np.int64), starts)
+    means = (2 * sums + counts) // (2 * counts)
+    # float64 is exact here: the sums of integers stay below 2⁵³
+    features = np.hstack((means, np.ones_like(counts))).astype(np.float64)
+    gram: Integers = (features.T @ features).astype(np.int64)
+    return gram
+
+
+def published_seconds(embeddings: Any, ids: Ids, batch: int) -> float:
+    import torch
+
+    device = embeddings.device
+    features = embeddings.shape[1] + 1
+    tokens = torch.from_numpy(ids.astype(np.int64)).to(device)
+    labels = torch.eye(DOMAINS, device=device)[tokens % DOMAINS]
+    ones = torch.ones((batch, 1), device=device)
+    gram = torch.zeros((features, features), device=device)
+    cross = torch.zeros((features, DOMAINS), device=device)
+    cross.sum().item()  # waits until the device is idle
+    started = time.perf_counter()
+    for start in range(0, len(tokens), batch):
+        part = slice(start, start + batch)
+        rows = embeddings[tokens[part]]
+        samples = torch.cat([rows, ones[: len(rows)]], dim=1)
+        gram += samples.T @ samples
+        cross += samples.T @ labels[part]
+    cross.sum().item()
+    return time.perf_counter() - started
+
+
+def _first(part: Batch, tokens: int) -> Batch:
     """The first tokens of a batch, the last document cut."""
     ids, lengths = part
     ends = np.minimum(np.cumsum(lengths), tokens)
     kept = np.diff(ends, prepend=0)
     return ids[: int(ends[-1])], kept[kept > 0]
-
-
-def _million(rate: float) -> str:
-    return f"{rate / 1e6:.4g} M tokens/s"

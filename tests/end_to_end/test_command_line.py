@@ -362,9 +362,6 @@ ridgeway encoder show
 ridgeway encoder save
 ridgeway route
 ridgeway evaluate
-ridgeway bench
-ridgeway bench prepare
-ridgeway bench all
 """.strip().split("\n")
 
 

@@ -1,5 +1,5 @@
 """A federation that is deployed for real: processes on loopback, TLS, authentication, people who come, go and fail;
-first in the clear, then under masks. What a wide encoder takes, `ridgeway bench deployment` measures.
+first in the clear, then under masks. What a wide encoder takes, the benchmark `deployment` measures.
 
 One story in the order of this file: each test begins where the one before has ended, since a deployment takes a while
 to start. Run the file as a whole; after a test that failed the rest is skipped.

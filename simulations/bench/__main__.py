@@ -1,0 +1,110 @@
+"""`python -m ridgeway.simulations.bench NAME`: the command of the benchmarks.
+
+Imports a benchmark when it is to run, so that one that needs little runs where little is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeway.common.base.devices import chosen
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.terminal import run, step
+from ridgeway.simulations.bench.measuring import BenchOptions, Row, show, this_machine
+
+MINUTES = ("route", "sums", "prepare", "masking", "serving")
+"""What `all` runs; the others take longer."""
+NAMES = (*MINUTES, "deployment", "cohorts")
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def bench(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help=f"{', '.join(NAMES)}, or all ({', '.join(MINUTES)})."
+        ),
+    ],
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda or cuda:N, for sums and prepare.")
+    ] = "cpu",
+    encoder: Annotated[
+        str, typer.Option(help="The encoder of prepare, route and serving.")
+    ] = "smollm2",
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of DOMAIN.train.jsonl and DOMAIN.test.jsonl. (default: text"
+            " of this machine)"
+        ),
+    ] = None,
+    size_mb: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1e6, help="Repeat the text to prepare up to this size."
+        ),
+    ] = 0.0,
+    holders: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=3, max=10_000, help="Holders of cohorts; may be given again. (1000)"
+        ),
+    ] = None,
+    drop_rate: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, help="The share of cohorts that drops out."),
+    ] = 0.0,
+    width: Annotated[
+        int, typer.Option(min=1, help="The features of a deployment's encoder.")
+    ] = 576,
+    json: Json = False,
+) -> None:
+    """Measure speed and memory, next to another way; exits with 1 unless every aim is met.
+
+    Run nothing else on the machine meanwhile: on a busy one, no aim counts as met.
+    """
+    if name not in (*NAMES, "all"):
+        raise InputError(
+            f"there is no benchmark {name!r}; there are {', '.join(NAMES)}"
+        )
+    gpus = chosen(device)[:1]
+    machine = this_machine()
+    step("machine", str(machine))
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="ridgeway-bench-") as work:
+        options = BenchOptions(
+            work=Path(work),
+            gpus=gpus,
+            encoder=encoder,
+            text=text,
+            size_mb=size_mb,
+            holders=tuple(holders or (1000,)),
+            drop_rate=drop_rate,
+            width=width,
+        )
+        for row in measured(name, options):
+            step("measured", row.name, row.ours)
+            rows.append(row)
+    if not show(name, machine, rows, as_json=json):
+        raise typer.Exit(1)
+
+
+def measured(name: str, options: BenchOptions) -> Iterator[Row]:
+    """The rows of one benchmark, or of all that take minutes."""
+    for each in MINUTES if name == "all" else (name,):
+        module = import_module(f"ridgeway.simulations.bench.{each}_bench")
+        yield from module.rows(options)
+
+
+if __name__ == "__main__":
+    sys.exit(run(typer.main.get_command(app)))

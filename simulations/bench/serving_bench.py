@@ -1,0 +1,331 @@
+"""`ridgeway serve` under load on loopback: routing beside a bare echo and beside bare tokenisation,
+the gateway beside a bare proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvloop
+from tokenizers import Tokenizer
+
+from ridgeway.common.base.errors import ProcessError
+from ridgeway.common.base.settings import WordFeatures
+from ridgeway.common.deploy.processes import free_port
+from ridgeway.common.encoding.table_encoder import with_words
+from ridgeway.common.routing.router import Router
+from ridgeway.simulations.bench.bench_text import bench_text
+from ridgeway.simulations.bench.measuring import (
+    BenchOptions,
+    Row,
+    running,
+    seconds_in_turns,
+)
+from ridgeway.simulations.bench.route_bench import make_release
+from ridgeway.simulations.bench.stand_ins import CHAT
+
+ROUTE = "/v1/route"
+TOKENS = 160
+SIZES = (16, TOKENS, 1600)
+BODIES = 64
+CONNECTIONS = 8
+ROUNDS = 3
+SECONDS = 3.0
+FIRST_PIECES = 150
+STREAMS = 500
+STREAMS_S = 45.0
+PIECES = 20
+PACE_S = 0.5
+
+
+def rows(options: BenchOptions) -> Iterator[Row]:
+    text = bench_text(options)
+    encoder = with_words(options.find_encoder(), WordFeatures())
+    release = make_release(encoder, text, options.work)
+    yield from release_rows(release, "\n".join(text.documents), options.work)
+
+
+def release_rows(release: Path, text: str, work: Path) -> Iterator[Row]:
+    tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
+    with stand_in(work) as expert:
+        experts = work / "experts.toml"
+        experts.write_text(_experts(Router.load(release).domains, expert.url))
+        with (
+            stand_in(work, expert.url) as proxy,
+            ridgeway_serve(work, str(release), "--experts", str(experts)) as ours,
+        ):
+            for size in SIZES:
+                prompts = prompts_of(tokenizer, text, size)
+                yield from _route_rows(size, prompts, ours, expert)
+            usual = prompts_of(tokenizer, text, TOKENS)
+            yield _batch_row(tokenizer, usual, ours)
+            yield _chat_row(usual, ours, proxy, expert)
+            yield uvloop.run(_first_piece_row(usual, ours, proxy, expert))
+            yield uvloop.run(many_streams_row(usual, ours))
+
+
+def prompts_of(tokenizer: Tokenizer, text: str, size: int) -> list[str]:
+    """Stretches of the text of this many tokens."""
+    # no token of ordinary text has more than ten characters on average
+    start = text[: 10 * size * BODIES]
+    offsets = tokenizer.encode(start, add_special_tokens=False).offsets
+    return [
+        start[offsets[first][0] : offsets[first + size - 1][1]]
+        for first in range(0, len(offsets) - size + 1, size)
+    ][:BODIES]
+
+
+def _experts(domains: Sequence[str], url: str) -> str:
+    return "\n".join(
+        f'[experts."{domain}"]\nbase_url = "{url}/v1"\nmodel = "steady"\n'
+        f"max_concurrent = {2 * STREAMS}\n"
+        for domain in domains
+    )
+
+
+# Servers
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def stand_in(work: Path, *expert: str) -> Iterator[Server]:
+    """An echo that is an expert, too; a bare proxy, if an expert is named."""
+    port = free_port()
+    module = "ridgeway.simulations.bench.stand_ins"
+    command = [sys.executable, "-m", module, str(port), *expert]
+    with running(command, "Uvicorn running", work / f"{port}.log"):
+        yield Server(port)
+
+
+@contextmanager
+def ridgeway_serve(work: Path, *words: str) -> Iterator[Server]:
+    port = free_port()
+    command = [sys.executable, "-m", "ridgeway", "serve", *words, "--port", str(port)]
+    with running(command, "serving", work / f"{port}.log"):
+        yield Server(port)
+
+
+# Short requests
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests a second, and milliseconds of a request."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+
+
+def loads_in_turns(
+    targets: Sequence[tuple[Server, str]],
+    bodies: Sequence[Any],
+    connections: int = CONNECTIONS,
+) -> list[Load]:
+    """The load of each server's path with the median rate, over several turns."""
+    found: list[list[Load]] = [[] for _ in targets]
+    for turn in range(ROUNDS + 1):
+        for loads, (server, path) in zip(found, targets, strict=True):
+            load = uvloop.run(put_load(server, path, bodies, connections))
+            if turn:  # the first one warms up
+                loads.append(load)
+    return [
+        sorted(loads, key=lambda load: load.rate)[len(loads) // 2] for loads in found
+    ]
+
+
+async def put_load(
+    server: Server, path: str, bodies: Sequence[Any], connections: int
+) -> Load:
+    """Each connection sends its next request when it has its answer."""
+    requests = [_request(server, path, body) for body in bodies]
+    started = time.monotonic()
+    places = range(connections)
+    asked = [
+        _keep_asking(server, requests[place % len(requests) :] + requests, started)
+        for place in places
+    ]
+    times = sorted(itertools.chain(*await asyncio.gather(*asked)))
+    rate = len(times) / (time.monotonic() - started)
+    middle = times[len(times) // 2]
+    near_end = times[len(times) * 99 // 100]
+    return Load(rate, middle * 1e3, near_end * 1e3)
+
+
+def _request(server: Server, path: str, body: Any) -> bytes:
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+async def _keep_asking(
+    server: Server, requests: Sequence[bytes], started: float
+) -> list[float]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    times = []
+    with closing(writer):
+        for request in itertools.cycle(requests):
+            asked = time.monotonic()
+            if asked > started + SECONDS:
+                break
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+            if not head.startswith(b"HTTP/1.1 200") or not length:
+                raise ProcessError(f"a request failed: {head.decode(errors='replace')}")
+            await reader.readexactly(int(length[1]))
+            times.append(time.monotonic() - asked)
+    return times
+
+
+def _route_rows(
+    size: int, prompts: Sequence[str], ours: Server, echo: Server
+) -> Iterator[Row]:
+    bodies = [{"prompt": prompt} for prompt in prompts]
+    routed, echoed = loads_in_turns([(ours, ROUTE), (echo, "/echo")], bodies)
+    name = f"POST {ROUTE}, {size} tokens"
+    yield Row(
+        f"{name}, requests a second to an echo's",
+        f"{routed.rate:,.0f} a second",
+        f"{echoed.rate:,.0f} a second",
+        routed.rate / echoed.rate,
+        "≥ 0.8",
+    )
+    yield Row(
+        f"{name}, 99th percentile to an echo's",
+        f"{routed.p99_ms:.2f} ms (median {routed.p50_ms:.2f})",
+        f"{echoed.p99_ms:.2f} ms (median {echoed.p50_ms:.2f})",
+        routed.p99_ms / echoed.p99_ms,
+        "≤ 1.5",
+    )
+
+
+def _batch_row(tokenizer: Tokenizer, prompts: list[str], ours: Server) -> Row:
+    (load,) = loads_in_turns([(ours, ROUTE)], [{"prompts": prompts}])
+    (seconds,) = seconds_in_turns(
+        lambda: tokenizer.encode_batch_fast(prompts, add_special_tokens=False)
+    )
+    routed = load.rate * len(prompts)
+    tokenised = len(prompts) / seconds
+    return Row(
+        f"POST {ROUTE} with {len(prompts)} prompts, to tokenising them",
+        f"{routed:,.0f} prompts a second",
+        f"{tokenised:,.0f} a second",
+        routed / tokenised,
+        "≥ 0.8",
+    )
+
+
+# The gateway
+
+
+def _chat(prompt: str) -> dict[str, Any]:
+    return {"model": "auto", "messages": [{"role": "user", "content": prompt}]}
+
+
+def _chat_row(prompts: Sequence[str], *servers: Server) -> Row:
+    bodies = [_chat(prompt) for prompt in prompts]
+    targets = [(server, CHAT) for server in servers]
+    loads = loads_in_turns(targets, bodies, connections=1)
+    return _added("a chat completion", *(load.p50_ms for load in loads))
+
+
+async def _first_piece_row(prompts: Sequence[str], *servers: Server) -> Row:
+    """One stream after another, by turns."""
+    firsts: list[list[float]] = [[] for _ in servers]
+    async with open_session() as session:
+        for number in range(FIRST_PIECES):
+            for taken, server in zip(firsts, servers, strict=True):
+                prompt = prompts[number % len(prompts)]
+                taken.append(await stream(session, server, prompt, 3, 0.002))
+    middles = (1e3 * statistics.median(taken) for taken in firsts)
+    return _added("a stream's first piece", *middles)
+
+
+def _added(what: str, ours_ms: float, proxy_ms: float, expert_ms: float) -> Row:
+    return Row(
+        f"{what} through the gateway, milliseconds added",
+        f"{ours_ms:.2f} ms",
+        f"{proxy_ms:.2f} ms through a bare proxy, {expert_ms:.2f} ms through none",
+        ours_ms - expert_ms,
+        "≤ 3",
+    )
+
+
+def open_session() -> aiohttp.ClientSession:
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
+    connector = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout)
+
+
+async def stream(
+    session: aiohttp.ClientSession,
+    server: Server,
+    prompt: str,
+    pieces: int,
+    pace: float,
+) -> float:
+    """The seconds to the first piece of a stream, which is read to its end."""
+    body = _chat(prompt) | {"stream": True, "max_tokens": pieces, "pace": pace}
+    started = time.perf_counter()
+    first = 0.0
+    last = b""
+    async with session.post(server.url + CHAT, json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.content:
+            if line.startswith(b"data: "):
+                first = first or time.perf_counter() - started
+                last = line
+    if b"[DONE]" not in last:
+        raise ProcessError("a stream was cut short")
+    return first
+
+
+async def many_streams_row(prompts: Sequence[str], ours: Server) -> Row:
+    """Many streams at once; each client asks again when it has its last piece."""
+    counts: Counter[str] = Counter()
+    end = time.monotonic() + STREAMS_S
+
+    async def keep_asking(number: int) -> None:
+        await asyncio.sleep(number / STREAMS)  # not all at the same moment
+        while time.monotonic() < end:
+            prompt = prompts[number % len(prompts)]
+            try:
+                await stream(session, ours, prompt, PIECES, PACE_S)
+                counts["whole"] += 1
+            except (aiohttp.ClientError, TimeoutError, ProcessError):
+                counts["failed"] += 1
+
+    async with open_session() as session:
+        await asyncio.gather(*map(keep_asking, range(STREAMS)))
+    return Row(
+        f"{STREAMS} streams at once, streams that failed",
+        f"{counts['failed']} failed",
+        f"{counts['whole']:,} whole",
+        counts["failed"],
+        "≤ 0",
+    )
