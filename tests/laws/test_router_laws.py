@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import re
@@ -17,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError, ShapeMismatch
+from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import Confidence, Scope, Selector, SelectorName
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Decision, Router
 from ridgeway.common.routing.token_table import MAX_LOGIT_STEPS, TokenTable, compile_table
 from tests.support.making import letter_router, plain_entropies
+from tests.support.native import needs_native, without_native
 from tests.support.tiny import LETTERS, SPECIAL, tiny_definition, tiny_encoder
 
 ROWS = len(LETTERS) + 2
@@ -135,7 +136,7 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     scope=st.none() | st.builds(Scope, st.floats(0.01, 40), *[st.floats(-40, 40)] * 2, st.floats(0, 1)),
     familiar=st.none() | tables(1, 1),
 )
-def test_routing_without_the_extension_gives_the_same_bits(
+def test_routing_without_the_compiled_module_gives_the_same_bits(
     table: TokenTable,
     prompts: list[str],
     heat: float,
@@ -146,45 +147,13 @@ def test_routing_without_the_extension_gives_the_same_bits(
     scope: Scope | None,
     familiar: TokenTable | None,
 ) -> None:
-    """Where there was no compiler, numpy adds up the rows and Python decides."""
-    plain = TokenTable(table.logits, table.step, table.entropies)
-    vars(plain)["_compiled"] = None
+    """Where there is no compiled module, numpy adds up the rows."""
     confidence = Confidence(heat, growth, threshold=threshold, fallback="other", scope=scope, half=half, tail=tail)
-    one, other = (
-        Router(names(table), each, TOKENIZER, Selector("average"), confidence, familiar=familiar)
-        for each in (table, plain)
-    )
-    found = [list(map(tuple, many)) for many in (one.route_many(prompts), other.route_many(prompts))]
-    assert found[0] == found[1] == [tuple(one.route(prompt)) for prompt in prompts]
-    if importlib.util.find_spec("ridgeway.common.routing.token_sums"):
-        assert one._extension is not None and other._extension is None
-
-
-def test_points_beyond_what_doubles_hold_are_decided_by_python() -> None:
-    """The extension hands back what it would have to round twice."""
-    logits = np.tile(np.array([[(1 << 31) - 1, (1 << 31) - 8]], dtype=np.int32), (ROWS, 1))
-    table = TokenTable(logits, 1.0, np.zeros(ROWS, dtype=np.float32))
-    router = router_of(table, Selector("average"), Confidence(scope=Scope(1.0, 0.0, 0.0, 0.0)))
-    ids, lengths = np.zeros(1 << 22, dtype=np.int32), np.array([1 << 22])
-    assert router._by_extension(ids, lengths) is None
-    [found] = router._by_python(ids, lengths)
-    points = [((1 << 31) - 1) << 22, ((1 << 31) - 8) << 22]
-    assert found == router._decide(points, points, 1 << 22, 1 << 22)
-
-
-def test_rules_that_do_not_fit_are_refused() -> None:
-    """A name for each domain, and a class that is a tuple."""
-    found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
-    rest = np.zeros(1, dtype=np.int32), np.array([1]), np.zeros((3, 2), dtype=np.int32), 2
-    for rule in (
-        (Decision, ("a",), 1.0, 0.0, 0.0, 0.0, 0.0, None, False),
-        (Decision, ("a", "b"), 1.0, 0.0, 0.0, 0.0, 0.0, None, True),
-        (int, ("a", "b"), 1.0, 0.0, 0.0, 0.0, 0.0, None, False),
-    ):
-        with pytest.raises(ValueError, match="do not fit together"):
-            found.token_decisions(rule, *rest)
-    with pytest.raises(TypeError):
-        found.token_decisions((Decision, ("a", "b"), "1", 0.0, 0.0, None, False), *rest)
+    router = Router(names(table), table, TOKENIZER, Selector("average"), confidence, familiar=familiar)
+    found = router.route_many(prompts)
+    assert found == [router.route(prompt) for prompt in prompts]
+    with without_native():
+        assert router.route_many(prompts) == found
 
 
 @pytest.mark.parametrize(
@@ -201,12 +170,12 @@ def test_rules_that_do_not_fit_are_refused() -> None:
         (4, [0], [1]),
     ],
 )
+@needs_native
 def test_compiled_sums_refuse_what_does_not_fit_together(width: int, ids: list[int], counts: list[int]) -> None:
     """No id, count or length leads outside what was handed over."""
-    found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     given = np.array(ids, dtype=np.int32), np.array(counts, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
-        found.token_sums(*given, np.zeros((3, 2), dtype=np.int32), width)
+        native.token_sums(*given, np.zeros((3, 2), dtype=np.int32), width)
 
 
 @settings(max_examples=300)

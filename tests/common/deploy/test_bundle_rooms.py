@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.files import IMPORT_ROOT
-from ridgeway.common.deploy.approved_bundle import EXTENSIONS
+from ridgeway.common.deploy.approved_bundle import NATIVE
 from ridgeway.common.deploy.bundle import (
     FILES,
     PACKAGE,
@@ -79,7 +80,7 @@ def test_the_code_of_a_bundle_imports_nothing_outside_it() -> None:
     """A bundle stands on its own: what a round imports, now or later, is in it, or is compiled and not needed."""
     files = bundle_files()
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files}
-    modules |= EXTENSIONS
+    modules.add(NATIVE)
     for name, content in files.items():
         for each in imports(content.decode(), name.removeprefix(f"{PACKAGE}/")):
             if each.package == PACKAGE:
@@ -95,7 +96,8 @@ def test_both_apps_load_from_an_unpacked_bundle(tmp_path: Path) -> None:
         "names = [name for name in sys.modules if name.partition('.')[0] == 'ridgeway']\n"
         "assert all(sys.modules[name].__file__.startswith(sys.argv[1]) for name in names), names"
     )
-    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path / "app")], check=True, cwd=tmp_path)
+    environment = os.environ | {"RIDGEWAY_NATIVE": "0"}
+    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path / "app")], check=True, cwd=tmp_path, env=environment)
 
 
 def test_the_command_lists_every_file_with_its_lines_and_hash(tmp_path: Path) -> None:
