@@ -45,7 +45,7 @@ SAMPLINGS: Final = {
     "w=1": Sampling(1),
 }
 """What is summed; by default with the features of words, else without them."""
-CPU_AIMS: Final = {"default": 3.0, PLAIN: 3.0, "w=64": 5.0, "w=1": 12.0}
+CPU_AIMS: Final = {"default": 2.5, PLAIN: 3.0, "w=64": 5.0, "w=1": 12.0}
 CARD_AIMS: Final = {"default": 10.0, PLAIN: 10.0, "w=64": 10.0, "w=1": 10.0}
 ROUNDS: Final = 3
 STEADY_MB: Final = 300
