@@ -40,6 +40,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/python -m tests.support.vulnerabilities
 	$(PYTEST)
+	RIDGEWAY_NATIVE=0 $(PYTEST) --quick tests/laws tests/vectors
 
 # Removes each check on the holder's side in turn: some test must notice. Takes a quarter of an hour or more.
 check-mutants: setup
@@ -49,7 +50,7 @@ check-mutants: setup
 same: setup
 	$(BIN)/python -m tests.support.same
 
-# The compiled extensions under sanitizers, for a minute: needs gcc.
+# The compiled module under sanitizers, for a minute: needs gcc.
 fuzz: setup
 	$(BIN)/python -m tests.support.fuzz_tokenizer
 

@@ -56,7 +56,10 @@ def _main(arguments: list[str] | None) -> None:
         version: bool = typer.Option(False, "--version", help="Print the version."),
     ) -> None:
         if version:
-            print(f"ridgeway {__version__}")
+            from ridgeway.common.base.native import why_not
+
+            native = f"no ({why_not})" if why_not else "yes"
+            print(f"ridgeway {__version__}, native {native}")
             raise typer.Exit
 
     words = sys.argv[1:] if arguments is None else arguments

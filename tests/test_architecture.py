@@ -59,6 +59,9 @@ A room that is not named, such as client/sums/gpu, is a part of the one it lies 
 client/round knows nothing of client/sums; client/ready.py, which opens epochs, knows both.
 """
 
+NATIVE = "ridgeway/_native"
+NATIVE_FILE = "common/base/native.py"
+"""The compiled module is imported in one place, where it is also turned off."""
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 GPU = "client/sums/gpu/"
 """This folder may know torch throughout, because nothing outside imports it before a GPU is used."""
@@ -172,7 +175,10 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
     package = file.partition("/")[0]
     if each.package in PACKAGES:
         yield f"the folder {each.package} is imported through ridgeway"
-    if each.place is not None and not _may_enter(room_of(file), each.place):
+    if each.place == NATIVE:
+        if file != NATIVE_FILE:
+            yield f"the compiled module is imported by {NATIVE_FILE}"
+    elif each.place is not None and not _may_enter(room_of(file), each.place):
         yield f"{room_of(file)} knows nothing of {room_of(each.place)}"
     if each.package == "flwr" and package != "simulations" and file not in FLOWER_FILES:
         yield "Flower is for the two apps, protocol/flower.py, the deployments and simulations"

@@ -169,6 +169,7 @@ def prepare(
     from ridgeway.client.sums.prepare import Interrupted, Watch
     from ridgeway.client.sums.prepare import prepare as sum_up
     from ridgeway.common.base.files import cache_folder
+    from ridgeway.common.base.native import why_not
     from ridgeway.common.encoding.encoder_sources import find_encoder
     from ridgeway.common.encoding.transformer_encoder import usual_sampling
     from ridgeway.common.statistics.statistics_file import save_prepared
@@ -184,6 +185,8 @@ def prepare(
     chosen = replace(chosen, sampling=changed_sampling(usual, **sampling))
     job = _job(corpus, domain, chosen, holdout, text_field, threads)
     job = replace(job, skip_broken=skip_broken, part=numbers)
+    if why_not:
+        step("slower", "no native module", why_not)
     broken = out.with_name(f"{out.name}.broken.txt")
     with (
         _summing(job, found, encoder, engine, address, device, threads) as (

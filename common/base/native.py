@@ -46,7 +46,7 @@ why_not = "turned off by RIDGEWAY_NATIVE=0" if os.environ.get(SWITCH) == "0" els
 
 if not why_not:
     try:
-        from ridgeway import _native as native
+        import ridgeway._native as native
     except ImportError:
         why_not = "not built: install a wheel, or a C compiler before Ridgeway"
     else:

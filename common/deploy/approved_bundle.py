@@ -98,7 +98,7 @@ class AppFailed(Exception):
 
 
 class InstalledNative:
-    """Finds the compiled module that was installed with this file, last of all finders."""
+    """Finds the compiled module that was installed with this file."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -113,12 +113,22 @@ class InstalledNative:
         return None
 
 
+class NoNative:
+    """Hides the compiled module, also where other finders know it."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name == NATIVE:
+            raise ModuleNotFoundError(f"{name} is for the installed sources", name=name)
+        return None
+
+
 def offer_native(digest: str) -> None:
     """Let a bundle find the installed compiled module, in this process, if it is made of the
-    installed sources.
+    installed sources, and hide it from any other.
     """
-    if digest == os.environ.get(INSTALLED):
-        sys.meta_path.append(InstalledNative)
+    is_installed = digest == os.environ.get(INSTALLED)
+    sys.meta_path.insert(0, InstalledNative if is_installed else NoNative)
 
 
 def use_server_code(digest: str) -> None:

@@ -208,7 +208,7 @@ def _text(chosen: NDArray[np.bool_]) -> str:
 
 
 def _pattern(split: dict[str, Any] | None) -> int | None:
-    """The number of a pre-tokeniser's pattern, if it is one of those that the extension has."""
+    """The number of a pre-tokeniser's pattern, if the compiled encoder has it."""
     steps = [step for step in (split or {}).get("pretokenizers", [split]) if step]
     if (
         not steps
@@ -240,10 +240,10 @@ def _pattern(split: dict[str, Any] | None) -> int | None:
 
 
 def _is_plain(model: dict[str, Any], added: Iterable[tokenizers.AddedToken]) -> bool:
-    """Whether the model is BPE with nothing that the extension does not do, and added tokens stand
-    for themselves.
+    """Whether the model is BPE with nothing that the compiled encoder does not do, and added
+    tokens stand for themselves.
     """
-    others = (
+    off = (
         "dropout",
         "unk_token",
         "continuing_subword_prefix",
@@ -251,10 +251,12 @@ def _is_plain(model: dict[str, Any], added: Iterable[tokenizers.AddedToken]) -> 
         "fuse_unk",
         "byte_fallback",
     )
+    known = {"type", "vocab", "merges", "ignore_merges", *off}
     marks = "lstrip", "rstrip", "single_word", "normalized"
     return (
         model.get("type") == "BPE"
-        and not any(model.get(name) for name in others)
+        and model.keys() <= known
+        and not any(model.get(name) for name in off)
         and all(
             token.content and not any(getattr(token, mark) for mark in marks)
             for token in added

@@ -14,11 +14,6 @@
 #include "native.h"
 #include "word_patterns.h"
 
-#if defined(__GNUC__)
-#define PREFETCH(at) __builtin_prefetch(at)
-#else
-#define PREFETCH(at) (void)(at)
-#endif
 #define NONE UINT32_MAX
 #define NO_PAIR UINT64_MAX
 #define CODE_POINTS 0x110000
@@ -41,7 +36,6 @@ typedef struct {
     const u8 *classes;           /* a class for each code point */
     const int32_t *byte_ids;     /* -1: the vocabulary lacks the byte, and it is left out */
     Merge *merges;               /* a hash table by pairs */
-    u8 *paired;                  /* bits, set for all pairs of the table and few others: it is small, and nearer than it */
     Entry *words;                /* the same of words that are tokens as they are, before any merging; or NULL */
     const Entry *added;
     const u8 *word_bytes, *added_bytes;
@@ -68,18 +62,6 @@ static inline Key key_of(const u8 *word, u64 size) {
     return key;
 }
 
-/* The same of a word of at most CACHED_BYTES where as many bytes as a key has can be read. */
-static inline Key key_within(const u8 *word, u64 size) {
-    static const u64 ones[8] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
-    const u64 one = 1;
-    Key key, kept;
-    memcpy(&key, word, sizeof key);
-    memcpy(&kept, (const u8 *)ones + sizeof key - size, sizeof kept);
-    for (int i = 0; i < 4; i++) key.part[i] &= kept.part[i];
-    key.part[3] |= size << (*(const u8 *)&one ? 56 : 0);  /* the last byte, whichever end of a number comes first */
-    return key;
-}
-
 static inline u64 hash_of(const Key *key) {
     u64 hash = key->part[0] * 0x9E3779B97F4A7C15u + key->part[1] * 0xBF58476D1CE4E5B9u +
                key->part[2] * 0x94D049BB133111EBu + key->part[3] * 0xD6E8FEB86659FD93u;
@@ -94,15 +76,7 @@ static inline Merge *merge_of(const Model *model, u32 left, u32 right) {
     return &model->merges[at];
 }
 
-/* The bit of a pair in `paired`. */
-static inline u64 bit_of(const Model *model, u32 left, u32 right) {
-    return hash_of_pair(left, right) >> 36 & (4 * model->merge_mask + 3);
-}
-
-static inline u32 rank_of(const Model *model, u32 left, u32 right) {
-    u64 bit = bit_of(model, left, right);
-    return model->paired[bit / 8] >> bit % 8 & 1 ? merge_of(model, left, right)->rank : NONE;
-}
+static inline u32 rank_of(const Model *model, u32 left, u32 right) { return merge_of(model, left, right)->rank; }
 
 /* The same of a word that is a token; the empty place has size 0. */
 static Entry *entry_of(const Model *model, const u8 *word, u64 size) {
@@ -185,12 +159,12 @@ static u32 merge_word(const Model *model, Cache *cache, const u8 *word, u64 size
 
 /* Words through the cache: a few are looked for before the first of them is written, so that the cache's memory has time
    to answer. */
-static inline Found find_word(Cache *cache, const u8 *word, u64 size, const u8 *end) {
+static inline Found find_word(Cache *cache, const u8 *word, u64 size) {
     Found found = {.word = word, .size = size};
     if (size > CACHED_BYTES) return found;
-    found.key = (u64)(end - word) < sizeof(Key) ? key_of(word, size) : key_within(word, size);
+    found.key = key_of(word, size);
     found.met = &cache->met[hash_of(&found.key) >> (64 - CACHE_BITS)];
-    PREFETCH(found.met);
+    __builtin_prefetch(found.met);
     return found;
 }
 
@@ -216,7 +190,7 @@ static Py_ALWAYS_INLINE inline u32 *write_words(const Model *model, Cache *cache
         int count = 0;
         for (const u8 *word = at; at < end && count < AHEAD; word = at) {
             at = end_of_word(model->classes, at, end, pattern);
-            found[count++] = find_word(cache, word, (u64)(at - word), end);
+            found[count++] = find_word(cache, word, (u64)(at - word));
         }
         for (int i = 0; i < count; i++) out = write_word(model, cache, &found[i], out);
     }
@@ -282,11 +256,9 @@ static int fill_tables(Model *model, const u32 *merges, u64 merge_count, const E
     while (model->merge_mask < 2 * merge_count) model->merge_mask += model->merge_mask + 1;
     while (model->word_mask < 3 * word_count) model->word_mask += model->word_mask + 1;
     u64 size = (model->merge_mask + 1) * sizeof(Merge);
-    if (!(model->merges = malloc(size)) || !(model->paired = calloc(model->merge_mask / 2 + 1, 1))) return 0;
+    if (!(model->merges = malloc(size))) return 0;
     memset(model->merges, 0xFF, size);                 /* NO_PAIR, NONE */
     for (u32 rank = 0; rank < merge_count; rank++, merges += 3) {
-        u64 bit = bit_of(model, merges[0], merges[1]);
-        model->paired[bit / 8] |= (u8)(1 << bit % 8);
         *merge_of(model, merges[0], merges[1]) = (Merge){(u64)merges[0] << 32 | merges[1], rank, merges[2]};
     }
     if (word_count && !(model->words = calloc(model->word_mask + 1, sizeof(Entry)))) return 0;
@@ -341,7 +313,6 @@ static void free_encoder(Encoder *self) {
         free(cache);
     }
     free(self->model.merges);
-    free(self->model.paired);
     free(self->model.words);
     Py_XDECREF(self->tables);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);

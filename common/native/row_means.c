@@ -108,14 +108,13 @@ static int are_ids(const int32_t *ids, int64_t count, int64_t rows) {
 
 /* row_means(table, width, ids, bounds, means[, letters, starts, words, amplitude, shortest, longest]): buffers of int16, int32,
    int64 and, to be filled, int16; then how tokens are spelt, in bytes and int64, and what words add to each row of `means`. */
-PyObject *row_means(PyObject *module, PyObject *args) {
+PyObject *row_means(PyObject *Py_UNUSED(module), PyObject *args) {
     enum { TABLE, IDS, BOUNDS, MEANS, LETTERS, STARTS, BUFFERS };
     PyObject *object[BUFFERS] = {NULL}, *done = NULL;
     Py_buffer view[BUFFERS];
     int held = 0;
     Py_ssize_t width, more = 0, amplitude = 0, shortest = 2, longest = 3;
     uint32_t *sums = NULL;
-    (void)module;
     if (!PyArg_ParseTuple(args, "OnOOO|OOnnnn", &object[TABLE], &width, &object[IDS], &object[BOUNDS], &object[MEANS],
                           &object[LETTERS], &object[STARTS], &more, &amplitude, &shortest, &longest))
         return NULL;

@@ -113,7 +113,7 @@ static Verdict add_texts(const Table *table, const Words *words, const int32_t *
 /* token_sums(ids, counts, table, width[, buckets, letters, starts, shortest, longest[, alone, borders]]) -> a bytearray of
    int64, the sums of each text: of buffers of int32, int64 and int32, then of int32, bytes and int64, then of int32 and
    bytes. */
-PyObject *token_sums(PyObject *module, PyObject *args) {
+PyObject *token_sums(PyObject *Py_UNUSED(module), PyObject *args) {
     enum { IDS, COUNTS, TABLE, BUCKETS, LETTERS, STARTS, ALONE, BORDERS, BUFFERS };
     PyObject *object[BUFFERS] = {NULL}, *made = NULL;
     Py_buffer view[BUFFERS] = {{0}};
@@ -121,7 +121,6 @@ PyObject *token_sums(PyObject *module, PyObject *args) {
     int held = 0;
     Words words = {0};
     Verdict verdict = WRONG;
-    (void)module;
     if (!PyArg_ParseTuple(args, "OOOn|OOOnnOO", &object[IDS], &object[COUNTS], &object[TABLE], &width, &object[BUCKETS],
                           &object[LETTERS], &object[STARTS], &shortest, &longest, &object[ALONE], &object[BORDERS]))
         return NULL;

@@ -39,7 +39,7 @@ class Case:
 
 
 CASES: Final = (
-    Case("default", DEFAULT.sampling, True, "≥ 3"),
+    Case("default", DEFAULT.sampling, True, "≥ 2.5"),
     Case("default without words", DEFAULT.sampling, False, "≥ 3"),
     Case("w=64", Sampling(64), False, "≥ 5"),
     Case("w=1", Sampling(1), False, "≥ 12"),

@@ -376,8 +376,10 @@ def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
 def test_the_version_is_printed(shop: Workshop) -> None:
     """For a report of a fault."""
     from ridgeway import __version__
+    from ridgeway.common.base.native import why_not
 
-    assert good(shop.run("--version")).stdout == f"ridgeway {__version__}\n"
+    native = f"no ({why_not})" if why_not else "yes"
+    assert good(shop.run("--version")).stdout == f"ridgeway {__version__}, native {native}\n"
 
 
 @pytest.mark.parametrize("words", [[], ["client"], ["coordinator"], ["encoder"]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from itertools import product
 
 import numpy as np
 import pytest
@@ -14,11 +13,8 @@ from numpy.typing import NDArray
 
 import ridgeway.client.sums.accumulate
 from ridgeway.client.sums.accumulate import (
-    BYTE_BLOCK_SAMPLES,
-    COARSE,
-    COARSE_BESIDE,
+    BLOCK_SAMPLES,
     EXACT_LIMIT,
-    FLOAT_BLOCK_SAMPLES,
     MAX_CENTRED_SQUARE,
     NARROW_LIMIT,
     Accumulator,
@@ -29,30 +25,23 @@ from ridgeway.client.sums.accumulate import (
     WindowTable,
     accumulators,
     add_states,
-    compiled_means,
-    compiled_products,
     gram_of_counts,
     means_by_numpy,
 )
 from ridgeway.common.base.errors import BoundExceeded
+from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Integers
+from tests.support.native import needs_native, without_native
 
 Table = NDArray[np.int16]
 Document = list[int]
 Gram = list[list[int]]
 
 ROWS = 6
-
-
-def float_gram(width: int) -> ExactGram:
-    """As on a processor for which no products are compiled."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ridgeway.client.sums.accumulate, "compiled_products", lambda: None)
-        return ExactGram(width)
 
 
 # The slow way
@@ -241,8 +230,7 @@ def test_words_stand_behind_the_means(table: Table, documents: list[Document], w
     bounds = np.append(window_starts(lengths, window), len(ids))
     expected = np.hstack([means_by_numpy(table.astype(np.int32), ids, bounds), words.window_features(ids, bounds)])
     np.testing.assert_array_equal(WindowTable(table, words).window_means(ids, bounds), expected)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ridgeway.client.sums.accumulate, "compiled_means", lambda: None)
+    with without_native():
         np.testing.assert_array_equal(WindowTable(table, words).window_means(ids, bounds), expected)
 
 
@@ -291,16 +279,14 @@ def test_compiled_means_are_numpy_s_around_every_half(size: int) -> None:
     ],
     ids=lambda value: None if isinstance(value, list) and len(value) > 9 else str(value),
 )
+@needs_native
 def test_compiled_means_refuse_what_does_not_fit_together(
     width: int, ids: list[int], bounds: list[int], rows: int
 ) -> None:
     """No id, bound or length leads outside what was handed over."""
-    compiled = compiled_means()
-    if compiled is None:
-        pytest.skip("the extension was not built")
     given = np.array(ids, dtype=np.int32), np.array(bounds, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
-        compiled(np.zeros((3, 2), dtype=np.int16), width, *given, np.zeros((rows, 2), dtype=np.int16))
+        native.row_means(np.zeros((3, 2), dtype=np.int16), width, *given, np.zeros((rows, 2), dtype=np.int16))
 
 
 @pytest.mark.parametrize(
@@ -318,131 +304,23 @@ def test_compiled_means_refuse_what_does_not_fit_together(
         ([0, 1, 2, 3], 3, 4, 1, 5),
     ],
 )
+@needs_native
 def test_compiled_words_refuse_what_does_not_fit_together(
     starts: list[int], letters: int, width: int, amplitude: int, columns: int
 ) -> None:
     """No spelling leads outside the letters, and no width outside the features."""
-    compiled = compiled_means()
-    if compiled is None:
-        pytest.skip("the extension was not built")
     table, ids, bounds = np.zeros((3, 2), dtype=np.int16), np.zeros(2, dtype=np.int32), np.array([0, 2])
     spelt = np.full(letters, ord("a"), dtype=np.uint8), np.array(starts, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
-        compiled(table, 2, ids, bounds, np.zeros((1, columns), dtype=np.int16), *spelt, width, amplitude)
-
-
-def upper(gram: Integers) -> Integers:
-    """The upper triangle of a gram of which some may stand on the other side."""
-    return np.triu(gram) + np.tril(gram, -1).T
-
-
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 48, 49, 100])
-@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 200])
-@pytest.mark.parametrize("far", [0, FEATURE_LIMIT, -FEATURE_LIMIT])
-def test_compiled_products_are_those_of_integers(size: int, count: int, far: int) -> None:
-    """For every fringe of tiles and lanes, and for values as far from their centre as there can be."""
-    compiled = compiled_products()
-    if compiled is None:
-        pytest.skip("the extension was not built, or the processor is another")
-    rolls = np.random.default_rng(size * count)
-    samples = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (count, size)).astype(np.int16)
-    if far:
-        samples[::2] = -far
-    centre, gram = np.full(size, far, dtype=np.int16), rolls.integers(-9, 9, (size + 1, size + 1))
-    moved = np.column_stack([samples.astype(np.int64) - far, np.ones(count, dtype=np.int64)])
-    expected = upper(gram) + np.triu((1 + 4096) * moved.T @ moved)
-    compiled(samples, centre, gram)
-    compiled(samples, centre, gram, 4096)
-    np.testing.assert_array_equal(upper(gram), expected)
-
-
-@pytest.mark.parametrize(
-    ("shape", "centre", "gram", "value", "times"),
-    [
-        ((3, 2), 2, 3, 4097, 1),
-        ((3, 2), 2, 3, -4097, 1),
-        ((3, 2), 2, 2, 0, 1),
-        ((3, 2), 0, 3, 0, 1),
-        ((3, 3), 2, 3, 0, 1),
-        ((3, 2), 2, 3, 0, 0),
-        ((3, 2), 2, 3, 0, (1 << 16) + 1),
-        ((8193, 2), 2, 3, 0, 1),
-    ],
-)
-def test_compiled_products_refuse_what_does_not_fit_together(
-    shape: tuple[int, int], centre: int, gram: int, value: int, times: int
-) -> None:
-    """Neither a length nor a value leads to a sum that is wrong, or outside what was handed over."""
-    compiled = compiled_products()
-    if compiled is None:
-        pytest.skip("the extension was not built, or the processor is another")
-    given = np.full(shape, value, dtype=np.int16), np.zeros(centre, dtype=np.int16), np.zeros((gram, gram), np.int64)
-    with pytest.raises(ValueError, match="do not fit together"):
-        compiled(*given, times)
-
-
-@pytest.mark.parametrize("spread", [40, 70, 90, 300])
-@pytest.mark.parametrize(("size", "count"), [(1, 9), (33, 1024), (70, 1025), (64, 8192)])
-def test_compiled_products_of_small_values_are_those_of_integers(size: int, count: int, spread: int) -> None:
-    """With none, some and too many values beyond a byte to be listed, and a few as far away as there can be."""
-    compiled = compiled_products()
-    if compiled is None:
-        pytest.skip("the extension was not built, or the processor is another")
-    rolls = np.random.default_rng(count)
-    samples = np.rint(rolls.normal(0, spread, (count, size))).clip(-FEATURE_LIMIT, FEATURE_LIMIT).astype(np.int16)
-    samples[:, 0], centre = rolls.choice([-128, -127, 127, 128, 129, FEATURE_LIMIT], count), np.zeros(size, np.int16)
-    centre[0], centre[-1] = rolls.choice([0, -FEATURE_LIMIT]), 5
-    gram = np.zeros((size + 1, size + 1), dtype=np.int64)
-    compiled(samples, centre, gram, 3)
-    moved = np.column_stack([samples.astype(np.int64) - centre, np.ones(count, dtype=np.int64)])
-    np.testing.assert_array_equal(upper(gram), np.triu(3 * moved.T @ moved))
-
-
-@pytest.mark.parametrize(("dense", "coarse", "count", "most"), [(32, 1, 1, 32), (64, 9, 77, 1), (96, 24, 8192, 32)])
-def test_products_of_coarse_columns_are_those_of_integers(dense: int, coarse: int, count: int, most: int) -> None:
-    """Few of them or all, once or as often as there can be; what is not coarse, or moved, is refused."""
-    compiled = compiled_products()
-    if compiled is None:
-        pytest.skip("the extension was not built, or the processor is another")
-    rolls = np.random.default_rng(count)
-    samples = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (count, dense + coarse)).astype(np.int16)
-    samples[:, dense:] = COARSE * rolls.integers(-most, most + 1, (count, coarse)) * rolls.integers(0, 2, coarse)
-    samples[:, 0], samples[:, -1] = FEATURE_LIMIT, -COARSE * most
-    centre, gram = samples[0].copy(), np.zeros((dense + coarse + 1,) * 2, dtype=np.int64)
-    centre[0], centre[dense:] = -FEATURE_LIMIT, 0
-    compiled(samples, centre, gram, 320, coarse)
-    moved = np.column_stack([samples.astype(np.int64) - centre, np.ones(count, dtype=np.int64)])
-    np.testing.assert_array_equal(upper(gram), np.triu(320 * moved.T @ moved))
-    for wrong in (samples, centre):
-        wrong[..., -1] += 1
-        with pytest.raises(ValueError, match="do not fit together"):
-            compiled(samples, centre, gram, 1, coarse)
-        wrong[..., -1] -= 1
-
-
-@given(documents=corpora(), sampling=samplings)
-def test_coarse_words_change_no_sums(documents: list[Document], sampling: Sampling) -> None:
-    """Where some windows have coarse words and others have not, all add up to what floats give."""
-    rolls = np.random.default_rng(1)
-    table = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (ROWS, COARSE_BESIDE)).astype(np.int16)
-    letters = np.frombuffer(b" ab, cd ef gh", dtype=np.uint8)
-    words = WindowTable(table, WordSketch(WordFeatures(9), Spelling(letters, np.arange(ROWS + 1) * 2)))
-    fast, slow = ExactGram(words.width, words.last_words), float_gram(words.width)
-    for document in filter(None, documents):
-        for layer in layers(np.array(document, dtype=np.int32), np.array([len(document)]), sampling):
-            if len(layer.ids):
-                means = words.window_means(layer.ids, layer.bounds)
-                fast.add(means, layer.times)
-                slow.add(means, layer.times)
-    np.testing.assert_array_equal(fast.triangle(), slow.triangle())
+        native.row_means(table, 2, ids, bounds, np.zeros((1, columns), dtype=np.int16), *spelt, width, amplitude)
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
-def test_sums_without_the_extension_are_the_same(table: Table, documents: list[Document], sampling: Sampling) -> None:
-    """Where there was no compiler, numpy takes the means and the products."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ridgeway.client.sums.accumulate, "compiled_means", lambda: None)
-        patch.setattr(ridgeway.client.sums.accumulate, "compiled_products", lambda: None)
+def test_sums_without_the_compiled_module_are_the_same(
+    table: Table, documents: list[Document], sampling: Sampling
+) -> None:
+    """Numpy then takes the means."""
+    with without_native():
         assert gram_of(table, sampling, documents) == slow_sums(table, documents, sampling)
 
 
@@ -583,7 +461,7 @@ def test_asking_for_the_state_does_not_end_the_sums() -> None:
 def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
     """At the limit of 2⁵³ the sums so far are put aside as integers, so that not a unit is lost."""
     odd, most = FEATURE_LIMIT - 1, EXACT_LIMIT - MAX_CENTRED_SQUARE
-    sums, samples = float_gram(1), np.array([[odd], [-odd], [1]])
+    sums, samples = ExactGram(1), np.array([[odd], [-odd], [1]])
     sums._gram[0, 0] = most  # as if almost all the samples that fit had been summed
     sums._pending = EXACT_LIMIT // MAX_CENTRED_SQUARE - 1
     sums.add(samples)
@@ -593,11 +471,11 @@ def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
 
 def test_sums_in_floats_never_reach_the_limit() -> None:
     """However long the work lasts, no more samples are pending than float64 holds exactly."""
-    sums, samples, fitting = float_gram(1), np.full((3, 1), FEATURE_LIMIT), EXACT_LIMIT // MAX_CENTRED_SQUARE
+    sums, samples, fitting = ExactGram(1), np.full((3, 1), FEATURE_LIMIT), EXACT_LIMIT // MAX_CENTRED_SQUARE
     for pending in (fitting - 4, fitting - 3, fitting - 2):
         sums._pending = pending
         sums.add(samples)
-        sums._multiply((1, 0))
+        sums._multiply(1)
         assert sums._pending * MAX_CENTRED_SQUARE < EXACT_LIMIT
         assert sums._pending in (3, pending + 3)
 
@@ -605,23 +483,22 @@ def test_sums_in_floats_never_reach_the_limit() -> None:
 @given(
     sizes=st.lists(st.sampled_from([1, 50, 310, 320, 400, FEATURE_LIMIT - 1]), min_size=1, max_size=20),
     counts=st.lists(
-        st.sampled_from([1, 100, *(FLOAT_BLOCK_SAMPLES + more for more in (-1, 0, 1)), 2 * BYTE_BLOCK_SAMPLES + 1]),
+        st.sampled_from([1, 100, *(BLOCK_SAMPLES + more for more in (-1, 0, 1)), 4 * BLOCK_SAMPLES + 1]),
         max_size=3,
     ),
     seed=st.integers(0, 1 << 20),
 )
 def test_products_are_exact_for_columns_of_any_size(sizes: list[int], counts: list[int], seed: int) -> None:
-    """Columns whose squares add up to more than float32 holds, some or all, lose not a unit, in bytes or in floats."""
+    """Columns whose squares add up to more than float32 holds, some or all, lose not a unit."""
     rolls = np.random.default_rng(seed)
     pieces = [np.column_stack([rolls.integers(-size, size + 1, count) | 1 for size in sizes]) for count in counts]
-    ways, features = (ExactGram(len(sizes)), float_gram(len(sizes))), len(sizes) + 1
-    for piece, sums in product(pieces, ways):
+    sums = ExactGram(len(sizes))
+    for piece in pieces:
         sums.add(piece.astype(np.int16))
     whole = np.concatenate([np.zeros((0, len(sizes)), dtype=np.int64), *pieces])
     whole = np.column_stack([whole, np.ones(len(whole), dtype=np.int64)])
-    expected = (whole.T @ whole)[np.triu_indices(features)]
-    for sums in ways:
-        np.testing.assert_array_equal(sums.triangle(), expected)
+    expected = (whole.T @ whole)[np.triu_indices(len(sizes) + 1)]
+    np.testing.assert_array_equal(sums.triangle(), expected)
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1, 2])
@@ -631,7 +508,7 @@ def test_a_column_is_taken_again_just_where_its_squares_reach_the_limit(beyond: 
     column += [1] * (NARROW_LIMIT + beyond - sum(value**2 for value in column))
     samples = np.zeros((len(column), 30), dtype=np.int16)
     samples[:, 3] = column
-    sums = float_gram(30)
+    sums = ExactGram(30)
     sums._centre = np.zeros(30, dtype=np.int16)
     sums.add(samples)
     gram = np.zeros((31, 31), dtype=np.int64)
@@ -646,9 +523,7 @@ def test_the_gram_of_counts_is_exact_for_huge_counts(table: Table, counts: list[
     features = [(times, [*map(int, row), 1]) for times, row in zip(counts, table, strict=True)]
     expected = slow_gram(features, table.shape[1] + 1)
     assert gram_of_counts(table, np.array(counts, dtype=np.int64)).tolist() == expected
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ridgeway.client.sums.accumulate, "compiled_products", lambda: None)
-        assert gram_of_counts(table, np.array(counts, dtype=np.int64), 2).tolist() == expected
+    assert gram_of_counts(table, np.array(counts, dtype=np.int64), 2).tolist() == expected
 
 
 def test_the_gram_of_counts_is_exact_up_to_the_bound_and_refused_beyond() -> None:
@@ -667,7 +542,6 @@ def test_the_gram_of_counts_is_exact_over_many_blocks_of_rows(
     block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vocabulary whose products go beyond 2⁵³, each token as often as a digit allows and once more."""
-    monkeypatch.setattr(ridgeway.client.sums.accumulate, "compiled_products", lambda: None)
     monkeypatch.setattr(ridgeway.client.sums.accumulate, "BLOCK_BYTES", block_bytes)
     values = np.random.default_rng(1).integers(-FEATURE_LIMIT, FEATURE_LIMIT, (20_000, 3), endpoint=True)
     values[:, 0] = FEATURE_LIMIT - 1  # odd, so that a rounded sum would show

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError, ShapeMismatch
+from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import Confidence, Scope, Selector, SelectorName
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
@@ -23,6 +24,7 @@ from ridgeway.common.routing.decision import LOW_CONFIDENCE, Decision
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router
 from ridgeway.common.routing.token_table import MAX_LOGIT_STEPS, TokenTable, compile_table
 from tests.support.making import letter_router, plain_entropies
+from tests.support.native import needs_native, without_native
 from tests.support.tiny import LETTERS, SPECIAL, tiny_definition, tiny_encoder
 
 ROWS = len(LETTERS) + 2
@@ -134,7 +136,7 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     threshold=st.sampled_from([0.0, 0.4, 0.9]),
     scope=st.none() | st.builds(Scope, st.floats(0.01, 40), *[st.floats(-40, 40)] * 2, st.floats(0, 1)),
 )
-def test_routing_without_the_extension_gives_the_same_bits(
+def test_routing_without_the_compiled_module_gives_the_same_bits(
     table: TokenTable,
     prompts: list[str],
     heat: float,
@@ -144,13 +146,13 @@ def test_routing_without_the_extension_gives_the_same_bits(
     threshold: float,
     scope: Scope | None,
 ) -> None:
-    """Where there was no compiler, numpy adds up the rows."""
-    plain = TokenTable(table.logits, table.step, table.entropies)
-    vars(plain)["_compiled"] = None
+    """Where there is no compiled module, numpy adds up the rows."""
     confidence = Confidence(heat, growth, threshold=threshold, fallback="other", scope=scope, half=half, tail=tail)
-    one, other = (Router(names(table), each, TOKENIZER, Selector("average"), confidence) for each in (table, plain))
-    found = [list(map(tuple, many)) for many in (one.route_many(prompts), other.route_many(prompts))]
-    assert found[0] == found[1] == [tuple(one.route(prompt)) for prompt in prompts]
+    router = Router(names(table), table, TOKENIZER, Selector("average"), confidence)
+    found = router.route_many(prompts)
+    assert found == [router.route(prompt) for prompt in prompts]
+    with without_native():
+        assert router.route_many(prompts) == found
 
 
 @pytest.mark.parametrize(
@@ -167,12 +169,12 @@ def test_routing_without_the_extension_gives_the_same_bits(
         (4, [0], [1]),
     ],
 )
+@needs_native
 def test_compiled_sums_refuse_what_does_not_fit_together(width: int, ids: list[int], counts: list[int]) -> None:
     """No id, count or length leads outside what was handed over."""
-    found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     given = np.array(ids, dtype=np.int32), np.array(counts, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
-        found.token_sums(*given, np.zeros((3, 2), dtype=np.int32), width)
+        native.token_sums(*given, np.zeros((3, 2), dtype=np.int32), width)
 
 
 @settings(max_examples=300)

@@ -1,7 +1,7 @@
-"""Fuzzes the compiled extensions under AddressSanitizer and UBSan: `make fuzz`, or `--seconds 600` for longer.
+"""Fuzzes the compiled module under AddressSanitizer and UBSan: `make fuzz`, or `--seconds 600` for longer.
 
-Builds them with the sanitizers, then starts a Python with their library and gives the tokenizer random tables, every
-character in every context, and random texts, and the others random numbers and lengths: nothing may crash, ids must be
+Builds it with the sanitizers, then starts a Python with their library and gives the tokenizer random tables, every
+character in every context, and random texts, and the sums random numbers and lengths: nothing may crash, ids must be
 the tokenizers library's, and sums numpy's. What is found in texts belongs into FRAGMENTS of
 tests/support/tokenizer_definitions.py, which the tests then try for ever after.
 """
@@ -18,12 +18,11 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ridgeway.common.deploy.approved_bundle import EXTENSIONS
+from ridgeway.common.deploy.approved_bundle import NATIVE
 
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZERS = "-fsanitize=address,undefined"
@@ -31,7 +30,7 @@ SANITIZERS = "-fsanitize=address,undefined"
 
 def main() -> int:
     """Build, and fuzz in another process; its exit code."""
-    parser = argparse.ArgumentParser(description="fuzz the compiled extensions")
+    parser = argparse.ArgumentParser(description="fuzz the compiled module")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--built", type=Path, help=argparse.SUPPRESS)
@@ -41,10 +40,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         include = f"-I{sysconfig.get_path('include')}"
         flags = ["-O1", "-g", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", SANITIZERS, include]
-        for name in EXTENSIONS:
-            source = ROOT.joinpath(*name.split(".")[1:]).with_suffix(".c")
-            library = Path(folder) / f"{source.stem}.abi3.so"
-            subprocess.run(["gcc", *flags, "-shared", "-fPIC", str(source), "-o", str(library), "-lm"], check=True)
+        library = Path(folder) / "_native.abi3.so"
+        sources = map(str, (ROOT / "common/native").glob("*.c"))
+        subprocess.run(["gcc", *flags, "-shared", "-fPIC", *sources, "-o", str(library)], check=True)
         found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         environment = os.environ | {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
         again = [sys.executable, "-m", "tests.support.fuzz_tokenizer", "--built", folder]
@@ -52,19 +50,19 @@ def main() -> int:
         return subprocess.run([*again, *times], env=environment, check=False).returncode
 
 
-def load(name: str, folder: Path) -> ModuleType:
-    """An extension of this folder, in the place of the one that is installed."""
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name.rpartition('.')[2]}.abi3.so")
+def load(folder: Path) -> ModuleType:
+    """The compiled module of this folder, in the place of the one that is installed."""
+    spec = importlib.util.spec_from_file_location(NATIVE, folder / "_native.abi3.so")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[NATIVE] = module
     spec.loader.exec_module(module)
     return module
 
 
 def fuzz(folder: Path, seconds: float, seed: int) -> int:
     """Try for a while; 1 if ids differ. A crash ends the process."""
-    modules = {name.rpartition(".")[2]: load(name, folder) for name in EXTENSIONS}
+    native = load(folder)
     from ridgeway.common.encoding.tokenizer import Tokenizer
     from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, definition, every_character
 
@@ -78,9 +76,9 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
     every = list(every_character())
     chance.shuffle(every)
     while time.monotonic() < until:
-        _random_tables(modules["byte_bpe"], chance)
+        _random_tables(native, chance)
         for _ in range(40):
-            _random_sums(modules, chance)
+            _random_sums(native, chance)
         texts = [every.pop() for _ in range(min(len(every), 8))]
         texts += ["".join(chance.choices(FRAGMENTS, k=chance.randrange(40))) for _ in range(40)]
         texts += ["".join(map(chr, chance.choices(range(0xD800), k=chance.randrange(60)))) for _ in range(20)]
@@ -120,7 +118,7 @@ def _random_tables(module: ModuleType, chance: random.Random) -> None:
     )
 
 
-def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> None:
+def _random_sums(native: ModuleType, chance: random.Random) -> None:
     """Buffers of any lengths and values: they are refused, or sums come of them that are numpy's."""
     import numpy as np
 
@@ -136,14 +134,15 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
     counts, given = np.diff(bounds), max(1, width + chance.choice((0, 0, 0, -1, 1)))
     means = np.zeros((len(bounds) - 1, width), dtype=np.int16)
     with contextlib.suppress(ValueError):
-        modules["row_means"].row_means(table, given, numbers, bounds, means)
+        native.row_means(table, given, numbers, bounds, means)
         if given == width and not wrong:
             sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0) if ids else means
             assert np.array_equal(means, (2 * sums + counts[:, None]) // (2 * counts[:, None]))
     with contextlib.suppress(ValueError):
-        found, _ = modules["token_sums"].token_sums(numbers, counts, table.astype(np.int32), given)
+        found = native.token_sums(numbers, counts, table.astype(np.int32), given)
         if given == width and ids:
-            assert found == np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0).tolist()
+            expected = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
+            assert found == expected.tobytes()
     buckets = rolls.integers(-9, 10, (chance.randrange(4), width)).astype(np.int32)
     letters = rolls.choice(np.frombuffer(b"ab9 .\xc3\xa9", dtype=np.uint8), chance.randrange(30))
     starts = np.sort(rolls.integers(-wrong, len(letters) + 1 + wrong, rows + 1 + chance.choice((0, 0, 0, wrong))))
@@ -151,54 +150,16 @@ def _random_sums(modules: Mapping[str, ModuleType], chance: random.Random) -> No
     with contextlib.suppress(ValueError):
         words = buckets, letters, starts, shortest, longest
         operands: tuple[Any, ...] = (table.astype(np.int32), given, *words)
-        found, _ = modules["token_sums"].token_sums(numbers, counts, *operands)
-        operands += (modules["token_sums"].alone_rows(*operands),)
-        assert modules["token_sums"].token_sums(numbers, counts, *operands)[0] == found
-        rule = tuple, tuple(map(str, range(width))), rolls.random(), -0.5, 0.4, "other", False, *rolls.random(5 * wrong)
-        with contextlib.suppress(OverflowError):  # numbers that are Python's to reckon with
-            decided = modules["token_sums"].token_decisions(rule, numbers, counts, *operands)
-            assert [each[5] for each in decided] == counts.tolist()
+        found = native.token_sums(numbers, counts, *operands)
+        with_rows = *operands, rolls.integers(-9, 10, (rows, given)).astype(np.int32), rolls.bytes(rows - wrong)
+        native.token_sums(numbers, counts, *with_rows)
         if given == width and ids:
             sketch = WordSketch(
                 WordFeatures(len(buckets), shortest=shortest, longest=longest), Spelling(letters, starts)
             )
             counted = sketch.window_counts(numbers, bounds) @ buckets.astype(np.int64)
             sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
-            assert found == (sums + counted).tolist()
-    _random_errors(modules["mistyped_codes"], rolls, wrong)
-    products = getattr(modules["byte_products"], "byte_products", None)
-    if products is not None:
-        samples, gram = table[np.arange(ids) % rows], np.zeros((given + 1, given + 1), dtype=np.int64)
-        with contextlib.suppress(ValueError):
-            products(samples, table[0], gram)
-            moved = np.column_stack([samples.astype(np.int64) - table[0], np.ones(ids, dtype=np.int64)])
-            assert np.array_equal(np.triu(gram) + np.tril(gram, -1).T, np.triu(moved.T @ moved))
-        coarse = chance.randrange(9)
-        samples, centre = (
-            rolls.integers(-4096, 4097, (ids, 32 + coarse)).astype(np.int16),
-            np.zeros(32 + coarse, np.int16),
-        )
-        samples[:, 32:] = samples[:, 32:] // 128 * 128 * (rolls.random(coarse) < 0.5)
-        gram = np.zeros((33 + coarse, 33 + coarse), dtype=np.int64)
-        products(samples, centre, gram, 1, coarse)
-        moved = np.column_stack([samples.astype(np.int64), np.ones(ids, dtype=np.int64)])
-        assert np.array_equal(np.triu(gram) + np.tril(gram, -1).T, np.triu(moved.T @ moved))
-
-
-def _random_errors(module: ModuleType, rolls: Any, wrong: int) -> None:
-    """Texts and seeds of any lengths: they are refused, or what numpy writes comes of them."""
-    import numpy as np
-
-    from ridgeway.common.encoding.mistyped_text import mistypes
-
-    lengths = rolls.integers(-wrong, 241, rolls.integers(0, 5))
-    codes = rolls.integers(0, 0x110000, max(0, lengths.sum() + rolls.integers(0, 1 + wrong))).astype(np.uint32)
-    seeds = rolls.integers(0, 1 << 64, (len(lengths) + rolls.integers(0, 1 + wrong), 2), dtype=np.uint64)
-    row, ends = np.zeros(2 * len(codes), dtype=np.uint32), np.zeros(len(lengths), dtype=np.int64)
-    with contextlib.suppress(ValueError):
-        module.mistype(codes, lengths, seeds, row, ends)
-        expected, stops = mistypes(codes, lengths, seeds)
-        assert np.array_equal(ends, stops) and np.array_equal(row[: len(expected)], expected)
+            assert found == (sums + counted).tobytes()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -99,7 +100,8 @@ def test_both_apps_load_from_an_unpacked_bundle(tmp_path: Path) -> None:
         "names = [name for name in sys.modules if name.partition('.')[0] == 'ridgeway' and '_native' not in name]\n"
         "assert all(sys.modules[name].__file__.startswith(sys.argv[1]) for name in names), names"
     )
-    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path / "app")], check=True, cwd=tmp_path)
+    environment = os.environ | {"RIDGEWAY_NATIVE": "0"}
+    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path / "app")], check=True, cwd=tmp_path, env=environment)
 
 
 def test_the_command_lists_every_file_with_its_lines_and_hash(tmp_path: Path) -> None:

@@ -15,13 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import normalizers
 
+from ridgeway.common.base.native import native
 from ridgeway.common.encoding import fast_bpe
 from ridgeway.common.encoding.character_classes import character_classes
 from ridgeway.common.encoding.tokenizer import CHARACTERS_BEFORE_FAST, Tokenizer, plain_definition
+from tests.support.native import needs_native, without_native
 from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, SENTENCES, definition, every_character
 
-byte_bpe = pytest.importorskip("ridgeway.common.encoding.byte_bpe", reason="the extension was not built here")
+pytestmark = needs_native
 
+ODD = (
+    "It's 12 o'clock, they'LL say;  and\r\n\r\n  then\tnaïve café 東京 12345 +=!?"
+    " \u00a0\u2003x ſ'ſ <|im_start|> ﬁ\u0301 🙂🙂 a1b2 ''s\x00\x7f \u200b\ufeff" + "no" * 40
+)
+"""A text in which much is met that could go wrong."""
 KINDS = "aAsSlL\u017f\u01c5\u02b0\u6771\u0301'1! /\t\r\n"
 """Characters of all classes, between which patterns try several ways before they find one that fits."""
 FORMS: dict[str, dict[str, Any]] = {
@@ -102,7 +109,7 @@ def test_the_default_encoder_is_fast_and_exact(smollm2: Any) -> None:
     """SmolLM2, whose vocabulary lacks 21 bytes, on real sentences and on odd ones."""
     tokenizer = smollm2.tokenizer
     assert tokenizer.make_fast()
-    texts = [*SENTENCES, *FRAGMENTS, fast_bpe.SELF_CHECK, "".join(map(chr, range(0x250)))]
+    texts = [*SENTENCES, *FRAGMENTS, ODD, "".join(map(chr, range(0x250)))]
     expected = tokenizer._by_the_library(texts)
     assert [part.tolist() for part in tokenizer.encode_many(texts)] == [part.tolist() for part in expected]
 
@@ -114,7 +121,7 @@ def test_a_split_may_also_be_told_as_the_removal_of_what_lies_between_words(patt
     made["pre_tokenizer"]["pretokenizers"][0] |= {"behavior": "Removed", "invert": True}
     fast = Tokenizer(json.dumps(made).encode())
     assert fast.make_fast()
-    texts = [*SENTENCES, *FRAGMENTS, fast_bpe.SELF_CHECK]
+    texts = [*SENTENCES, *FRAGMENTS, ODD]
     assert [part.tolist() for part in fast.encode_many(texts)] == [
         part.tolist() for part in fast._by_the_library(texts)
     ]
@@ -138,6 +145,7 @@ def changed(change: Any) -> bytes:
         lambda d: d["model"].update(byte_fallback=True),
         lambda d: d["model"].update(end_of_word_suffix="</w>"),
         lambda d: d["model"].update(dropout=0.5),
+        lambda d: d["model"].update(something_new=True),
         lambda d: d["added_tokens"][0].update(lstrip=True),
         lambda d: d["added_tokens"][0].update(normalized=True),
         lambda d: d["added_tokens"][0].update(single_word=True),
@@ -163,18 +171,13 @@ def test_in_form_nfc_texts_of_both_kinds_are_encoded_in_their_order() -> None:
     assert_same(fast, reference, ["cafe\u0301", "café", "", "<tool>\u0338 a", "<tools\u0338 a", "plain"])
 
 
-def test_the_library_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RIDGEWAY_TOKENIZER=reference turns the extension off."""
-    monkeypatch.setenv(fast_bpe.SWITCH, "reference")
-    assert not Tokenizer(definition("gpt2")).make_fast()
-
-
-def test_an_encoder_that_gives_other_ids_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The short check at the start compares both: here the extension is told of wrong classes."""
-    wrong = character_classes()
-    wrong[:] = fast_bpe.LETTER
-    monkeypatch.setattr(fast_bpe, "character_classes", wrong.copy)
-    assert not Tokenizer(definition("gpt2")).make_fast()
+def test_without_the_compiled_module_the_library_does_the_work() -> None:
+    """With the same ids."""
+    fast, _ = both("gpt2")
+    with without_native():
+        plain = Tokenizer(definition("gpt2"))
+        assert not plain.make_fast()
+        assert_same(fast, plain, [*SENTENCES, *FRAGMENTS, ODD])
 
 
 def test_threads_share_an_encoder_and_get_their_own_ids() -> None:
@@ -205,7 +208,7 @@ def tables() -> list[Any]:
 
 def test_tables_that_do_not_fit_together_are_refused() -> None:
     """No length, place, class or pattern is taken on trust."""
-    byte_bpe.Encoder(*tables())
+    native.Encoder(*tables())
     entry = np.array([0, 4, 7], dtype=np.uint32).tobytes()
     wrong = {
         0: [-1, 5, 1 << 31],
@@ -220,12 +223,12 @@ def test_tables_that_do_not_fit_together_are_refused() -> None:
             given = tables()
             given[place] = value
             with pytest.raises((ValueError, OverflowError)):
-                byte_bpe.Encoder(*given)
+                native.Encoder(*given)
 
 
 def test_what_is_no_text_is_refused() -> None:
     """Other types raise, and leave the encoder usable."""
-    encoder = byte_bpe.Encoder(*tables())
+    encoder = native.Encoder(*tables())
     for texts in (None, 1, [None], ["a", b"b"], [["a"]]):
         with pytest.raises(TypeError):
             encoder.encode_many(texts)

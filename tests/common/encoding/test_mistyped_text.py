@@ -7,12 +7,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.encoding import mistyped_text
 from ridgeway.common.encoding.mistyped_text import (
     LEAST_PERCENT,
     MISTYPED_CHARACTERS,
@@ -66,41 +64,6 @@ def test_copies_are_the_rule_s_whatever_stands_beside_them(given: list[str]) -> 
     assert mistyped(given) == [mistyped_slowly(text) for text in given]
     assert mistyped(given) == [copy for text in given for copy in mistyped([text])]
     assert with_mistyped_copies(given) == given + mistyped(given)
-
-
-@given(st.lists(texts, max_size=6))
-def test_without_the_extension_copies_are_the_same(given: list[str]) -> None:
-    """It is faster, and nothing else."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mistyped_text, "compiled_mistypes", lambda: None)
-        alone = mistyped(given)
-    assert alone == mistyped(given)
-
-
-@pytest.mark.parametrize(
-    ("codes", "lengths", "seeds", "room", "ends"),
-    [
-        (3, [2], 2, 6, 1),
-        (3, [4], 2, 6, 1),
-        (3, [-1, 4], 4, 6, 2),
-        (3, [3], 1, 6, 1),
-        (3, [3], 2, 5, 1),
-        (3, [3], 2, 6, 2),
-    ],
-)
-def test_buffers_that_do_not_fit_together_are_refused(
-    codes: int, lengths: list[int], seeds: int, room: int, ends: int
-) -> None:
-    """The extension writes nothing that there is no room for, and reads nothing that is not there."""
-    extension = pytest.importorskip("ridgeway.common.encoding.mistyped_codes", reason="the extension was not built")
-    with pytest.raises(ValueError, match="do not fit together"):
-        extension.mistype(
-            np.zeros(codes, np.uint32),
-            np.array(lengths, np.int64),
-            np.zeros(seeds, np.uint64),
-            np.zeros(room, np.uint32),
-            np.zeros(ends, np.int64),
-        )
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["text"][:12])

@@ -1,12 +1,12 @@
-"""Routing with words: held against their definition, with and without the extension, one or many, and as a release."""
+"""Routing with words: held against their definition, compiled and by numpy, one or many, and as a release."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import FormatError, ReleaseError, ShapeMismatch
+from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import DEFAULT, Confidence, Sampling, Selector, SelectorName, WordFeatures
 from ridgeway.common.encoding import table_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
@@ -32,6 +33,7 @@ from ridgeway.common.routing.word_table import WordTable, compile_words, most_gr
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.common.encoding.test_word_sketch import counted_by_hand
 from tests.support.making import contents, fixed_identity, prepared, sign_again
+from tests.support.native import needs_native, without_native
 from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder
 
 OPTIONS = WordFeatures(width=8, amplitude=100, longest=4)
@@ -56,13 +58,6 @@ def router(seed: int = 1, selector: Selector | None = None) -> Router:
     return Router(DOMAINS, table(seed), ENCODER.tokenizer, selector or Selector(), Confidence(0.5, 0.3))
 
 
-def plain(compiled: WordTable) -> WordTable:
-    """The same table where no extension was built."""
-    copy = replace(compiled)
-    vars(copy)["_compiled"] = None
-    return copy
-
-
 def points_by_hand(compiled: WordTable, text: str) -> list[int]:
     """Token rows, and each bucket's row as often as it was counted, in Python's own numbers."""
     ids = ENCODER.tokenizer.encode(text).tolist()
@@ -79,37 +74,39 @@ def points_by_hand(compiled: WordTable, text: str) -> list[int]:
 
 @settings(max_examples=200)
 @given(seed=st.integers(0, 5), texts=st.lists(TEXTS, max_size=4))
-def test_points_are_the_definition_s_by_the_extension_and_by_numpy(seed: int, texts: list[str]) -> None:
+def test_points_are_the_definition_s_compiled_and_by_numpy(seed: int, texts: list[str]) -> None:
     """Bit for bit: one path is no other router than the other."""
     compiled, numbers = table(seed), ENCODER.tokenizer.encode_raw(texts)
     expected = [points_by_hand(compiled, text) for text in texts]
-    assert compiled.token_sums(*numbers)[0] == expected
+    assert compiled.token_sums(*numbers).tolist() == expected
     compiled.make_fast()
-    assert compiled.token_sums(*numbers)[0] == expected
-    assert plain(compiled).token_sums(*numbers)[0] == expected
-    assert sums_by_reading(compiled, *numbers)[0] == expected
+    assert compiled.token_sums(*numbers).tolist() == expected
+    assert sums_by_reading(compiled, *numbers).tolist() == expected
 
 
 @settings(max_examples=100)
 @given(selector=SELECTORS, prompts=st.lists(TEXTS, max_size=6))
-def test_many_prompts_are_routed_as_each_alone_and_as_without_the_extension(
+def test_many_prompts_are_routed_as_each_alone_and_as_without_the_compiled_module(
     selector: Selector, prompts: list[str]
 ) -> None:
     """A word never goes from one prompt into the next."""
     rest = ENCODER.tokenizer, selector, Confidence(0.5, 0.3)
-    one, other = Router(DOMAINS, table(), *rest), Router(DOMAINS, plain(table()), *rest)
-    one.make_fast()
-    assert one.route_many(prompts) == [one.route(prompt) for prompt in prompts] == other.route_many(prompts)
+    router = Router(DOMAINS, table(), *rest)
+    router.make_fast()
+    found = router.route_many(prompts)
+    assert found == [router.route(prompt) for prompt in prompts]
+    with without_native():
+        assert router.route_many(prompts) == found
 
 
+@needs_native
 def test_rows_of_words_that_are_single_tokens_come_with_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """After some calls letters are no longer added up for them; nothing else changes."""
-    pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     monkeypatch.setattr(word_table, "CALLS_BEFORE_FAST", 3)
     compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc a. bc", "a"])
-    found = [(compiled.token_sums(*numbers), len(compiled.operands() or ())) for _ in range(4)]
-    assert [each for each, _ in found] == [sums_by_reading(compiled, *numbers)] * 4
-    assert [size for _, size in found] == [7, 8, 8, 8]
+    found = [(compiled.token_sums(*numbers).tolist(), "_with_rows" in vars(compiled)) for _ in range(5)]
+    expected = sums_by_reading(compiled, *numbers).tolist()
+    assert found == [(expected, place >= 3) for place in range(5)]
 
 
 def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone() -> None:
@@ -194,8 +191,8 @@ def test_a_retired_domain_leaves_the_others_points_as_they_were(seed: int, gone:
     """Its columns go, of tokens and of letters."""
     compiled = table(seed)
     numbers = ENCODER.tokenizer.encode_raw(["abc cab", "a9."])
-    expected = [[point for place, point in enumerate(row) if place != gone] for row in compiled.token_sums(*numbers)[0]]
-    assert compiled.without(gone).token_sums(*numbers)[0] == expected
+    expected = np.delete(compiled.token_sums(*numbers), gone, axis=1)
+    np.testing.assert_array_equal(compiled.without(gone).token_sums(*numbers), expected)
 
 
 # What does not fit
@@ -252,34 +249,34 @@ def test_weights_of_another_width_are_refused() -> None:
         (np.zeros((4, 2), np.int32), b"abc", [-1, 1, 2, 3]),
     ],
 )
+@needs_native
 def test_compiled_sums_refuse_words_that_do_not_fit(
     buckets: NDArray[np.int32], letters: bytes, starts: list[int]
 ) -> None:
     """No letter is read outside what was handed over."""
-    found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
     ids, counts = np.arange(3, dtype=np.int32), np.array([3])
     rest = buckets, np.frombuffer(letters, dtype=np.uint8), np.array(starts, dtype=np.int64), 2, 3
     with pytest.raises(ValueError, match="do not fit together"):
-        found.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, *rest)
+        native.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, *rest)
     with pytest.raises(ValueError, match="do not fit together"):
-        found.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, buckets)
+        native.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, buckets)
 
 
-def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy() -> None:
-    """Counters of 32 bits never turn over: the extension says so before it begins."""
-    found = pytest.importorskip("ridgeway.common.routing.token_sums", reason="the extension was not built here")
+@needs_native
+def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters of 32 bits never turn over: the compiled module says so before it begins."""
     row, long = np.ones((1, 2), dtype=np.int32), np.full(1 << 20, ord("a"), dtype=np.uint8)
     rest = np.ones((4, 2), dtype=np.int32), long, np.array([0, len(long)]), 2, 3
     with pytest.raises(OverflowError, match="more letters"):
-        found.token_sums(np.zeros(257, dtype=np.int32), np.array([257]), row, 2, *rest)
+        native.token_sums(np.zeros(257, dtype=np.int32), np.array([257]), row, 2, *rest)
     compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc"])
-    expected = compiled.token_sums(*numbers)
+    expected = compiled.token_sums(*numbers).tolist()
 
     def refuses(*_: Any) -> Any:
         raise OverflowError
 
-    vars(compiled)["_compiled"] = refuses
-    assert compiled.token_sums(*numbers) == expected
+    monkeypatch.setattr(word_table, "native", SimpleNamespace(token_sums=refuses))
+    assert compiled.token_sums(*numbers).tolist() == expected
 
 
 # Releases
@@ -385,10 +382,10 @@ def test_the_real_encoder_with_words_routes_the_same_by_every_path(smollm2: Tabl
     ]
     texts.append(" ".join(texts) * 40)
     numbers = encoder.tokenizer.encode_raw(texts)
-    expected = plain(compiled).token_sums(*numbers)
-    assert compiled.token_sums(*numbers) == expected
+    expected = sums_by_reading(compiled, *numbers).tolist()
+    assert compiled.token_sums(*numbers).tolist() == expected
     compiled.make_fast()
-    assert compiled.token_sums(*numbers) == expected
+    assert compiled.token_sums(*numbers).tolist() == expected
     one = Router(tuple("abcde"), compiled, encoder.tokenizer, Selector())
     assert one.route_many(texts) == [one.route(text) for text in texts]
     assert one.route(texts[0]) == one.route(texts[0].upper())

@@ -1,0 +1,24 @@
+"""Tests with and without the compiled module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ridgeway.client.sums import accumulate
+from ridgeway.common.base.native import native
+from ridgeway.common.encoding import fast_bpe
+from ridgeway.common.routing import token_table, word_table
+
+needs_native = pytest.mark.skipif(native is None, reason="there is no compiled module here")
+
+
+@contextmanager
+def without_native() -> Iterator[None]:
+    """While this lasts, the references in Python do all the work."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (accumulate, fast_bpe, token_table, word_table):
+            patch.setattr(module, "native", None)
+        yield
