@@ -66,6 +66,10 @@ class Metrics(RequestMetrics):
         self.low_confidence = gauge(
             "drift_low_confidence_ratio", "Share of recent prompts of low confidence."
         )
+        self.out_of_scope = gauge(
+            "drift_out_of_scope_ratio",
+            "Share of recent prompts that belong to no domain.",
+        )
         self.alarm = gauge(
             "drift_alarm",
             "1 while recent prompts are too far from the text of the release.",

@@ -1,6 +1,7 @@
 """How far today's prompts are from the text that the router was built on, and when that is too far.
 
-The sign is the share of recent prompts of low confidence.  Holds no prompt.
+The signs are the shares of recent prompts of low confidence, and of those that belong to no domain.
+Holds no prompt.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from ridgeway.common.routing.decision import Decision
 from ridgeway.common.serve.routing.current_release import ServedRelease
 
 MAX_RECENT_PROMPTS = 1000
@@ -25,8 +27,8 @@ class DriftSettings:
     """When prompts count as drifted.
 
     low:   a confidence below this is low.
-    share: the alarm is raised above this share of prompts of low confidence; None: as fits the
-           release.
+    share: the alarm is raised above this share of prompts of low confidence, or that belong to no
+           domain; None: as fits the release.
     """
 
     low: float = 0.5
@@ -59,36 +61,52 @@ def expected_share(manifest: Mapping[str, Any], low: float) -> float:
     return float((1 - figures["accuracy"] / 100) / (1 - low))
 
 
+class _Signs(NamedTuple):
+    """What is kept of one prompt."""
+
+    low_confidence: bool
+    out_of_scope: bool
+
+
 class DriftMonitor:
     """The last prompts under the release in use; begun anew with each release."""
 
     def __init__(self, settings: DriftSettings) -> None:
         self._settings = settings
         self._served: ServedRelease | None = None
-        self._low: deque[bool] = deque(maxlen=MAX_RECENT_PROMPTS)
+        self._recent: deque[_Signs] = deque(maxlen=MAX_RECENT_PROMPTS)
 
-    def observe(self, served: ServedRelease, confidences: Sequence[float]) -> None:
+    def observe(self, served: ServedRelease, decisions: Sequence[Decision]) -> None:
         """Take note of the decisions of one request."""
         if served is not self._served:
             if self._served is not None and served.since < self._served.since:
                 return  # a late answer of the release before
             self._served = served
-            self._low.clear()
+            self._recent.clear()
         low = self._settings.low
-        self._low.extend([confidence < low for confidence in confidences])
+        self._recent.extend(
+            [_Signs(each.confidence < low, not each.belongs) for each in decisions]
+        )
 
     def to_json(self, served: ServedRelease | None = None) -> dict[str, Any]:
         """What is known of the release in use, which may be newer than the last prompt."""
         served = served or self._served
-        prompts = len(self._low) if served is self._served else 0
-        share = sum(self._low) / prompts if prompts else None
+        recent = list(self._recent) if served is self._served else []
+        uncertain = _share([signs.low_confidence for signs in recent])
+        outside = _share([signs.out_of_scope for signs in recent])
         limit = self._settings.share_alarm(served)
         return {
-            "prompts": prompts,
-            "low_confidence_share": share,
+            "prompts": len(recent),
+            "low_confidence_share": uncertain,
+            "out_of_scope_share": outside,
             "low_below": self._settings.low,
             "share_alarm": limit,
             "alarm": (
-                prompts >= MIN_PROMPTS_FOR_ALARM and share is not None and share > limit
+                len(recent) >= MIN_PROMPTS_FOR_ALARM
+                and max(uncertain or 0, outside or 0) > limit
             ),
         }
+
+
+def _share(signs: Sequence[bool]) -> float | None:
+    return sum(signs) / len(signs) if signs else None

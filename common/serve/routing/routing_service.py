@@ -178,7 +178,7 @@ class RoutingService:
             span.set_attribute("ridgeway.confidence", decision.confidence)
             span.set_attribute("ridgeway.release", served.id)
         self._count([decision], time.perf_counter() - began)
-        self.drift.observe(served, [decision.confidence])
+        self.drift.observe(served, [decision])
         return served, decision
 
     async def decide_many(
@@ -187,7 +187,7 @@ class RoutingService:
         began = time.perf_counter()
         served, decisions = await self.threads.route_many(prompts)
         self._count(decisions, time.perf_counter() - began)
-        self.drift.observe(served, [decision.confidence for decision in decisions])
+        self.drift.observe(served, decisions)
         return served, decisions
 
     async def explain(
@@ -236,8 +236,11 @@ class RoutingService:
     def exposition(self) -> bytes:
         """The metrics, drift brought up to date."""
         drift = self.drift.to_json(self.current.served)
-        share = drift["low_confidence_share"]
-        self.metrics.low_confidence.set(math.nan if share is None else share)
+        for share, metric in (
+            (drift["low_confidence_share"], self.metrics.low_confidence),
+            (drift["out_of_scope_share"], self.metrics.out_of_scope),
+        ):
+            metric.set(math.nan if share is None else share)
         self.metrics.alarm.set(drift["alarm"])
         own = self.metrics.exposition()
         return own if self.peers is None else self.peers.merged(own)

@@ -1,4 +1,4 @@
-// Drift: the share of prompts of low confidence and the alarm.
+// Drift: the share of prompts of low confidence, and the alarm.
 // Knows the drift of /v1/activity. Asks nothing.
 
 import { draw, fill, find, make } from "./dom.js";
@@ -38,7 +38,7 @@ function alarm(drift) {
     return;
   }
   const most = percent(drift.share_alarm, 0);
-  const words = `Recent prompts are unlike the text that the router was built on: more than ${most} of them have a low confidence.`;
+  const words = `Recent prompts are unlike the text that the router was built on: more than ${most} of them have a low confidence or belong to no domain.`;
   if (!banner.hidden && banner.lastChild?.textContent === words) return;
   fill(banner, make("strong", {}, "Drift alarm"), make("span", {}, words));
 }

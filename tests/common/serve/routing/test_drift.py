@@ -13,6 +13,7 @@ import pytest
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT, Confidence
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.routing.decision import OUT_OF_SCOPE, Decision
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource, ServedRelease
 from ridgeway.common.serve.routing.drift import (
@@ -42,11 +43,15 @@ def served(folder: Path) -> ServedRelease:
     return ReleaseSource(folder).open()
 
 
+def decided(confidence: float, reason: str | None = None) -> Decision:
+    return Decision("law", confidence, {"law": confidence}, reason is not None, "law", 9, None, reason)
+
+
 def observed(served: ServedRelease, count: int, confidence: float = 0.9) -> DriftMonitor:
     """After so many prompts of one confidence."""
     drift = DriftMonitor(DriftSettings())
     for _ in range(count):
-        drift.observe(served, [confidence])
+        drift.observe(served, [decided(confidence)])
     return drift
 
 
@@ -54,9 +59,17 @@ def test_the_share_of_low_confidence_is_that_of_the_last_prompts(served: ServedR
     """Older ones fall out, one by one."""
     drift = observed(served, MAX_RECENT_PROMPTS, 0.4)
     for _ in range(MAX_RECENT_PROMPTS // 4):
-        drift.observe(served, [0.9])
+        drift.observe(served, [decided(0.9)])
     told = drift.to_json()
     assert (told["prompts"], told["low_confidence_share"]) == (MAX_RECENT_PROMPTS, 0.75)
+
+
+def test_prompts_that_belong_to_no_domain_raise_the_alarm(served: ServedRelease) -> None:
+    """However sure the router is of them."""
+    drift = observed(served, MIN_PROMPTS_FOR_ALARM, 0.9)
+    assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (0, False)
+    drift.observe(served, [decided(0.9, OUT_OF_SCOPE)] * MIN_PROMPTS_FOR_ALARM)
+    assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (0.5, True)
 
 
 @pytest.mark.parametrize(("count", "alarm"), [(MIN_PROMPTS_FOR_ALARM - 1, False), (MIN_PROMPTS_FOR_ALARM, True)])
@@ -83,7 +96,7 @@ def test_a_new_release_begins_anew(served: ServedRelease) -> None:
     newer = replace(served, since=served.since + 1)
     after = drift.to_json(newer)
     assert (after["prompts"], after["low_confidence_share"], after["alarm"]) == (0, None, False)
-    drift.observe(newer, [0.9])
+    drift.observe(newer, [decided(0.9)])
     assert drift.to_json()["prompts"] == 1
 
 
@@ -91,7 +104,7 @@ def test_a_late_answer_of_the_release_before_clears_nothing(served: ServedReleas
     """A request that began under the old one may end after the first of the new one."""
     newer = replace(served, since=served.since + 1)
     drift = observed(newer, 60, 0.1)
-    drift.observe(served, [0.9])
+    drift.observe(served, [decided(0.9)])
     assert drift.to_json()["prompts"] == 60
 
 
