@@ -21,7 +21,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from ridgeway.common.encoding.character_classes import CODE_POINTS, character_classes
+from ridgeway.common.encoding.characters import CODE_POINTS, character_classes
 
 if TYPE_CHECKING:
     from ridgeway.common.encoding.byte_bpe import Encoder

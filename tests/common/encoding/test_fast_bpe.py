@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from ridgeway.common.encoding import fast_bpe
-from ridgeway.common.encoding.character_classes import character_classes
+from ridgeway.common.encoding.characters import character_classes
 from ridgeway.common.encoding.tokenizer import CHARACTERS_BEFORE_FAST, Tokenizer, plain_definition
 from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, SENTENCES, definition, every_character
 
