@@ -241,7 +241,7 @@ class WordFeatures:
     @classmethod
     def of_json(cls, said: Mapping[str, Any]) -> WordFeatures:
         """As it stands in files."""
-        if said.keys() != {each.name for each in fields(cls)}:
+        if set(said) != {each.name for each in fields(cls)}:
             raise InputError(
                 "its features of words are those of another version; make it again"
             )

@@ -118,12 +118,10 @@ def find_encoder(source: str) -> AnyEncoder:
 def absolute_source(source: str) -> str:
     """The same source, so written that it means the same from any folder."""
     kind, colon, rest = source.partition(":")
-    here = Path(bare_name(rest))
-    return (
-        f"{kind}:{here.resolve()}{rest.removeprefix(bare_name(rest))}"
-        if colon and here.exists()
-        else source
-    )
+    bare = bare_name(rest)
+    if not colon or not Path(bare).exists():
+        return source
+    return f"{kind}:{Path(bare).resolve()}{rest.removeprefix(bare)}"
 
 
 def find_by_fingerprint(
@@ -132,11 +130,10 @@ def find_by_fingerprint(
     """The encoder that statistics were made with: from the named source, else the cache, else its
     public name.
     """
-    folder = cache_folder() / "encoders" / fingerprint
+    folder = _encoder_folder(fingerprint)
     if source is None and folder.is_dir():
-        with contextlib.suppress(
-            RidgewayError
-        ):  # a damaged entry is made again from its source
+        # a damaged entry is made again from its source
+        with contextlib.suppress(RidgewayError):
             return load_encoder(folder)
     if source is None and bare_name(name) == "local":
         raise EncoderError(
@@ -151,11 +148,14 @@ def cached_encoders() -> list[dict[str, Any]]:
     """The cards of the converted encoders in the user's cache."""
     cards = []
     for entry in sorted((cache_folder() / "encoders").glob("*/encoder.json")):
-        with contextlib.suppress(
-            RidgewayError
-        ):  # a damaged entry is made again when it is needed
+        # a damaged entry is made again when it is needed
+        with contextlib.suppress(RidgewayError):
             cards.append(read_card(entry.parent))
     return cards
+
+
+def _encoder_folder(fingerprint: str) -> Path:
+    return cache_folder() / "encoders" / fingerprint
 
 
 def _cached(
@@ -163,21 +163,17 @@ def _cached(
 ) -> Kind:
     """Convert once: the key is the source and its files' names, sizes and times."""
     stamps = [file_stamp(path) for path in files]
-    note = (
-        cache_folder() / "sources" / f"{sha256(canonical_json([source, stamps]))}.json"
-    )
+    key = sha256(canonical_json([source, stamps]))
+    note = cache_folder() / "sources" / f"{key}.json"
     try:
-        kept = load_encoder(
-            cache_folder()
-            / "encoders"
-            / str(json.loads(note.read_bytes())["fingerprint"])
-        )
+        fingerprint = json.loads(note.read_bytes())["fingerprint"]
+        kept = load_encoder(_encoder_folder(str(fingerprint)))
         if isinstance(kept, kind):
             return kept
     except (OSError, ValueError, KeyError, TypeError, RidgewayError):
         pass  # it is not there, or damaged, and is made again
     encoder = convert()
-    folder = cache_folder() / "encoders" / encoder.fingerprint
+    folder = _encoder_folder(encoder.fingerprint)
     try:
         save_encoder(encoder, folder)
     except OSError:  # another process may have put it there meanwhile
@@ -192,14 +188,11 @@ def file_of_wheel(wheel: str, ending: str) -> Path | None:
     imported.
     """
     try:
-        found = (
-            entry
-            for entry in metadata.files(wheel) or ()
-            if entry.as_posix().endswith(ending)
-        )
-        return next((Path(str(entry.locate())) for entry in found), None)
+        files = metadata.files(wheel) or ()
     except metadata.PackageNotFoundError:
         return None
+    fitting = (entry for entry in files if entry.as_posix().endswith(ending))
+    return next((Path(str(entry.locate())) for entry in fitting), None)
 
 
 # SmolLM2, out of a GGUF file

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from ridgeway.common.base.native import native
-from ridgeway.common.encoding.character_classes import CODE_POINTS, character_classes
+from ridgeway.common.encoding.characters import CODE_POINTS, character_classes
 
 MAX_ID = 1 << 30
 OTHER = 1

@@ -75,23 +75,20 @@ def mistypes(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places
     numbers a text.
     """
     ends = np.cumsum(lengths)
-    percents = LEAST_PERCENT + seeds[:, 1] % np.uint64(MOST_PERCENT - LEAST_PERCENT + 1)
-    capitals = seeds[:, 1] >> np.uint64(32) & np.uint64(CAPITALS_EVERY - 1) == 0
+    # of each text: how many characters in a hundred have errors, and whether it is in capitals
+    choices = seeds[:, 1]
+    percents = LEAST_PERCENT + choices % np.uint64(MOST_PERCENT - LEAST_PERCENT + 1)
+    capitals = choices >> np.uint64(32) & np.uint64(CAPITALS_EVERY - 1) == 0
+    # a roll for every place: there is an error if its last 16 bits are below the rate
     rolls = _mixed(seeds[:, :1] + STEPS)
-    least_kept = (percents * np.uint64(1 << 16) + np.uint64(99)) // np.uint64(100)
-    owners, places = np.nonzero(
-        rolls.astype(np.uint16) < least_kept.astype(np.uint16)[:, None]
-    )
-    inside = places < lengths[owners]
-    owners, places = owners[inside], places[inside]
-    struck = (ends - lengths)[owners] + places
-    return _written(
-        _in_capitals(codes, np.repeat(capitals, lengths)),
-        struck,
-        rolls[owners, places],
-        places > 0,
-        ends,
-    )
+    rates = (percents * np.uint64(1 << 16) + np.uint64(99)) // np.uint64(100)
+    texts, places = np.nonzero(rolls.astype(np.uint16) < rates[:, None])
+    inside = places < lengths[texts]
+    texts = texts[inside]
+    places = places[inside]
+    struck = (ends - lengths)[texts] + places
+    written = _in_capitals(codes, np.repeat(capitals, lengths))
+    return _with_errors(written, struck, rolls[texts, places], places > 0, ends)
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -106,7 +103,7 @@ def _in_capitals(codes: Codes, chosen: NDArray[np.bool_]) -> Codes:
     return codes - np.uint32(32) * (chosen & (codes - np.uint32(ord("a")) < 26))
 
 
-def _written(
+def _with_errors(
     codes: Codes,
     struck: Places,
     rolls: NDArray[np.uint64],
@@ -117,20 +114,24 @@ def _written(
     in one row.
     """
     kinds = rolls >> np.uint64(16) & np.uint64(3)
-    letters = ord("a") + (
-        (rolls >> np.uint64(32)) * np.uint64(26) >> np.uint64(32)
-    ).astype(np.uint32)
-    swaps = kinds == SWAPPED
-    second = struck[swaps]
-    # of several in a row, the first alone: pairs do not overlap
-    after_another = np.diff(second, prepend=-2) == 1
-    second = second[~after_another & has_before[swaps]]
+    fractions = rolls >> np.uint64(32)
+    letters = ord("a") + (fractions * np.uint64(26) >> np.uint64(32)).astype(np.uint32)
     written = codes.copy()
-    written[second], written[second - 1] = codes[second - 1], codes[second]
-    written[struck[kinds == REPLACED]] = letters[kinds == REPLACED]
+    # of several swaps in a row, the first alone: pairs do not overlap
+    swapped = kinds == SWAPPED
+    second = struck[swapped]
+    after_another = np.diff(second, prepend=-2) == 1
+    second = second[~after_another & has_before[swapped]]
+    written[second] = codes[second - 1]
+    written[second - 1] = codes[second]
+    replaced = kinds == REPLACED
+    written[struck[replaced]] = letters[replaced]
+    # how many characters each becomes; a doubled one has a letter behind it
+    doubled = kinds == DOUBLED
     sizes = np.ones(len(codes), dtype=np.int64)
-    sizes[struck[kinds == DROPPED]], sizes[struck[kinds == DOUBLED]] = 0, 2
+    sizes[struck[kinds == DROPPED]] = 0
+    sizes[struck[doubled]] = 2
     stops = np.append(0, np.cumsum(sizes))
     row = np.repeat(written, sizes)
-    row[stops[struck[kinds == DOUBLED]] + 1] = letters[kinds == DOUBLED]
+    row[stops[struck[doubled]] + 1] = letters[doubled]
     return row, stops[ends]

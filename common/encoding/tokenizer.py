@@ -21,8 +21,8 @@ from tokenizers import Tokenizer as Backend
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.jsonl import storable
+from ridgeway.common.encoding.characters import lower_case, lower_table
 from ridgeway.common.encoding.fast_bpe import EncoderTables, FastEncoder, fast_encoder
-from ridgeway.common.encoding.lower_case import lower_case, lower_table
 
 Ids = NDArray[np.int32]
 Numbers = bytearray | NDArray[Any]

@@ -79,7 +79,8 @@ def longest_window(window: int) -> int:
 def _window_counts(lengths: Integers, window: int) -> Integers:
     """How many windows documents have: length / window, rounded, and one at least of any token."""
     whole, rest = np.divmod(lengths, window)
-    return np.maximum(whole + (2 * rest >= window), lengths > 0)
+    counts: Integers = np.maximum(whole + (2 * rest >= window), lengths > 0)
+    return counts
 
 
 def _thinned(ids: Ids, lengths: Integers, sampling: Sampling) -> tuple[Ids, Integers]:

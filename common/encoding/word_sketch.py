@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -73,66 +74,65 @@ class WordSketch:
         """The same sketch over these tokens alone, in their order."""
         starts = self.spelling.starts
         spelt = [
-            self.spelling.letters[starts[number] : starts[number + 1]]
+            self.spelling.letters[starts[number] : starts[number + 1]].tobytes()
             for number in ids.tolist()
         ]
-        ends = np.concatenate(
-            ([0], np.cumsum([len(each) for each in spelt], dtype=np.int64))
-        )
-        letters = np.concatenate([*spelt, np.zeros(0, dtype=np.uint8)])
-        return WordSketch(self.options, Spelling(letters, ends))
+        return WordSketch(self.options, spelling_of(spelt))
 
     def grams(self, ids: Ids, bounds: Integers) -> Grams:
         """The runs of letters in windows of a row of ids; no word goes beyond its window."""
-        sizes = np.diff(self.spelling.starts)[ids]
-        ends = np.cumsum(sizes)
+        # the bytes of all tokens in one row, and which token each is of
+        starts = self.spelling.starts
+        sizes = np.diff(starts)[ids]
         owners = np.repeat(np.arange(len(ids)), sizes)
-        within = np.arange(len(owners)) - np.repeat(ends - sizes, sizes)
-        letters = self.spelling.letters[self.spelling.starts[ids][owners] + within]
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        letters = self.spelling.letters[starts[ids][owners] + within]
+        # those that words are made of
         windows = np.searchsorted(bounds, owners, side="right")
-        inside = np.flatnonzero(
-            WORD_BYTES[letters] & (windows > 0) & (windows < len(bounds))
-        )
+        in_window = (windows > 0) & (windows < len(bounds))
+        inside = np.flatnonzero(WORD_BYTES[letters] & in_window)
         if not len(inside):
             return Grams(*np.zeros((3, 0), dtype=np.int64))
+        letters = letters[inside]
+        owners = owners[inside]
+        # a word ends where a byte is left out, and with its window
         apart = (np.diff(inside) > 1) | (np.diff(windows[inside]) > 0)
-        words = np.cumsum(np.concatenate(([0], apart)))
-        firsts = np.flatnonzero(np.concatenate(([True], apart)))
+        firsts = np.flatnonzero(np.append(True, apart))
         lasts = np.append(firsts[1:], len(inside)) - 1
+        # each word with a border on both sides, all in one row
+        words = np.cumsum(np.append(False, apart))
         places = np.arange(len(inside)) + 2 * words + 1
-        size = len(inside) + 2 * len(firsts)
-        bytes_ = np.zeros(size, dtype=np.uint64)
-        owner = np.zeros(size, dtype=np.int64)
-        bytes_[places], owner[places] = letters[inside], owners[inside]
         begins = places[firsts] - 1
-        stops = places[lasts] + 1
-        bytes_[begins], bytes_[stops], owner[stops] = (
-            WORD_BEGIN,
-            WORD_END,
-            owners[inside[lasts]],
-        )
-        since = np.arange(size) - np.repeat(begins, stops - begins + 1)
-        found = [
-            self._of_size(count, bytes_, owner, since) for count in self.options.sizes
+        ends = places[lasts] + 1
+        bordered = np.zeros(len(inside) + 2 * len(firsts), dtype=np.uint64)
+        bordered[places] = letters
+        bordered[begins] = WORD_BEGIN
+        bordered[ends] = WORD_END
+        owner = np.zeros(len(bordered), dtype=np.int64)
+        owner[places] = owners
+        owner[ends] = owners[lasts]
+        since = np.arange(len(bordered)) - np.repeat(begins, ends - begins + 1)
+        runs = [
+            self._of_size(size, bordered, owner, since) for size in self.options.sizes
         ]
-        return Grams(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        return Grams(*map(np.concatenate, zip(*runs, strict=True)))
 
     def _of_size(
-        self, count: int, letters: NDArray[np.uint64], owner: Integers, since: Integers
+        self, size: int, letters: NDArray[np.uint64], owner: Integers, since: Integers
     ) -> Grams:
-        ends = np.flatnonzero(since >= count - 1)
+        """The runs of so many letters. since: how many letters of its word come before each."""
+        ends = np.flatnonzero(since >= size - 1)
         packed = np.zeros(len(ends), dtype=np.uint64)
-        for back in range(count - 1, -1, -1):
+        for back in reversed(range(size)):
             packed = packed << np.uint64(8) | letters[ends - back]
         for multiplier in MULTIPLIERS:
-            packed = packed * multiplier
+            packed *= multiplier
             packed ^= packed >> np.uint64(32)
-        buckets = (
-            (packed >> np.uint64(32)) * np.uint64(self.width) >> np.uint64(32)
-        ).astype(np.int64)
-        return Grams(
-            owner[ends], buckets, 2 * (packed & np.uint64(1)).astype(np.int64) - 1
-        )
+        # the upper half chooses the bucket, the last bit the sign
+        upper = packed >> np.uint64(32)
+        buckets = (upper * np.uint64(self.width) >> np.uint64(32)).astype(np.int64)
+        signs = 2 * (packed & np.uint64(1)).astype(np.int64) - 1
+        return Grams(owner[ends], buckets, signs)
 
     def window_counts(self, ids: Ids, bounds: Integers) -> Integers:
         """The signed counts of every bucket in each window, N×width."""
@@ -148,13 +148,10 @@ class WordSketch:
         FEATURE_LIMIT.
         """
         tokens = np.diff(bounds)[:, None]
-        means = (
-            2 * self.options.amplitude * self.window_counts(ids, bounds) + tokens
-        ) // (2 * tokens)
-        features: NDArray[np.int16] = np.clip(
-            means, -FEATURE_LIMIT, FEATURE_LIMIT
-        ).astype(np.int16)
-        return features
+        sums = self.options.amplitude * self.window_counts(ids, bounds)
+        means = (2 * sums + tokens) // (2 * tokens)
+        features: Integers = np.clip(means, -FEATURE_LIMIT, FEATURE_LIMIT)
+        return features.astype(np.int16)
 
 
 @lru_cache(maxsize=4)
@@ -164,10 +161,12 @@ def spelling(definition: bytes, rows: int) -> Spelling:
     for number, letters in _spelt(json.loads(definition)):
         if number < rows:
             spelt[number] = letters
-    starts = np.concatenate(
-        ([0], np.cumsum([len(each) for each in spelt], dtype=np.int64))
-    )
-    return Spelling(np.frombuffer(b"".join(spelt), dtype=np.uint8), starts)
+    return spelling_of(spelt)
+
+
+def spelling_of(tokens: Sequence[bytes]) -> Spelling:
+    starts = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+    return Spelling(np.frombuffer(b"".join(tokens), dtype=np.uint8), starts)
 
 
 def _spelt(definition: dict[str, Any]) -> list[tuple[int, bytes]]:
@@ -176,43 +175,39 @@ def _spelt(definition: dict[str, Any]) -> list[tuple[int, bytes]]:
     """
     model = definition["model"]
     vocabulary = model["vocab"]
-    numbered = (
-        vocabulary.items()
-        if isinstance(vocabulary, dict)
-        else ((v[0], i) for i, v in enumerate(vocabulary))
-    )
+    if isinstance(vocabulary, dict):
+        numbered = [(number, word) for word, number in vocabulary.items()]
+    else:
+        numbered = [(number, piece[0]) for number, piece in enumerate(vocabulary)]
+    prefix = model.get("continuing_subword_prefix")
+    steps = json.dumps([definition.get("pre_tokenizer"), definition.get("decoder")])
+    if '"ByteLevel"' in steps:
+        letters = {letter: byte for byte, letter in byte_letters().items()}
+        own = [
+            (number, bytes(letters.get(letter, 0) for letter in word))
+            for number, word in numbered
+        ]
+    elif prefix:
+        own = [(number, _of_subword(word, prefix)) for number, word in numbered]
+    else:
+        own = [(number, _of_piece(word)) for number, word in numbered]
     added = [
         (token["id"], token["content"].encode())
         for token in definition.get("added_tokens", ())
     ]
-    letters = {letter: byte for byte, letter in byte_letters().items()}
-    if '"ByteLevel"' in json.dumps(
-        [definition.get("pre_tokenizer"), definition.get("decoder")]
-    ):
-        own = [
-            (number, bytes(letters.get(letter, 0) for letter in word))
-            for word, number in numbered
-        ]
-    elif prefix := model.get("continuing_subword_prefix"):
-        own = [
-            (
-                number,
-                (
-                    word.removeprefix(prefix) if word.startswith(prefix) else " " + word
-                ).encode(),
-            )
-            for word, number in numbered
-        ]
-    else:
-        own = [(number, _of_piece(word)) for word, number in numbered]
     return own + added
+
+
+def _of_subword(word: str, prefix: str) -> bytes:
+    """The bytes of a piece of WordPiece: without the prefix it begins a word."""
+    if word.startswith(prefix):
+        return word.removeprefix(prefix).encode()
+    return f" {word}".encode()
 
 
 def _of_piece(word: str) -> bytes:
     """The bytes of a sentence piece: ▁ is a blank, and <0x0A> is one byte."""
     byte = re.fullmatch(r"<0x([0-9A-F]{2})>", word)
-    return (
-        bytes([int(byte[1], 16)])
-        if byte
-        else word.replace("\u2581", " ").encode(errors="replace")
-    )
+    if byte:
+        return bytes.fromhex(byte[1])
+    return word.replace("\u2581", " ").encode(errors="replace")

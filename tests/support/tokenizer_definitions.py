@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from ridgeway.common.encoding.character_classes import CODE_POINTS
+from ridgeway.common.encoding.characters import CODE_POINTS
 from ridgeway.common.encoding.fast_bpe import SPLITS, SURROGATES, byte_letters
 
 PATTERNS = ("gpt2", "digits", "cl100k", "qwen2", "o200k")

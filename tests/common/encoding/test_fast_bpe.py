@@ -17,7 +17,7 @@ from tokenizers import normalizers
 
 from ridgeway.common.base.native import native
 from ridgeway.common.encoding import fast_bpe
-from ridgeway.common.encoding.character_classes import character_classes
+from ridgeway.common.encoding.characters import character_classes
 from ridgeway.common.encoding.tokenizer import CHARACTERS_BEFORE_FAST, Tokenizer, plain_definition
 from tests.support.native import needs_native, without_native
 from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, SENTENCES, definition, every_character

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
-from ridgeway.common.encoding.lower_case import lower_case
+from ridgeway.common.encoding.characters import lower_case
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END, WordSketch, spelling
