@@ -214,6 +214,6 @@ def _gram(device: str, width: int) -> Gram:
         return ExactGram(width)
     import torch
 
-    from ridgeway.client.sums.gpu.product_methods import BlockGram
+    from ridgeway.client.sums.gpu.block_gram import BlockGram
 
     return BlockGram(torch.device(device), width)

@@ -27,7 +27,7 @@ def test_a_device_sums_what_the_cpu_sums(
     encoder: ContextualEncoder, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same features give the same integers, whoever multiplies them."""
-    from ridgeway.client.sums.gpu.product_methods import BlockGram
+    from ridgeway.client.sums.gpu.block_gram import BlockGram
 
     texts = a_corpus(1, 60)
     here = added(ContextualSums(loaded(encoder), encoder, WINDOW), texts).state()["gram"]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
-from ridgeway.client.sums.gpu import gpu_sums, gpu_words
-from ridgeway.client.sums.gpu import product_methods as methods
+from ridgeway.client.sums.gpu import block_gram, gpu_operations, gpu_sums, torch_operations
+from ridgeway.client.sums.gpu.block_gram import BlockGram, combined
 from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, Windows, joined, split, write_samples
 from ridgeway.client.sums.gpu.gpu_sums import (
     GpuCounts,
@@ -26,8 +26,6 @@ from ridgeway.client.sums.gpu.gpu_sums import (
     gpu_accumulators,
     weighted_gram,
 )
-from ridgeway.client.sums.gpu.gpu_words import GpuWords
-from ridgeway.client.sums.gpu.product_methods import METHODS, BlockGram, MethodChoice, ProductMethod, fastest
 from ridgeway.common.base.devices import halving
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
 from ridgeway.common.base.settings import (
@@ -40,7 +38,7 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import Integers, upper_triangle
-from tests.support.gpu import GPU, PLACES, Place, at_every_place, needs_gpu
+from tests.support.gpu import GPU, Place, at_every_place, needs_gpu
 
 Documents = list[list[int]]
 
@@ -152,8 +150,8 @@ def test_small_blocks_and_small_slots_change_nothing(place: Place, monkeypatch: 
     table, sampling = tables(11, 20, 4), Sampling(3)
     here = accumulators(table, sampling)()
     here.add(ids, lengths)
-    monkeypatch.setattr(methods, "BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
-    monkeypatch.setattr(methods, "MIN_COLUMNS", COLUMNS)
+    monkeypatch.setattr(block_gram, "BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
+    monkeypatch.setattr(block_gram, "MIN_COLUMNS", COLUMNS)
     monkeypatch.setattr(gpu_sums, "SLOT_TOKENS", 500)
     with place.entered():
         there = one(table, sampling, place.device)()
@@ -166,7 +164,7 @@ def test_words_that_are_sketched_in_pieces_are_the_same(place: Place, monkeypatc
     """Also where a window has more tokens than a piece, and where no token has a letter."""
     rolls = np.random.default_rng(6)
     table, sampling = tables(11, 5, 4), Sampling(8, stride=9, units=10)
-    monkeypatch.setattr(gpu_words, "TOKENS_AT_ONCE", 20)
+    monkeypatch.setattr(gpu_sums, "TOKENS_AT_ONCE", 20)
     with place.entered():
         for last in (3, 10):
             lengths = rolls.integers(0, 40, 8)
@@ -181,35 +179,24 @@ def test_words_that_are_sketched_in_pieces_are_the_same(place: Place, monkeypatc
 
 
 @at_every_place
-def test_words_are_counted_by_the_kernel_where_there_are_kernels(place: Place) -> None:
-    """Over windows of a few tokens, some of which have no letter, it counts what torch counts."""
-    with place.entered():
-        device = torch.device(place.device)
-        assert all(GpuWords(sketch, device)._with_kernel is place.kernels for sketch in SKETCHES)
-
-
-@pytest.mark.parametrize("name", list(METHODS))
-@at_every_place
 @few
 @given(columns=st.sampled_from([COLUMNS, 3 * COLUMNS]), seed=st.integers(0, 99), extreme=st.booleans())
-def test_every_way_of_multiplying_is_exact(place: Place, name: str, columns: int, seed: int, extreme: bool) -> None:
+def test_every_way_of_multiplying_is_exact(place: Place, columns: int, seed: int, extreme: bool) -> None:
     """Also where every digit is as large as digits get, and over several blocks."""
-    if name == "triton" and not place.kernels:
-        pytest.skip("this place has no kernels")
     rolls = np.random.default_rng(seed)
     values = [-64, 64] if extreme else list(range(-64, 65))
     planes = rolls.choice(np.array(values, dtype=np.int8), (2 * ROWS, columns))
     samples = planes[:ROWS].astype(np.int64) * 64 + planes[ROWS:]
     with place.entered() as device:
-        method = METHODS[name](device, ROWS)
-        for _ in range(2):
-            method.add(torch.from_numpy(planes).to(device))
-        np.testing.assert_array_equal(np.triu(method.gram().cpu().numpy()), np.triu(2 * samples @ samples.T))
+        total = torch.zeros(2 * ROWS, 2 * ROWS, dtype=torch.int64, device=device)
+        for times in (1, 3):
+            place.operations().add_products(torch.from_numpy(planes).to(device), total, times)
+        np.testing.assert_array_equal(np.triu(combined(total).numpy()), np.triu(4 * samples @ samples.T))
 
 
 def test_the_largest_block_stays_within_32_bits() -> None:
     """A block's products of digits, all as large as they get, are below 2³¹."""
-    assert methods.MAX_COLUMNS * 64 * 64 < 1 << 31
+    assert block_gram.MAX_COLUMNS * 64 * 64 < 1 << 31
 
 
 @given(values=st.lists(st.integers(-FEATURE_LIMIT, FEATURE_LIMIT), min_size=1, max_size=50))
@@ -325,7 +312,7 @@ def test_memory_for_less_than_the_least_is_an_error_with_a_next_move() -> None:
 @pytest.mark.kernels
 def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planes are made smaller, and the sums are the same."""
-    real, sizes = methods.Block, []
+    real, sizes = block_gram.Block, []
 
     class Full(real):  # type: ignore[valid-type, misc]
         def __init__(self, device: torch.device, rows: int, columns: int) -> None:
@@ -334,7 +321,7 @@ def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -
                 raise torch.OutOfMemoryError
             super().__init__(device, rows, columns)
 
-    monkeypatch.setattr(methods, "Block", Full)
+    monkeypatch.setattr(block_gram, "Block", Full)
     table, sampling, texts = tables(11, 9, 2), Sampling(4), [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50
     with Place("cpu", kernels=not GPU).entered():
         there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
@@ -364,83 +351,72 @@ def test_a_block_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) 
     """Where little is free, blocks are small from the start; where much is, they are no larger than they need be."""
     for free, columns in (
         (8 * 2 * ROWS * 2048, 2048),
-        (1000, methods.MIN_COLUMNS),
-        (1 << 50, methods.MAX_COLUMNS),
+        (1000, block_gram.MIN_COLUMNS),
+        (1 << 50, block_gram.MAX_COLUMNS),
     ):
-        monkeypatch.setattr(methods, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(block_gram, "free_bytes", lambda device, free=free: free)
         assert BlockGram(torch.device("cpu"), 9).capacity == columns
 
 
-# The choice
-
-
-class Wrong:
-    """Multiplies nearly right, and faster than all others."""
-
-    def __init__(self, device: torch.device, rows: int) -> None:
-        self._total = torch.zeros(rows, rows, dtype=torch.int64)
-
-    def add(self, planes: torch.Tensor) -> None:
-        self._total += 1
-
-    def gram(self) -> torch.Tensor:
-        return self._total
-
-
-class Forgetful:
-    """Right over the first columns that it is given, and blind to all others."""
-
-    def __init__(self, device: torch.device, rows: int) -> None:
-        self._inner = METHODS["int8"](device, rows)
-
-    def add(self, planes: torch.Tensor) -> None:
-        self._inner.add(planes[:, :COLUMNS].contiguous())
-
-    def gram(self) -> torch.Tensor:
-        return self._inner.gram()
-
-
-class Broken:
-    def __init__(self, device: torch.device, rows: int) -> None:
-        raise RuntimeError("many lines\nthis GPU is too old")
+# The choice between Triton and torch
 
 
 @pytest.fixture
 def fresh_choice() -> Iterator[None]:
-    fastest.cache_clear()
+    gpu_operations.operations.cache_clear()
     yield
-    fastest.cache_clear()
+    gpu_operations.operations.cache_clear()
+
+
+EXACT_PRODUCTS = torch_operations.add_products
+
+
+def _forgetful(planes: torch.Tensor, total: torch.Tensor, times: int) -> None:
+    """Right over the first columns, and blind to all others."""
+    EXACT_PRODUCTS(planes[:, :COLUMNS].contiguous(), total, times)
+
+
+def _broken(*_: object) -> None:
+    raise RuntimeError("many lines\nthis GPU is too old")
+
+
+def _full(*_: object) -> None:
+    raise torch.OutOfMemoryError
+
+
+@pytest.mark.kernels
+@pytest.mark.usefixtures("fresh_choice")
+@pytest.mark.parametrize("name", ["write_means", "add_products", "word_counts"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_kernels_that_are_wrong_or_fail_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, name: str, wrong: bool
+) -> None:
+    """Torch does the work then."""
+    kernels = pytest.importorskip("ridgeway.client.sums.gpu.kernels")
+
+    def doubled(*arguments: torch.Tensor) -> torch.Tensor | None:
+        found: torch.Tensor | None = getattr(torch_operations, name)(*arguments)
+        if found is not None:
+            return 2 * found
+        arguments[1 if name == "add_products" else 2].mul_(2)
+        return None
+
+    monkeypatch.setattr(kernels, name, doubled if wrong else _broken)
+    monkeypatch.setattr(gpu_operations, "has_triton", lambda device: True)
+    assert gpu_operations.operations(torch.device("cpu")) is torch_operations
 
 
 @pytest.mark.usefixtures("fresh_choice")
-def test_a_method_that_is_wrong_or_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However fast it is; the reason is kept."""
-    tried = {"wrong": Wrong, "forgetful": Forgetful, "broken": Broken, "int8": METHODS["int8"]}
-    monkeypatch.setattr(methods, "METHODS", tried)
-    choice = fastest(torch.device("cpu"), ROWS)
-    assert choice.name == "int8"
-    inexact = "its sums are not exact here"
-    assert choice.passed_over == {"wrong": inexact, "forgetful": inexact, "broken": "this GPU is too old"}
-
-
-@pytest.mark.usefixtures("fresh_choice")
-def test_the_fastest_exact_method_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a measurement on the device itself."""
-    seconds = {"float64": 3.0, "int8": 1.0, "triton": 2.0}
-    monkeypatch.setattr(methods, "_tried", lambda name, *rest: seconds[name])
-    assert fastest(torch.device("cpu"), ROWS) == MethodChoice("int8", seconds, {})
-
-
-class Large:
-    def __init__(self, device: torch.device, rows: int) -> None:
-        raise torch.OutOfMemoryError
-
-
-@pytest.mark.usefixtures("fresh_choice")
-def test_a_device_without_room_to_multiply_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the memory that is missing, not the ability."""
-    monkeypatch.setattr(methods, "METHODS", {"large": Large})
-    with pytest.raises(DeviceError, match="too little free memory"):
+@pytest.mark.parametrize(
+    ("products", "words"),
+    [(_broken, "this GPU is too old"), (_forgetful, "not exact"), (_full, "too little free memory")],
+)
+def test_a_device_that_cannot_multiply_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, products: Callable[..., None], words: str
+) -> None:
+    """One sentence, with the reason; where memory is missing, it says so."""
+    monkeypatch.setattr(torch_operations, "add_products", products)
+    with pytest.raises(DeviceError, match=words):
         summed(one(tables(11, 9, 2), Sampling(4), "cpu")(), [[1, 2, 3]])
 
 
@@ -448,25 +424,10 @@ def test_a_device_without_room_to_multiply_says_so(monkeypatch: pytest.MonkeyPat
 def test_digits_are_put_together_band_by_band(rows: int) -> None:
     """However many bands there are, the sum is that of the samples."""
     planes = torch.from_numpy(np.random.default_rng(rows).integers(-64, 65, (2 * rows, COLUMNS)).astype(np.int8))
-    method = METHODS["int8"](torch.device("cpu"), rows)
-    method.add(planes)
+    total = torch.zeros(2 * rows, 2 * rows, dtype=torch.int64)
+    torch_operations.add_products(planes, total, 1)
     samples = joined(planes, torch.float64)
-    assert torch.equal(method.gram().triu(), (samples @ samples.T).long().triu())
-
-
-@pytest.mark.usefixtures("fresh_choice")
-def test_a_device_that_can_multiply_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every reason in it."""
-    monkeypatch.setattr(methods, "METHODS", {"broken": Broken, "wrong": Wrong})
-    with pytest.raises(DeviceError, match="too old; its sums are not exact"):
-        fastest(torch.device("cpu"), ROWS)
-
-
-def test_all_methods_speak_the_same_language() -> None:
-    """What the choice picks from."""
-    made: list[ProductMethod] = [METHODS[name](torch.device("cpu"), ROWS) for name in ("float64", "int8")]
-    assert all(method.gram().shape == (ROWS, ROWS) for method in made)
-    assert {"torch", "interpreter"} <= {str(place.id) for place in PLACES}
+    assert torch.equal(combined(total).triu(), (samples @ samples.T).long().triu())
 
 
 @needs_gpu
@@ -502,7 +463,7 @@ def test_a_gpu_with_little_memory_gives_the_same_sums() -> None:
         there = one(table, sampling, "cuda:0")()
         there.add(ids, lengths)
         assert_same(there.state(), here.state())
-        assert there._gram.capacity < methods.BLOCK_BYTES // (2 * 768)  # type: ignore[union-attr]
+        assert there._gram.capacity < block_gram.BLOCK_BYTES // (2 * 768)  # type: ignore[union-attr]
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 

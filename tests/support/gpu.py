@@ -32,25 +32,24 @@ class Place:
     device: str
     kernels: bool
 
+    def operations(self) -> Any:
+        """What sums here."""
+        from ridgeway.client.sums.gpu import gpu_operations
+
+        chosen = _choices.setdefault(self, lru_cache(gpu_operations.operations.__wrapped__))
+        return chosen(torch.device(self.device))
+
     @contextmanager
     def entered(self) -> Iterator[torch.device]:
-        from ridgeway.client.sums.gpu import digit_planes as planes
-        from ridgeway.client.sums.gpu import gpu_words
-        from ridgeway.client.sums.gpu import product_methods as methods
+        from ridgeway.client.sums.gpu import block_gram, gpu_operations, gpu_sums, torch_operations
 
         device = torch.device(self.device)
         with pytest.MonkeyPatch.context() as patch:
-            if self.device == "cpu":
-                patch.setattr(methods, "TRIALS", 1)  # which method is the fastest here matters to nobody
-                patch.setattr(methods, "COMPARED_COLUMNS", planes.COLUMNS)
             if not self.kernels:
-                for module in (methods, planes, gpu_words):
-                    patch.setattr(module, "why_no_kernels", lambda device: "not wanted here")
-            else:
-                assert planes.why_no_kernels(device) is None
-                if self.device == "cpu":
-                    patch.setattr(planes, "SUMMED_ROWS", planes.ROWS)  # the interpreter takes its time for each program
-            patch.setattr(methods, "fastest", _choices.setdefault(self, lru_cache(methods.fastest.__wrapped__)))
+                patch.setattr(gpu_operations, "has_triton", lambda device: False)
+            for module in (block_gram, gpu_sums):
+                patch.setattr(module, "operations", lambda device: self.operations())
+            assert (self.operations() is not torch_operations) is self.kernels
             yield device
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache, partial
 from itertools import cycle, pairwise
-from threading import Lock
 
 import numpy as np
 import torch
@@ -25,17 +24,23 @@ from ridgeway.client.sums.accumulate import (
     exact_blocks,
     only_counts,
 )
-from ridgeway.client.sums.gpu.digit_planes import Windows, write_means, write_samples
-from ridgeway.client.sums.gpu.gpu_words import GpuWords
-from ridgeway.client.sums.gpu.product_methods import BlockGram
+from ridgeway.client.sums.gpu.block_gram import BlockGram
+from ridgeway.client.sums.gpu.digit_planes import DeviceSpelling, Windows, write_samples
+from ridgeway.client.sums.gpu.gpu_operations import Operations, operations
 from ridgeway.common.base.devices import halving, is_out_of_memory
 from ridgeway.common.base.errors import DeviceError
-from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling
+from ridgeway.common.base.settings import (
+    FEATURE_LIMIT,
+    MAX_JOINED_WINDOW_TOKENS,
+    Sampling,
+)
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import Layer
 from ridgeway.common.encoding.word_sketch import WordSketch
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
+TOKENS_AT_ONCE = 1 << 20
+"""Of windows whose words are sketched together."""
 WEIGHTED_ROWS = 1 << 15
 MIN_WEIGHTED_ROWS = 64
 LANES = 1
@@ -72,30 +77,44 @@ class GpuTable:
         self.width = self.shape[1] + (words.width if words else 0)
         self._host = table
         self._host_words = words
-        self._there: Tensor | None = None
-        self._lock = Lock()
-
-    @property
-    def values(self) -> Tensor:
-        with self._lock:
-            try:
-                if self._there is None:
-                    self._there = torch.from_numpy(np.ascontiguousarray(self._host)).to(
-                        self.device
-                    )
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                size = self._host.nbytes / 1e9
-                raise DeviceError(
-                    f"the encoder's table needs {size:.1f} GB of memory on"
-                    f" {self.device}, and there is less; free some, or use --device cpu"
-                ) from error
-        return self._there
 
     @cached_property
-    def words(self) -> GpuWords | None:
-        return GpuWords(self._host_words, self.device) if self._host_words else None
+    def values(self) -> Tensor:
+        try:
+            return torch.from_numpy(np.ascontiguousarray(self._host)).to(self.device)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            size = self._host.nbytes / 1e9
+            raise DeviceError(
+                f"the encoder's table needs {size:.1f} GB of memory on"
+                f" {self.device}, and there is less; free some, or use --device cpu"
+            ) from error
+
+    @cached_property
+    def operations(self) -> Operations:
+        return operations(self.device)
+
+    @cached_property
+    def words(self) -> DeviceSpelling | None:
+        if self._host_words is None:
+            return None
+        return DeviceSpelling.of(self._host_words, self.device)
+
+    def word_features(self, windows: Windows) -> Iterator[tuple[int, Tensor]]:
+        """Pieces of N × width features, each with the number of its first window."""
+        if self.words is None:
+            return
+        for start, ids, lengths in windows.pieces(TOKENS_AT_ONCE):
+            tokens = lengths[:, None]
+            counts = self.operations.word_counts(self.words, ids, lengths)
+            # the mean, rounded half up
+            means = torch.div(
+                2 * self.words.amplitude * counts + tokens,
+                2 * tokens,
+                rounding_mode="floor",
+            )
+            yield start, means.clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
 
 
 class Lane:
@@ -259,15 +278,14 @@ class GpuWindows(GramSums):
 
     def take(self, windows: Windows, times: int = 1) -> None:
         """Sum windows that lie on the device already, each of them as often as is said."""
-        table = self._table.values
-        words = self._table.words
+        table = self._table
         most = self._gram.capacity
         for start in range(0, len(windows), most):
             piece = windows[start : start + most]
             planes, first = self._gram.room(len(piece), times)
-            write_means(table, piece, planes, first)
-            for place, features in words.features(piece) if words else ():
-                write_samples(features, planes, first + place, row=self._table.shape[1])
+            table.operations.write_means(table.values, piece, planes, first)
+            for place, features in table.word_features(piece):
+                write_samples(features, planes, first + place, row=table.shape[1])
 
     def state(self) -> State:
         for times, lane in self._lanes.items():

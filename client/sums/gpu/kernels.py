@@ -1,5 +1,5 @@
-"""Triton kernels: windows → integer means as two int8 planes, exact products of planes, and the
-words of windows.
+"""Sums on a device by Triton: windows → integer means as two int8 planes, exact products of planes,
+and the words of windows.
 
 A feature x, |x| ≤ 2¹², is 64·high + low with |high| ≤ 64 and −32 ≤ low < 32, so both fit in int8.
 Planes lie feature by feature, windows side by side, as int8 tensor cores want their operands.
@@ -7,10 +7,30 @@ Planes lie feature by feature, windows side by side, as int8 tensor cores want t
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from ridgeway.client.sums.gpu.digit_planes import WINDOWS, DeviceSpelling, Windows
+from ridgeway.client.sums.gpu.torch_operations import owners
 from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END
+
+SLICE = 128
+MEAN_WARPS = 8
+"""What a program of `mean_planes` takes: columns of the table, and warps."""
+
+TILE = 128
+DEPTH = 128
+PRODUCT_WARPS = 4
+STAGES = 3
+GROUP = 8
+"""What a program of `add_tiles` takes, and how many rows of tiles run one after another."""
+
+COUNTED_TOKENS = 128
+"""What a program of `count_words` takes."""
 
 LIMIT = tl.constexpr(1 << 12)
 LOW_HALF = tl.constexpr((1 << 32) - 1)
@@ -60,7 +80,7 @@ def mean_planes(
     high = (lifted + 32) >> 6
     low = lifted - (high << 6)
     target = planes + column.to(tl.int64)[:, None] * stride + (first + window)[None, :]
-    stored = (column < rows)[:, None] & (window < blocks * WINDOWS)[None, :]
+    stored = inside[:, None] & (window < blocks * WINDOWS)[None, :]
     tl.store(target, tl.trans((high - (LIMIT >> 6)).to(tl.int8)), mask=stored)
     tl.store(
         target + tl.cast(rows, tl.int64) * stride,
@@ -70,7 +90,7 @@ def mean_planes(
 
 
 @triton.jit
-def add_products(
+def add_tiles(
     planes: tl.tensor,  # R × stride int8
     total: tl.tensor,  # R × R int64
     tiles: tl.tensor,  # pairs of tile numbers, int32
@@ -98,29 +118,6 @@ def add_products(
         right += DEPTH
     target = total + down.to(tl.int64)[:, None] * size + across[None, :]
     tl.store(target, tl.load(target) + part.to(tl.int64) * times)
-
-
-@triton.jit
-def add_row_sums(
-    planes: tl.tensor,
-    sums: tl.tensor,
-    used: tl.tensor,
-    stride: tl.tensor,
-    times: tl.tensor,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-) -> None:
-    """sums += times · the sum of each row of the planes."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    depth = tl.arange(0, DEPTH)
-    part = tl.zeros((ROWS,), dtype=tl.int32)
-    for start in range(0, used, DEPTH):
-        place = planes + row.to(tl.int64)[:, None] * stride + (start + depth)[None, :]
-        part += tl.sum(
-            tl.load(place, mask=(start + depth < used)[None, :], other=0).to(tl.int32),
-            axis=1,
-        )
-    tl.store(sums + row, tl.load(sums + row) + part.to(tl.int64) * times)
 
 
 @triton.jit
@@ -261,3 +258,69 @@ def count_words(
         SHORTEST,
         LONGEST,
     )
+
+
+def write_means(table: Tensor, windows: Windows, planes: Tensor, first: int) -> None:
+    width = table.shape[1]
+    blocks = triton.cdiv(len(windows), WINDOWS)
+    mean_planes[(blocks * triton.cdiv(width, SLICE),)](
+        table,
+        windows.ids,
+        windows.bounds,
+        planes,
+        len(windows),
+        first,
+        width,
+        len(planes) // 2,
+        planes.stride(0),
+        blocks,
+        WINDOWS=WINDOWS,
+        COLUMNS=SLICE,
+        num_warps=MEAN_WARPS,
+    )
+
+
+def add_products(planes: Tensor, total: Tensor, times: int) -> None:
+    tiles = _tiles(len(total) // TILE, total.device)
+    add_tiles[(len(tiles),)](
+        planes,
+        total,
+        tiles,
+        planes.shape[1],
+        planes.stride(0),
+        len(total),
+        times,
+        DOWN=TILE,
+        ACROSS=TILE,
+        DEPTH=DEPTH,
+        num_warps=PRODUCT_WARPS,
+        num_stages=STAGES,
+    )
+
+
+@lru_cache(maxsize=16)
+def _tiles(count: int, device: torch.device) -> Tensor:
+    """The tiles of the upper triangle; neighbours share what lies in the cache."""
+    pairs = [(down, across) for down in range(count) for across in range(down, count)]
+    pairs.sort(key=lambda pair: (pair[0] // GROUP, pair[1], pair[0]))
+    return torch.tensor(pairs, dtype=torch.int32, device=device)
+
+
+def word_counts(spelling: DeviceSpelling, ids: Tensor, lengths: Tensor) -> Tensor:
+    found = torch.zeros(
+        len(lengths), spelling.width, dtype=torch.int32, device=ids.device
+    )
+    count_words[(triton.cdiv(len(ids), COUNTED_TOKENS),)](
+        spelling.letters,
+        spelling.starts,
+        ids,
+        owners(lengths, len(ids)),
+        found,
+        len(ids),
+        spelling.width,
+        *spelling.multipliers,
+        SHORTEST=spelling.sizes[0],
+        LONGEST=spelling.sizes[-1],
+        TOKENS=COUNTED_TOKENS,
+    )
+    return found.long()

@@ -17,18 +17,20 @@ import warnings
 warnings.simplefilter("ignore")
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from ridgeway.client.sums.gpu import gpu_words, digit_planes as planes
-from ridgeway.client.sums.gpu import kernels, product_methods as methods
+from ridgeway.client.sums.gpu import digit_planes, kernels
 
 KINDS = {"table": "*i16", "ids": "*i32", "bounds": "*i32", "planes": "*i8"}
-KINDS |= {"total": "*i64", "tiles": "*i32", "sums": "*i64"}
+KINDS |= {"total": "*i64", "tiles": "*i32"}
 KINDS |= {"letters": "*u8", "starts": "*i64", "owners": "*i64", "counts": "*i32"}
-TILE = {"DOWN": methods.TILE, "ACROSS": methods.TILE, "DEPTH": methods.DEPTH}
+TILE = {"DOWN": kernels.TILE, "ACROSS": kernels.TILE, "DEPTH": kernels.DEPTH}
 CASES = [
-    (kernels.mean_planes, {"WINDOWS": planes.WINDOWS, "COLUMNS": planes.SLICE}, {"num_warps": planes.WARPS}),
-    (kernels.add_products, TILE, {"num_warps": methods.WARPS, "num_stages": methods.STAGES}),
-    (kernels.add_row_sums, {"ROWS": 2, "DEPTH": 2048}, {}),
-    (kernels.count_words, {"SHORTEST": 2, "LONGEST": 3, "TOKENS": gpu_words.KERNEL_TOKENS}, {}),
+    (
+        kernels.mean_planes,
+        {"WINDOWS": digit_planes.WINDOWS, "COLUMNS": kernels.SLICE},
+        {"num_warps": kernels.MEAN_WARPS},
+    ),
+    (kernels.add_tiles, TILE, {"num_warps": kernels.PRODUCT_WARPS, "num_stages": kernels.STAGES}),
+    (kernels.count_words, {"SHORTEST": 2, "LONGEST": 3, "TOKENS": kernels.COUNTED_TOKENS}, {}),
 ]
 for kernel, constants, options in CASES:
     names = kernel.arg_names
@@ -47,5 +49,5 @@ def test_kernels_compile_for_a_gpu(gpu: int, products: tuple[bool, bool]) -> Non
     done = subprocess.run([sys.executable, "-c", COMPILE, str(gpu)], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = {name: (wgmma == "True", mma == "True") for name, wgmma, mma in map(str.split, done.stdout.splitlines())}
-    neither = dict.fromkeys(("mean_planes", "add_row_sums", "count_words"), (False, False))
-    assert found == {**neither, "add_products": products}
+    neither = dict.fromkeys(("mean_planes", "count_words"), (False, False))
+    assert found == {**neither, "add_tiles": products}

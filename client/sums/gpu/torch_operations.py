@@ -1,0 +1,99 @@
+"""Sums on a device in torch's own words, number by number those of the CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ridgeway.client.sums.gpu.digit_planes import DeviceSpelling, Windows, write_samples
+from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END
+
+GATHERED_BYTES = 256 << 20
+BAND = 1024
+LOW_HALF = (1 << 32) - 1
+
+
+def write_means(table: Tensor, windows: Windows, planes: Tensor, first: int) -> None:
+    # a gathered number takes two bytes as int16 and four as int32
+    most = max(1, GATHERED_BYTES // (6 * table.shape[1]))
+    for start, ids, lengths in windows.pieces(most):
+        write_samples(_means(table, ids.long(), lengths), planes, first + start)
+
+
+def _means(table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+    sums = torch.zeros(
+        len(lengths), table.shape[1], dtype=torch.int32, device=ids.device
+    )
+    sums.index_add_(0, owners(lengths, len(ids)), table[ids].int())
+    counts = lengths.int()[:, None]
+    return torch.div(2 * sums + counts, 2 * counts, rounding_mode="floor")
+
+
+def add_products(planes: Tensor, total: Tensor, times: int) -> None:
+    """Band by band of the upper triangle; each band fits in int32 before it is added."""
+    for top in range(0, len(total), BAND):
+        part = torch._int_mm(planes[top : top + BAND], planes[top:].T)
+        total[top : top + BAND, top:].add_(part, alpha=times)
+
+
+def owners(lengths: Tensor, size: int | None = None) -> Tensor:
+    """The number of the window that each token stands in.
+
+    size: how many tokens there are; without it, this thread waits for the device.
+    """
+    windows = torch.arange(len(lengths), device=lengths.device)
+    return torch.repeat_interleave(windows, lengths, output_size=size)
+
+
+def word_counts(spelling: DeviceSpelling, ids: Tensor, lengths: Tensor) -> Tensor:
+    ids = ids.long()
+    first = spelling.starts[ids]
+    sizes = spelling.starts[ids + 1] - first
+    tokens = owners(sizes)
+    begins = torch.cumsum(sizes, 0) - sizes
+    within = torch.arange(len(tokens), device=ids.device) - begins[tokens]
+    letters = spelling.letters[first[tokens] + within]
+    inside = spelling.word_bytes[letters.int()].nonzero().flatten()
+    found = torch.zeros(
+        len(lengths) * spelling.width, dtype=torch.int64, device=ids.device
+    )
+    if len(inside):
+        windows = owners(lengths, len(ids))[tokens[inside]]
+        _add_words(spelling, letters[inside].long(), inside, windows, found)
+    return found.view(-1, spelling.width)
+
+
+def _add_words(
+    spelling: DeviceSpelling,
+    letters: Tensor,
+    places: Tensor,
+    windows: Tensor,
+    found: Tensor,
+) -> None:
+    """Count the runs of letters in words with their borders. places: where each letter stands
+    in the row of ids.
+    """
+    apart = (torch.diff(places) > 1) | (torch.diff(windows) > 0)
+    begins_word = torch.cat((apart.new_ones(1), apart))
+    firsts = begins_word.nonzero().flatten()
+    word = torch.cumsum(begins_word, 0) - 1
+    at = torch.arange(len(letters), device=letters.device) + 2 * word + 1
+    begins = at[firsts] - 1
+    stops = torch.cat((begins[1:], at[-1:] + 2)) - 1
+    framed = letters.new_full((len(letters) + 2 * len(firsts),), WORD_BEGIN)
+    framed[at] = letters
+    framed[stops] = WORD_END
+    of_word = owners(stops - begins + 1, len(framed))
+    since = torch.arange(len(framed), device=letters.device) - begins[of_word]
+    window = windows[firsts][of_word]
+    for size in spelling.sizes:
+        ends = (since >= size - 1).nonzero().flatten()
+        packed = torch.zeros_like(ends)
+        for back in range(size - 1, -1, -1):
+            packed = packed << 8 | framed[ends - back]
+        for multiplier in spelling.multipliers:
+            packed = packed * multiplier
+            packed = packed ^ (packed >> 32 & LOW_HALF)
+        buckets = (packed >> 32 & LOW_HALF) * spelling.width >> 32
+        signs = 2 * (packed & 1) - 1
+        found.index_add_(0, window[ends] * spelling.width + buckets, signs)
