@@ -1,24 +1,22 @@
 """Flower's Grid on this machine: no Ray, no network, but every message goes through Flower's
 serialisation.
 
-Holders answer in this very process, or shared out over processes that are forked from it: between
-these, messages pass as the bytes that Flower makes of them.
+Holders answer in this very process, or in processes that are forked from it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import signal
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import MappingProxyType
 from typing import cast
 
 from flwr.app import Array, Context, Message, RecordDict
@@ -39,15 +37,10 @@ from ridgeway.common.deploy.flower_patches import set_message_id
 RUN = 1
 SERVER = 1
 ANSWERS_AHEAD = 3
-"""How many requests a process is asked before an answer of it is read."""
-M_TRIM_THRESHOLD = -1
-M_MMAP_THRESHOLD = -3
-"""Of malloc.h."""
-LARGEST_KEPT_BYTES = 1 << 26
+"""How many requests a process has been sent, at most, before an answer is read."""
 
 Parts = Mapping[str, bytes]
 """A message as Flower takes it apart: bytes by their ids, the message's own last."""
-NO_PARTS: Parts = MappingProxyType({})
 
 
 class LocalGrid(Grid):
@@ -127,81 +120,75 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-class AnsweringProcess:
-    """A process that answers for holders, seen from the one that asks: what it is asked, and
-    answers not yet read.
-
-    One thread sends and another receives, so the next request lies ready when the process has
-    answered the one before.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._sender = ThreadPoolExecutor(1)
-        self._receiver = ThreadPoolExecutor(1)
-        self._queue: deque[tuple[str, int, Parts]] = deque()
-        self._asked: deque[tuple[str, Future[Parts]]] = deque()
-        self._sent: Parts = {}
-
-    def ask(self, number: str, node: int, parts: Parts) -> None:
-        self._queue.append((number, node, parts))
-        self._ask_ahead()
-
-    def next_answer(self) -> tuple[str, Future[Parts]]:
-        """The number of the request that was asked first of those that are left, and its answer as
-        soon as it comes.
-        """
-        first = self._asked.popleft()
-        self._ask_ahead()
-        return first
-
-    def _ask_ahead(self) -> None:
-        while self._queue and len(self._asked) < ANSWERS_AHEAD:
-            number, node, parts = self._queue.popleft()
-            self._sender.submit(_send, self._connection, node, parts, self._sent)
-            self._sent = parts
-            self._asked.append(
-                (number, self._receiver.submit(lambda: _receive(self._connection)[1]))
-            )
-
-    def close(self) -> None:
-        """Let the process answer what it was sent, and end."""
-        for thread in (self._sender, self._receiver):
-            thread.shutdown(cancel_futures=True)
-        self._connection.close()
-
-
 class ForkedGrid(LocalGrid):
-    """The same, where processes answer for holders, each for its own; make it with `forked_grid`.
+    """The same, where processes that are forked from this one answer, each for its own holders.
 
-    A process is asked ahead of what was read: so all of them work on, and answers do not pile up.
+    Requests are sent ahead of what was read: so all processes work on, and answers do not pile up.
     """
 
-    def __init__(self, app: ClientApp, holders: Mapping[int, Path]) -> None:
+    def __init__(
+        self, app: ClientApp, holders: Mapping[int, Path], processes: int
+    ) -> None:
         super().__init__(app, holders)
-        self._processes: list[AnsweringProcess] = []
+        self._processes: list[BaseProcess] = []
+        self._connections = [self._fork() for _ in range(processes)]
+        self._threads = [ThreadPoolExecutor(1) for _ in self._connections]
+        self._queue: deque[str] = deque()
         self._answers: dict[str, Future[Parts]] = {}
 
-    def add(self, process: AnsweringProcess) -> None:
+    def _fork(self) -> Connection:
+        forking = get_context("fork")
+        here, there = forking.Pipe()
+        process = forking.Process(target=_serve, args=(self, here, there), daemon=True)
+        with warnings.catch_warnings():
+            # of threads, which only BLAS has here, and idle
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
         self._processes.append(process)
+        there.close()
+        return here
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         numbers = list(super().push_messages(messages))
-        for number in numbers:
-            self._process_of(number).ask(number, *self._waiting[number])
+        self._queue.extend(numbers)
+        self._ask_ahead()
         return numbers
 
-    def _process_of(self, number: str) -> AnsweringProcess:
-        return self._processes[self._waiting[number][0] % len(self._processes)]
+    def _ask_ahead(self) -> None:
+        while self._queue and len(self._answers) < ANSWERS_AHEAD * len(self._threads):
+            self._ask_next()
+
+    def _ask_next(self) -> None:
+        number = self._queue.popleft()
+        node, parts = self._waiting[number]
+        place = node % len(self._threads)
+        connection = self._connections[place]
+        self._answers[number] = self._threads[place].submit(
+            _asked, connection, node, parts
+        )
 
     def _answer(self, number: str) -> Parts:
-        process = self._process_of(number)
         while number not in self._answers:
-            asked, answer = process.next_answer()
-            wait([answer])
-            self._answers[asked] = answer
+            self._ask_next()
+        answer = self._answers.pop(number)
+        self._ask_ahead()
         del self._waiting[number]
-        return self._answers.pop(number).result()
+        return answer.result()
+
+    def close(self) -> None:
+        """Let the processes answer what they were sent, and end."""
+        for thread in self._threads:
+            thread.shutdown(cancel_futures=True)
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            process.join()
+
+
+def _asked(connection: Connection, node: int, parts: Parts) -> Parts:
+    connection.send((node, parts))
+    answer: Parts = connection.recv()
+    return answer
 
 
 @contextmanager
@@ -214,23 +201,7 @@ def forked_grid(
     if processes < 2:
         yield LocalGrid(app, holders)
         return
-    forking = get_context("fork")
-    grid = ForkedGrid(app, holders)
-    with ExitStack() as ending:
-        for _ in range(processes):
-            here, there = forking.Pipe()
-            process = forking.Process(
-                target=_serve, args=(grid, here, there), daemon=True
-            )
-            with warnings.catch_warnings():
-                # of threads, which only BLAS has here, and idle
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            there.close()
-            ending.callback(process.join)
-            answering = AnsweringProcess(here)
-            ending.callback(answering.close)
-            grid.add(answering)
+    with closing(ForkedGrid(app, holders, processes)) as grid:
         yield grid
 
 
@@ -238,46 +209,11 @@ def _serve(grid: LocalGrid, far: Connection, connection: Connection) -> None:
     """Answer requests until the process at the other end closes the connection, or ends."""
     far.close()
     gc.freeze()  # what was forked stays, so it need not be looked through again and again
-    _keep_freed_memory()
     # the process that was forked from is told, and ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parts: Parts = {}
     with one_blas_thread(), suppress(EOFError, OSError):
         while True:
-            node, parts = _receive(connection, parts)
-            _send(connection, node, grid.answered(node, parts))
-
-
-def _keep_freed_memory() -> None:
-    """Let arrays take memory that was freed before, instead of new memory from the system, page by
-    page.
-
-    Holders are alike, so what one has freed suits the next one.
-    """
-    with suppress(OSError, AttributeError):  # other C libraries than glibc do without
-        settings = ctypes.CDLL(None).mallopt
-        settings(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
-        settings(M_TRIM_THRESHOLD, 2 * LARGEST_KEPT_BYTES)
-
-
-def _send(
-    connection: Connection, node: int, parts: Parts, before: Parts = NO_PARTS
-) -> None:
-    """Send a message's parts, but for those that were in the one before: a request to all is mostly
-    the same.
-    """
-    connection.send_bytes(" ".join((str(node), *parts)).encode())
-    for number, part in parts.items():
-        if number not in before:
-            connection.send_bytes(part)
-
-
-def _receive(connection: Connection, before: Parts = NO_PARTS) -> tuple[int, Parts]:
-    node, *numbers = connection.recv_bytes().decode().split(" ")
-    return int(node), {
-        number: before[number] if number in before else connection.recv_bytes()
-        for number in numbers
-    }
+            connection.send(grid.answered(*connection.recv()))
 
 
 def taken_apart(messages: Sequence[Message]) -> list[Parts]:

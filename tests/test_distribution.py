@@ -1,7 +1,8 @@
-"""What `pip install` puts on a machine: one import name, plain files, and a command that routes."""
+"""What `pip install` puts on a machine: one import name, plain files, and commands that work."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from venv import EnvBuilder
 import numpy as np
 import pytest
 
+from ridgeway.common.encoding.encoder_files import save_encoder
 from tests.support.commands import Workshop, workshop
+from tests.support.tiny import tiny_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +54,7 @@ def environment(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
 
 
 FRONT = ("__init__.py", "__main__.py", "_native.pyi", "py.typed")
+FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}
 
 
 def site_packages(environment: Path) -> Path:
@@ -69,6 +73,7 @@ def test_wheel_and_sdist_hold_plain_files_and_the_same_code(built: tuple[Path, P
     """The links of a checkout become folders; every source file, page and template is in both."""
     sdist, wheel = built
     tracked = [path.relative_to(ROOT) for folder in SOURCES[1:5] for path in _code(ROOT / folder)]
+    tracked = [name for name in tracked if name.parts[:2] not in FROM_A_CHECKOUT]
     expected = {f"ridgeway/{name}" for name in tracked} | {f"ridgeway/{name}" for name in FRONT}
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = {name for name in archive.namelist() if name.startswith("ridgeway/")}
@@ -77,6 +82,17 @@ def test_wheel_and_sdist_hold_plain_files_and_the_same_code(built: tuple[Path, P
         in_sdist = {name.partition("/")[2] for name in packed.getnames()}
     assert {name for name in in_wheel if not name.endswith(BUILT)} == expected
     assert expected <= in_sdist
+
+
+def test_benchmarks_and_experiments_are_not_in_the_wheel_and_nothing_in_it_needs_them(built: tuple[Path, Path]) -> None:
+    """They run from a checkout; the simulation, the demonstration and the audit stay."""
+    packages = [".".join(("ridgeway", *folder)) for folder in sorted(FROM_A_CHECKOUT)]
+    with zipfile.ZipFile(built[1]) as archive:
+        held = [name for name in archive.namelist() if name.endswith(".py")]
+        sources = {name: archive.read(name).decode() for name in held}
+    assert not [name for name in held if name.replace("/", ".").startswith(tuple(packages))]
+    assert not [name for name, source in sources.items() if any(package in source for package in packages)]
+    assert {"ridgeway/simulations/simulate.py", "ridgeway/simulations/demo.py"} <= set(held)
 
 
 def test_the_compiled_module_is_in_the_wheel_for_every_python_to_come(built: tuple[Path, Path]) -> None:
@@ -98,15 +114,47 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return workshop(tmp_path_factory.mktemp("workshop"))
 
 
-def test_an_installed_wheel_routes_a_prompt_and_tells_its_version(environment: Path, shop: Workshop) -> None:
-    """With the packages that it depends on beside it, and no checkout in sight."""
-    python = environment / "bin/python"
+def said(environment: Path, folder: Path, *words: str) -> str:
+    """What the installed Python prints, with the packages that the wheel depends on beside it."""
     (site_packages(environment) / "dependencies.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+    command = [str(environment / "bin/python"), "-P", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
-    def said(*words: str) -> str:
-        command = [str(python), "-P", *words]
-        return subprocess.run(command, cwd=shop.folder, capture_output=True, text=True, check=True).stdout
 
-    assert Path(said("-c", "import ridgeway; print(ridgeway.__file__)").strip()).is_relative_to(environment)
-    assert said("-m", "ridgeway", "--version").startswith("ridgeway 0.")
-    assert said("-m", "ridgeway", "route", str(shop / "release"), "abcdefgh").startswith("law")
+def test_an_installed_wheel_routes_a_prompt_and_tells_its_version(environment: Path, shop: Workshop) -> None:
+    """With no checkout in sight."""
+    place = said(environment, shop.folder, "-c", "import ridgeway; print(ridgeway.__file__)")
+    assert Path(place.strip()).is_relative_to(environment)
+    assert said(environment, shop.folder, "-m", "ridgeway", "--version").startswith("ridgeway 0.")
+    routed = said(environment, shop.folder, "-m", "ridgeway", "route", str(shop / "release"), "abcdefgh")
+    assert routed.startswith("law")
+
+
+IMPORT_ALL = """
+import pkgutil, sys, warnings
+import ridgeway
+warnings.simplefilter("ignore")
+names = [each.name for each in pkgutil.walk_packages(ridgeway.__path__, "ridgeway.")]
+kernels = [name for name in names if ".gpu" in name or name.endswith("__main__")]
+for name in sorted({*names} - {*kernels}):
+    __import__(name)
+print(len(names))
+"""
+
+
+def test_every_module_of_an_installed_wheel_can_be_imported(environment: Path, tmp_path: Path) -> None:
+    """None of them needs what stayed in the checkout; what knows GPUs is imported where one is."""
+    assert int(said(environment, tmp_path, "-c", IMPORT_ALL)) > 200
+
+
+def test_an_installed_wheel_simulates_a_federation(environment: Path, tmp_path: Path) -> None:
+    """`ridgeway simulate`, over a folder of corpora, to a release."""
+    save_encoder(tiny_encoder(), tmp_path / "encoder")
+    for domain, letter in (("law", "a"), ("code", "b"), ("medicine", "c")):
+        for part in ("train", "test"):
+            lines = [json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)]
+            (tmp_path / f"{domain}.{part}.jsonl").write_text("\n".join(lines) + "\n")
+    words = ("simulate", "--data", ".", "--encoder", "dir:encoder", "--out", "release", "--json")
+    told = json.loads(said(environment, tmp_path, "-m", "ridgeway", *words))
+    assert told["holders"] == 3
+    assert (tmp_path / "release").is_dir()

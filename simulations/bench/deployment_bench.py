@@ -26,14 +26,11 @@ from ridgeway.simulations.bench.random_corpus import random_encoder
 from ridgeway.simulations.corpora import write_texts
 
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}
-DOCUMENTS = 60
-DOCUMENT_CHARACTERS = 400
 SECONDS_AIMS: dict[Mode, str] = {
     "masked": "≤ 30",
     "private": "≤ 15",
     "clear": "≤ 15",
 }
-EXCHANGE_AIM = "≤ 2"
 NARROW = 576
 """The aims are for this width."""
 COMMAND = [sys.executable, "-m", "ridgeway"]
@@ -96,7 +93,7 @@ class LoopbackFederation:
             f"{middle:.2f} s",
             ", ".join(f"{each:.1f}" for each in exchanges),
             middle,
-            EXCHANGE_AIM if is_narrow else "",
+            "≤ 2" if is_narrow else "",
         )
 
 
@@ -154,7 +151,4 @@ def letter_encoder(width: int) -> TableEncoder:
 
 def _texts(name: str) -> list[str]:
     dice = random.Random(name)
-    return [
-        "".join(dice.choices(ALPHABETS[name], k=DOCUMENT_CHARACTERS))
-        for _ in range(DOCUMENTS)
-    ]
+    return ["".join(dice.choices(ALPHABETS[name], k=400)) for _ in range(60)]
