@@ -196,8 +196,8 @@ class Expert(Record):
             )
         if not key.isascii() or not key.isprintable() or " " in key:
             raise InputError(
-                f"the variable {self.api_key_env} holds no key: there are blanks or odd"
-                " letters in it"
+                f"the variable {self.api_key_env} holds no key: it contains spaces or"
+                " non-ASCII characters"
             )
         return key
 

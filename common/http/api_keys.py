@@ -238,7 +238,7 @@ class KeyRing:
         if stamp is None:
             self._held = ()
             log.error(
-                "the file of keys has gone: no key is taken until there is one again"
+                "the keys file is gone; every key is refused until there is one again"
             )
             return
         try:
@@ -246,13 +246,12 @@ class KeyRing:
         except OSError:
             self._stamp = []  # that may pass, and a key may have been revoked: look again
             log.error(
-                "the new file of keys cannot be read now; it is tried again, and the"
-                " old keys stay until then"
+                "the new keys file cannot be read; keeping the old keys and trying again"
             )
         except InputError:
             log.error(
-                "the new file of keys is refused and the old keys stay; `ridgeway keys"
-                " list` says what is wrong"
+                "new keys file refused, keeping the old keys; `ridgeway keys list` says"
+                " why"
             )
         else:
             log.warning(

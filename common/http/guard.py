@@ -14,7 +14,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -99,7 +98,7 @@ PREFLIGHT_HEADERS = {
 
 
 def cross_origin_headers(origin: bytes) -> Headers:
-    """What lets a page of an allowed site read the answer."""
+    """CORS headers of an answer to an allowed origin."""
     return [
         (b"access-control-allow-origin", origin),
         (b"access-control-expose-headers", b"*"),
@@ -170,21 +169,20 @@ class RequestGuard:
                 return
             account = self._check_key(scope, headers)
             if account is not None:
-                answer.headers = [
-                    *answer.headers,
-                    *((n.encode(), v.encode()) for n, v in account.headers.items()),
-                ]
+                budget = [(n.encode(), v.encode()) for n, v in account.headers.items()]
+                answer.headers = answer.headers + budget
             if self._draining and scope["path"] == READY_PATH:
                 raise RefusedRequest(
                     "draining", 503, "the service is stopping", code="draining"
                 )
-            if (
-                self._serving >= self._rules.max_requests
-                and scope["path"] not in HEALTH_PATHS
-            ):
-                words = "too many requests are being served"
+            is_full = self._serving >= self._rules.max_requests
+            if is_full and scope["path"] not in HEALTH_PATHS:
                 raise RefusedRequest(
-                    "load", 503, words, code="overloaded", headers=retry_after(1.0)
+                    "load",
+                    503,
+                    "too many requests are being served",
+                    code="overloaded",
+                    headers=retry_after(1.0),
                 )
             check_length(headers.get(b"content-length"), self._rules.max_body_bytes)
         except RefusedRequest as refused:
@@ -233,8 +231,12 @@ class RequestGuard:
             )
         host = headers.get(b"host", b"").lower()
         if rules.hosts is not None and host_name(host) not in rules.hosts:
-            words = "unknown Host header (see allow_host)"
-            raise RefusedRequest("host", 403, words, code="host_not_allowed")
+            raise RefusedRequest(
+                "host",
+                403,
+                "unknown Host header (see allow_host)",
+                code="host_not_allowed",
+            )
         origin = headers.get(b"origin")
         if origin is None:
             is_foreign = headers.get(
@@ -244,16 +246,18 @@ class RequestGuard:
             is_foreign = False
             answer.headers = [*self._headers, *cross_origin_headers(origin)]
         else:
-            own = (
-                (b"https://" + host,)
-                if rules.tls
-                else (b"https://" + host, b"http://" + host)
-            )
+            own = {b"https://" + host}
+            if not rules.tls:
+                own.add(b"http://" + host)
             # if a proxy speaks TLS for us, its own pages come by https
             is_foreign = origin not in own
         if is_foreign:
-            words = "cross-origin request refused (see allow_origin)"
-            raise RefusedRequest("origin", 403, words, code="origin_not_allowed")
+            raise RefusedRequest(
+                "origin",
+                403,
+                "cross-origin request refused (see allow_origin)",
+                code="origin_not_allowed",
+            )
 
     def _check_key(self, scope: Scope, headers: RequestHeaders) -> KeyAccount | None:
         """Find out who asks, and refuse those who may not, or ask too often. The key goes no
@@ -297,15 +301,12 @@ class RequestGuard:
             return
         self._check_address(scope, STRANGER_RATE)
         if not is_open(scope):
-            words = (
-                "this key is not known"
-                if presented
-                else "a key is needed: send Authorization: Bearer KEY"
-            )
             raise RefusedRequest(
                 "key",
                 401,
-                words,
+                "unknown API key"
+                if presented
+                else "an API key is required: send Authorization: Bearer KEY",
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
@@ -384,12 +385,9 @@ class GuardedAnswer:
         self._send = send
         self.headers = headers
         self.status = 0
-        named = (
-            (b"x-request-id", b"request-id")
-            if path.startswith(ANTHROPIC_PATH)
-            else (b"x-request-id",)
-        )
-        self._ids = [(name, request_id.encode()) for name in named]
+        self._ids = [(b"x-request-id", request_id.encode())]
+        if path.startswith(ANTHROPIC_PATH):
+            self._ids.append((b"request-id", request_id.encode()))
 
     async def __call__(self, event: Message) -> None:
         if event["type"] == "http.response.start":
@@ -401,13 +399,9 @@ class GuardedAnswer:
         elif len(body := event.get("body", b"")) > MAX_PIECE_BYTES:
             view = memoryview(body)
             last = (len(body) - 1) // MAX_PIECE_BYTES * MAX_PIECE_BYTES
-            for start in range(
-                0, last, MAX_PIECE_BYTES
-            ):  # the client's pace holds up what is long
+            for start in range(0, last, MAX_PIECE_BYTES):  # at the client's pace
                 piece = view[start : start + MAX_PIECE_BYTES]
-                await self._send(
-                    {"type": "http.response.body", "body": piece, "more_body": True}
-                )
+                await self._send({**event, "body": piece, "more_body": True})
             event["body"] = view[last:]
         await self._send(event)
 
@@ -425,7 +419,6 @@ class RequestCounter:
     def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
         self.in_flight = metrics.in_flight
-        self._kept: dict[tuple[str, int], tuple[Any, Any]] = {}
 
     def served(
         self, scope: Scope, status: int, seconds: float, request: RequestContext
@@ -433,30 +426,20 @@ class RequestCounter:
         """The path is as the application has it: a model's address is one of many, and nothing
         asked for is in it.
         """
-        path = str(
-            scope.get(PATH_SERVED) or getattr(scope.get("route"), "path", OTHER_PATH)
-        )
-        place = path, status or CLIENT_GONE
-        if (
-            place not in self._kept
-        ):  # finding a metric by its labels takes as long as counting
-            self._kept[place] = (
-                self._metrics.requests.labels(*place),
-                self._metrics.request_seconds.labels(path),
-            )
-        counter, times = self._kept[place]
-        counter.inc()
-        times.observe(seconds)
+        path = path_served(scope) or OTHER_PATH
+        status = status or CLIENT_GONE
+        self._metrics.requests.labels(path, status).inc()
+        self._metrics.request_seconds.labels(path).observe(seconds)
         if log.isEnabledFor(logging.INFO):
-            own = {
+            fields = {
                 "path": path,
-                "status": place[1],
+                "status": status,
                 "seconds": round(seconds, 6),
                 "request_id": request.id,
+                "key": request.key,
+                **request.told,
             }
-            log.info(
-                "answered", extra={FIELDS: own | {"key": request.key} | request.told}
-            )
+            log.info("answered", extra={FIELDS: fields})
 
     def turned_away(self, refused: RefusedRequest) -> None:
         """Count a request that went no further than the guard."""
@@ -465,6 +448,12 @@ class RequestCounter:
 
     def refused(self, refused: RefusedRequest) -> None:
         self._metrics.refusals.labels(refused.reason).inc()
+
+
+def path_served(scope: Scope) -> str | None:
+    """The path as the application has it; None if it has none for the request."""
+    path = scope.get(PATH_SERVED) or getattr(scope.get("route"), "path", None)
+    return None if path is None else str(path)
 
 
 def is_open(scope: Scope) -> bool:
@@ -502,18 +491,23 @@ def check_length(announced: bytes | None, max_bytes: int) -> None:
 
 
 def too_large(max_bytes: int) -> RefusedRequest:
-    words = (
-        f"the body is larger than {max_bytes / 1024**2:g} MiB, the most that is taken"
+    return RefusedRequest(
+        "size",
+        413,
+        f"the body is larger than the limit of {max_bytes / 1024**2:g} MiB",
+        code="body_too_large",
     )
-    return RefusedRequest("size", 413, words, code="body_too_large")
 
 
 def check_rate(limiter: RateLimiter, who: str, rate: Rate) -> None:
     wait_s = limiter.wait_s(who, rate)
     if wait_s:
-        words = "too many requests; ask more slowly"
         raise RefusedRequest(
-            "rate", 429, words, code="rate_limit_exceeded", headers=retry_after(wait_s)
+            "rate",
+            429,
+            "too many requests; send fewer per second",
+            code="rate_limit_exceeded",
+            headers=retry_after(wait_s),
         )
 
 

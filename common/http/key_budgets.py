@@ -58,49 +58,37 @@ class KeyBudget:
     tokens: int | None = None
     cost: float | None = None
 
+    def limits(self) -> dict[str, float]:
+        """The limits that there are, by what they count."""
+        limits = {"requests": self.requests, "tokens": self.tokens, "cost": self.cost}
+        return {kind: limit for kind, limit in limits.items() if limit is not None}
+
     def exceeded(self, spent: KeyUsage) -> str | None:
         """Which limit lets nothing more in."""
-        for kind, limit in (
-            ("requests", self.requests),
-            ("tokens", self.tokens),
-            ("cost", self.cost),
-        ):
-            if limit is not None and getattr(spent, kind) >= limit:
-                return (
-                    f"{getattr(spent, kind):g} of {limit:g}"
-                    f" {kind if kind != 'cost' else 'units of cost'}"
-                )
+        for kind, limit in self.limits().items():
+            if getattr(spent, kind) >= limit:
+                unit = "units of cost" if kind == "cost" else kind
+                return f"{getattr(spent, kind):g} of {limit:g} {unit}"
         return None
 
     def headers(self, spent: KeyUsage, reset_s: int) -> dict[str, str]:
         """What is left, as OpenAI's clients know it."""
-        told: dict[str, str] = {}
-        for kind, limit in (
-            ("requests", self.requests),
-            ("tokens", self.tokens),
-            ("cost", self.cost),
-        ):
-            if limit is not None:
-                left = max(0, limit - getattr(spent, kind))
-                told[f"x-ratelimit-limit-{kind}"] = f"{limit:.10g}"
-                told[f"x-ratelimit-remaining-{kind}"] = f"{left:.10g}"
-                told[f"x-ratelimit-reset-{kind}"] = f"{reset_s}s"
-        return told
+        headers: dict[str, str] = {}
+        for kind, limit in self.limits().items():
+            left = max(0, limit - getattr(spent, kind))
+            headers[f"x-ratelimit-limit-{kind}"] = f"{limit:.10g}"
+            headers[f"x-ratelimit-remaining-{kind}"] = f"{left:.10g}"
+            headers[f"x-ratelimit-reset-{kind}"] = f"{reset_s}s"
+        return headers
 
     def in_words(self, spent: KeyUsage | None) -> str:
         """Limits, and what was spent of them."""
         spent = spent or KeyUsage()
-        kinds = (
-            ("requests", self.requests),
-            ("tokens", self.tokens),
-            ("cost", self.cost),
-        )
-        told = [
+        shares = [
             f"{getattr(spent, kind):g} of {limit:g} {kind}"
-            for kind, limit in kinds
-            if limit is not None
+            for kind, limit in self.limits().items()
         ]
-        return f"{', '.join(told)} a {self.window}"
+        return f"{', '.join(shares)} a {self.window}"
 
 
 def make_budget(
@@ -175,22 +163,26 @@ class UsageBook:
                     file.execute(ADD, (name, start, 1, 0, 0.0))
         except (sqlite3.Error, OSError) as error:
             log.error(
-                "what keys have spent cannot be written down, so those with a budget"
-                " are not let in: %s",
-                error,
+                "cannot write usage database; keys with budgets are refused: %s", error
             )
-            words = "it cannot be seen now what this key has spent; try again"
             raise RefusedRequest(
-                "budget", 503, words, code="no_usage", headers={"retry-after": "1"}
+                "budget",
+                503,
+                "the usage of this key cannot be read now; try again",
+                code="no_usage",
+                headers={"retry-after": "1"},
             ) from None
         if over is not None:
-            words = (
-                f"the budget of this key is spent: {over} this {budget.window}; it"
-                f" begins anew in {reset_s} s"
-            )
-            headers = budget.headers(spent, reset_s) | {"retry-after": str(reset_s)}
             raise RefusedRequest(
-                "budget", 429, words, code="budget_spent", headers=headers
+                "budget",
+                429,
+                f"the budget of this key is spent: {over} this {budget.window}; it"
+                f" starts anew in {reset_s} s",
+                code="budget_spent",
+                headers={
+                    **budget.headers(spent, reset_s),
+                    "retry-after": str(reset_s),
+                },
             )
         counted = KeyUsage(spent.requests + 1, spent.tokens, spent.cost)
         counts_tokens = budget.tokens is not None or budget.cost is not None
@@ -205,7 +197,7 @@ class UsageBook:
                 ADD, (name, start, spent.requests, spent.tokens, spent.cost)
             )
         except (sqlite3.Error, OSError) as error:
-            log.error("what a key has spent cannot be written down: %s", error)
+            log.error("cannot write usage database: %s", error)
 
     def spent(self, name: str, window: Window) -> KeyUsage:
         """What a key has spent in the window that is now."""

@@ -23,43 +23,37 @@ FIELDS = "ridgeway.fields"
 
 def told(record: logging.LogRecord) -> dict[str, Any]:
     """What a line tells: its time, level, logger and words, and what stands beside them."""
-    when = (
-        datetime.fromtimestamp(record.created, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
+    when = datetime.fromtimestamp(record.created, UTC).isoformat(
+        timespec="milliseconds"
     )
     words = record.getMessage().partition("\n")[0]
     kind = record.exc_info[0] if record.exc_info else None
-    facts: dict[str, Any] = {
-        "time": when,
+    return {
+        "time": when.replace("+00:00", "Z"),
         "level": record.levelname.lower(),
         "logger": record.name,
+        "message": f"{words}: {kind.__name__}" if kind else words,
+        **record.__dict__.get(FIELDS, {}),
     }
-    facts |= {"message": f"{words}{f': {kind.__name__}' if kind else ''}"}
-    return {**facts, **record.__dict__.get(FIELDS, {})}
 
 
-class OneLineFormatter(logging.Formatter):
-    """Time, level, words, then name=value."""
+class LineFormatter(logging.Formatter):
+    """Time, level, message, then name=value; or one JSON object."""
+
+    def __init__(self, form: LogFormat) -> None:
+        super().__init__()
+        self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
         facts = told(record)
-        own = [
-            f"{name}={value}"
-            for name, value in facts.items()
-            if name not in ("time", "level", "logger", "message")
-        ]
-        return " ".join([facts["time"], facts["level"].upper(), facts["message"], *own])
-
-
-class JsonLineFormatter(logging.Formatter):
-    """One JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return to_json(told(record)).decode()
+        if self._form == "json":
+            return to_json(facts).decode()
+        first = [facts.pop("time"), facts.pop("level").upper(), facts.pop("message")]
+        del facts["logger"]
+        return " ".join([*first, *(f"{name}={value}" for name, value in facts.items())])
 
 
 def log_handler(form: LogFormat) -> logging.Handler:
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLineFormatter() if form == "json" else OneLineFormatter())
+    handler.setFormatter(LineFormatter(form))
     return handler

@@ -100,13 +100,12 @@ class Certificate:
         except OSError:
             self._stamp = []
             log.error(
-                "the new certificate cannot be used now; it is tried again, and the old"
-                " one stays until then"
+                "the new certificate cannot be read; keeping the old one and trying again"
             )
         except (InputError, ValueError):
             log.error(
-                "the new certificate does not fit its key, or cannot be read; the old"
-                " one stays"
+                "the new certificate and key do not match or are invalid; keeping the"
+                " old ones"
             )
         else:
             log.warning("the new certificate is in use")

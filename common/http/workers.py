@@ -225,10 +225,7 @@ class Supervisor:
         """One after the other, and only if the new one serves."""
         for pid in tuple(self._running):
             if self._stopping or self._start() is None:
-                log.error(
-                    "workers are not renewed: a new one could not begin, and the old"
-                    " ones go on"
-                )
+                log.error("reload failed; keeping the old workers")
                 return
             os.kill(pid, RETIRE)
             while pid in self._running and not self._stopping:
@@ -245,7 +242,7 @@ class Supervisor:
         self._running.discard(pid)
         if pid != expected and not self._stopping:
             log.error(
-                "a worker ended with %d, and another is started",
+                "a worker exited with code %d; starting another",
                 os.waitstatus_to_exitcode(status),
             )
             time.sleep(RESTART_PAUSE_S)
@@ -258,11 +255,8 @@ class Supervisor:
         pid = os.fork()
         if not pid:
             os.close(reader)
-            _be_a_worker(
-                lambda: self.work(
-                    ServingWorker(self.folder, parent, partial(_say_started, writer))
-                )
-            )
+            worker = ServingWorker(self.folder, parent, partial(_say_started, writer))
+            _be_a_worker(partial(self.work, worker))
         os.close(writer)
         self._running.add(pid)
         while not select.select([reader], [], [], LOOK_S)[0] and not self._stopping:
@@ -283,13 +277,12 @@ def _say_started(writer: int) -> None:
 
 
 def _be_a_worker(work: Callable[[], None]) -> None:
-    """Never returns: what the first process would do next is none of a worker's business."""
+    """Never returns in a worker."""
     code = 1
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, RETIRE):
-            signal.signal(
-                number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL
-            )
+        for number in (signal.SIGINT, signal.SIGTERM, RETIRE):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         work()
         code = 0
     except RidgewayError as error:

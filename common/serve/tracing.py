@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.http.guard import PATH_SERVED
+from ridgeway.common.http.guard import path_served
 from ridgeway.common.http.request_context import current_request
 
 if TYPE_CHECKING:
@@ -164,9 +164,7 @@ class TracedRequests:
             try:
                 await self.app(scope, receive, seen)
             finally:
-                route = scope.get(PATH_SERVED) or getattr(
-                    scope.get("route"), "path", None
-                )
+                route = path_served(scope)
                 # the address as the application has it: nothing that was asked stands in it
                 if route is not None:
-                    span.set_attribute("http.route", str(route))
+                    span.set_attribute("http.route", route)

@@ -237,9 +237,7 @@ class Gateway:
                 return
         except (RidgewayError, OSError) as error:
             words = str(error).replace(str(self.file.path), self.file.path.name)
-            log.error(
-                "a new file of experts is refused and the old one goes on: %s", words
-            )
+            log.error("new experts file refused, keeping the previous one: %s", words)
             return
         self._take()
         self._service.current.look_again()

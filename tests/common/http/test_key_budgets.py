@@ -46,7 +46,7 @@ def test_so_many_requests_are_let_in_and_no_more_until_the_next_window(tmp_path:
     left = [book.enter("shop", budget).headers["x-ratelimit-remaining-requests"] for _ in range(3)]
     assert left == ["2", "1", "0"]
     again = UsageBook(tmp_path / "usage", clock)
-    with pytest.raises(RefusedRequest, match="3 of 3 requests this hour; it begins anew in 3600 s") as refused:
+    with pytest.raises(RefusedRequest, match="3 of 3 requests this hour; it starts anew in 3600 s") as refused:
         again.enter("shop", budget)
     assert refused.value.headers == {
         "x-ratelimit-limit-requests": "3",
@@ -69,7 +69,7 @@ def test_tokens_and_cost_are_counted_when_an_answer_has_ended(book: UsageBook) -
     assert account.headers["x-ratelimit-remaining-cost"] == "1"
     account.spend(60, 0.5)
     assert book.spent("shop", "month") == KeyUsage(2, 120, 2.0)
-    with pytest.raises(RefusedRequest, match="120 of 100 tokens this month; it begins anew in 43200 s"):
+    with pytest.raises(RefusedRequest, match="120 of 100 tokens this month; it starts anew in 43200 s"):
         book.enter("shop", budget)
 
 
@@ -104,7 +104,7 @@ def test_a_file_that_another_process_holds_is_a_sentence_and_loses_no_answer(
     account = book.enter("shop", budget)
     with closing(sqlite3.connect(tmp_path / "usage", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(RefusedRequest, match="cannot be seen now what this key has spent") as refused:
+        with pytest.raises(RefusedRequest, match="the usage of this key cannot be read") as refused:
             book.enter("shop", budget)
         account.spend(7, 1.0)
     assert (refused.value.status, refused.value.code) == (503, "no_usage")

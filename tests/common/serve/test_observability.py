@@ -17,7 +17,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.http.access_rules import AccessRules
 from ridgeway.common.http.api_keys import KeyRing, add_key
-from ridgeway.common.http.log_lines import FIELDS, JsonLineFormatter, OneLineFormatter
+from ridgeway.common.http.log_lines import FIELDS, LineFormatter
 from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.gateway.token_usage import StreamedUsage, TokenUsage, whole_usage
 from ridgeway.common.serve.http_app import create_app
@@ -163,8 +163,8 @@ def test_lines_have_levels_and_times_in_utc() -> None:
     record = logging.LogRecord("ridgeway.http", logging.WARNING, __file__, 1, "it is %s", ("so",), None)
     record.created = 1763303647.25
     record.__dict__[FIELDS] = {"status": 200}
-    assert OneLineFormatter().format(record) == "2025-11-16T14:34:07.250Z WARNING it is so status=200"
-    assert json.loads(JsonLineFormatter().format(record)) == {
+    assert LineFormatter("text").format(record) == "2025-11-16T14:34:07.250Z WARNING it is so status=200"
+    assert json.loads(LineFormatter("json").format(record)) == {
         "time": "2025-11-16T14:34:07.250Z",
         "level": "warning",
         "logger": "ridgeway.http",
@@ -191,7 +191,7 @@ def test_at_level_info_each_request_is_a_line_without_what_it_asks(
             http.post("/v1/chat/completions", json={**body, "stream": True}, headers=headers)
             http.get(f"/{SECRET}", headers=headers)
             wait_for(lambda: sum(each.message == "answered" for each in caplog.records) == 2, "both are told")
-    lines = [json.loads(JsonLineFormatter().format(each)) for each in caplog.records if each.message == "answered"]
+    lines = [json.loads(LineFormatter("json").format(each)) for each in caplog.records if each.message == "answered"]
     lines.sort(key=lambda each: str(each["path"]))  # the end of a stream may be told after the next request
     assert [(each["path"], each["status"], each["key"]) for each in lines] == [
         ("/v1/chat/completions", 200, "shop"),
@@ -199,7 +199,7 @@ def test_at_level_info_each_request_is_a_line_without_what_it_asks(
     ]
     assert (lines[0]["expert"], lines[0]["reason"], lines[0]["request_id"]) == ("law", "best", "r1")
     assert 0 < lines[0]["seconds"] < 60
-    everything = " ".join(JsonLineFormatter().format(each) + each.getMessage() for each in caplog.records)
+    everything = " ".join(LineFormatter("json").format(each) + each.getMessage() for each in caplog.records)
     assert SECRET not in everything and key not in everything
 
 
