@@ -19,6 +19,7 @@ from ridgeway.common.base.errors import InputError, ShapeMismatch
 from ridgeway.common.base.settings import Confidence, Scope, Selector, SelectorName
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
+from ridgeway.common.routing import token_table
 from ridgeway.common.routing.decision import LOW_CONFIDENCE, Decision
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router
 from ridgeway.common.routing.token_table import MAX_LOGIT_STEPS, TokenTable, compile_table
@@ -145,12 +146,13 @@ def test_routing_without_the_extension_gives_the_same_bits(
     scope: Scope | None,
 ) -> None:
     """Where there was no compiler, numpy adds up the rows."""
-    plain = TokenTable(table.logits, table.step, table.entropies)
-    vars(plain)["_compiled"] = None
     confidence = Confidence(heat, growth, threshold=threshold, fallback="other", scope=scope, half=half, tail=tail)
-    one, other = (Router(names(table), each, TOKENIZER, Selector("average"), confidence) for each in (table, plain))
-    found = [list(map(tuple, many)) for many in (one.route_many(prompts), other.route_many(prompts))]
-    assert found[0] == found[1] == [tuple(one.route(prompt)) for prompt in prompts]
+    router = router_of(table, Selector("average"), confidence)
+    found = router.route_many(prompts)
+    assert found == [router.route(prompt) for prompt in prompts]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_table, "native", None)
+        assert found == router.route_many(prompts)
 
 
 @pytest.mark.parametrize(
