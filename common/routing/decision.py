@@ -27,7 +27,8 @@ REASONS = {
 }
 """Why a router abstains, as people read it; of several reasons the first is told."""
 SHOWN_DOMAINS = 5
-BAR_COLOUR = "46, 125, 50"
+FOR = "46, 125, 50"
+"""The colour of what speaks for a domain."""
 
 
 class Decision(NamedTuple):
@@ -76,7 +77,7 @@ class Decision(NamedTuple):
         rows = "".join(
             f'<tr><td style="text-align:left">{escape(domain)}</td>'
             f'<td>{100 * score:.1f} %</td><td style="text-align:left">'
-            f'<div style="background:rgb({BAR_COLOUR});height:0.7em;'
+            f'<div style="background:rgb({FOR});height:0.7em;'
             f'width:{100 * score:.0f}px"></div></td></tr>'
             for domain, score in ranked(self.scores)
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.settings import Selector
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.conversation import Turn, shares, weighed
-from ridgeway.common.routing.decision import Decision, Tally
+from ridgeway.common.routing.decision import FOR, Decision, Tally
 from ridgeway.common.routing.token_table import (
     RouterTable,
     TokenTable,
@@ -20,11 +20,8 @@ from ridgeway.common.routing.token_table import (
     tally,
 )
 
-FOR = "46, 125, 50"
 AGAINST = "198, 40, 40"
-"""Colours of words that speak for the domain ahead, and against it; how strongly, their opacity
-says.
-"""
+"""The colour of words that speak against the domain ahead; how strongly, their opacity says."""
 SHOWN_WORDS = 5
 
 
