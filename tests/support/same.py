@@ -38,13 +38,7 @@ from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, SENTENCES, 
 from tests.vectors import test_release_file, test_round, test_statistics_file
 from tests.vectors.test_round import digest
 
-EXTENSIONS = (
-    "ridgeway.common.encoding.byte_bpe",
-    "ridgeway.common.encoding.mistyped_codes",
-    "ridgeway.client.sums.row_means",
-    "ridgeway.client.sums.byte_products",
-    "ridgeway.common.routing.token_sums",
-)
+EXTENSIONS = ("ridgeway._native",)
 """All compiled modules."""
 
 VECTORS = Path(test_round.__file__).parent
