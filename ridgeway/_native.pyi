@@ -1,6 +1,10 @@
 from collections.abc import Sequence
+from typing import Any
 
+from numpy.typing import NDArray
 from typing_extensions import Buffer
+
+Numbers = Buffer | NDArray[Any]
 
 class Encoder:
     def __new__(
@@ -16,17 +20,17 @@ class Encoder:
         /,
     ) -> Encoder: ...
     def encode_many(
-        self, texts: Sequence[str], table: Buffer = ..., /
+        self, texts: Sequence[str], table: Numbers = ..., /
     ) -> tuple[bytearray, bytearray]: ...
 
 def row_means(
-    table: Buffer,
+    table: Numbers,
     width: int,
-    ids: Buffer,
-    bounds: Buffer,
-    means: Buffer,
-    letters: Buffer = ...,
-    starts: Buffer = ...,
+    ids: Numbers,
+    bounds: Numbers,
+    means: Numbers,
+    letters: Numbers = ...,
+    starts: Numbers = ...,
     words: int = ...,
     amplitude: int = ...,
     shortest: int = ...,
@@ -34,16 +38,16 @@ def row_means(
     /,
 ) -> None: ...
 def token_sums(
-    ids: Buffer,
-    counts: Buffer,
-    table: Buffer,
+    ids: Numbers,
+    counts: Numbers,
+    table: Numbers,
     width: int,
-    buckets: Buffer = ...,
-    letters: Buffer = ...,
-    starts: Buffer = ...,
+    buckets: Numbers = ...,
+    letters: Numbers = ...,
+    starts: Numbers = ...,
     shortest: int = ...,
     longest: int = ...,
-    alone: Buffer = ...,
-    borders: Buffer = ...,
+    alone: Numbers = ...,
+    borders: Numbers = ...,
     /,
 ) -> bytearray: ...

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from array import array
 
+__all__ = ["native", "why_not"]
+
 SWITCH = "RIDGEWAY_NATIVE"
 """Set to 0, this variable turns the module off."""
 

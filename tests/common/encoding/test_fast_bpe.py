@@ -229,7 +229,8 @@ def test_tables_that_do_not_fit_together_are_refused() -> None:
 def test_what_is_no_text_is_refused() -> None:
     """Other types raise, and leave the encoder usable."""
     encoder = native.Encoder(*tables())
-    for texts in (None, 1, [None], ["a", b"b"], [["a"]]):
+    wrong: list[Any] = [None, 1, [None], ["a", b"b"], [["a"]]]
+    for texts in wrong:
         with pytest.raises(TypeError):
             encoder.encode_many(texts)
     with pytest.raises(UnicodeEncodeError):
