@@ -37,19 +37,17 @@ one without.
 
 
 def choose_dropouts(
-    names: Sequence[str], rate: float, seed: int = 0, stages: Mapping[int, str] = STAGES
+    names: Sequence[str], rate: float, stages: Mapping[int, str] = STAGES
 ) -> dict[str, int]:
     """Which holders drop out, and after how many answers: the given part of them, spread over the
     stages.
-
-    seed: another one chooses others, and begins with another stage.
     """
     if not 0 <= rate < 1:
         raise InputError(f"a drop rate lies between 0 and 1, not at {rate:g}")
     order = sorted(names)
-    random.Random(f"ridgeway falls {seed}" if seed else "ridgeway falls").shuffle(order)
+    random.Random("ridgeway falls").shuffle(order)
     chosen = order[: round(rate * len(order))]
-    return {name: 1 + (place + seed) % len(stages) for place, name in enumerate(chosen)}
+    return {name: 1 + place % len(stages) for place, name in enumerate(chosen)}
 
 
 def write_dropouts(folder: Path, dropouts: Mapping[str, int]) -> None:

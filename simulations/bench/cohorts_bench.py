@@ -29,17 +29,12 @@ from ridgeway.simulations.bench.measuring import (
     measured_apart,
     peak_gb,
 )
+from ridgeway.simulations.shared_work import forget_shared_work
 from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled, simulate
 
 ENCODER = "smollm2"
 """Of 576 features, as the aims are."""
 SECONDS_AIMS = {200: "≤ 60", 1000: "≤ 360"}
-SHARED_MODULES = (
-    "ridgeway.client.round",
-    "ridgeway.common.protocol",
-    "ridgeway.common.base.identity",
-)
-"""What these modules cache is done once for many holders in one process."""
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
@@ -108,15 +103,6 @@ class OneHoldersWork:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(facts) + "\n")
         return reply
-
-
-def forget_shared_work() -> None:
-    for name, module in list(sys.modules.items()):
-        if not name.startswith(SHARED_MODULES):
-            continue
-        for attribute, value in vars(module).items():
-            if hasattr(value, "cache_clear") and attribute != "_encoder":
-                value.cache_clear()
 
 
 def main(holders: int, drop_rate: float) -> None:

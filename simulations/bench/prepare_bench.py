@@ -29,7 +29,7 @@ from ridgeway.simulations.bench.measuring import (
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PrepareCase:
     """words: whether features of words stand beside those of tokens."""
 
     name: str
@@ -39,10 +39,10 @@ class Case:
 
 
 CASES: Final = (
-    Case("default", DEFAULT.sampling, True, "≥ 2.5"),
-    Case("default without words", DEFAULT.sampling, False, "≥ 3"),
-    Case("w=64", Sampling(64), False, "≥ 5"),
-    Case("w=1", Sampling(1), False, "≥ 12"),
+    PrepareCase("default", DEFAULT.sampling, True, "≥ 2.5"),
+    PrepareCase("default without words", DEFAULT.sampling, False, "≥ 3"),
+    PrepareCase("w=64", Sampling(64), False, "≥ 5"),
+    PrepareCase("w=1", Sampling(1), False, "≥ 12"),
 )
 ROUNDS: Final = 3
 
@@ -70,7 +70,7 @@ def rows(options: BenchOptions) -> Iterator[Row]:
 
 
 def _prepare(
-    case: Case, plain: TableEncoder, files: Sequence[Path], options: BenchOptions
+    case: PrepareCase, plain: TableEncoder, files: Sequence[Path], options: BenchOptions
 ) -> Work:
     encoder = with_words(plain, WordFeatures()) if case.words else plain
     cache = options.work / "cache"

@@ -35,7 +35,7 @@ DOMAINS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SumsCase:
     """One way of summing, how much of it is measured, and its aim.
 
     published: how many of the tokens the published way sums, in batches of `batch`.
@@ -53,12 +53,12 @@ class Case:
 
 
 CPU_CASES = (
-    Case(64, 49_152, 576, 4_000_000, 200_000, 4096, 1 << 17, "≥ 10"),
-    Case(1, 49_152, 576, 9_000_000, 200_000, 4096, 1 << 12, "≥ 50"),
+    SumsCase(64, 49_152, 576, 4_000_000, 200_000, 4096, 1 << 17, "≥ 10"),
+    SumsCase(1, 49_152, 576, 9_000_000, 200_000, 4096, 1 << 12, "≥ 50"),
 )
 GPU_CASES = (
-    Case(64, 128_256, 2048, 256_000_000, 4_000_000, 1 << 16, 1 << 17, "≥ 60"),
-    Case(1, 128_256, 2048, 100_000_000, 4_000_000, 1 << 16, 1 << 12, "≥ 200"),
+    SumsCase(64, 128_256, 2048, 256_000_000, 4_000_000, 1 << 16, 1 << 17, "≥ 60"),
+    SumsCase(1, 128_256, 2048, 100_000_000, 4_000_000, 1 << 16, 1 << 12, "≥ 200"),
 )
 
 
@@ -69,7 +69,7 @@ def rows(options: BenchOptions) -> Iterator[Row]:
 
 
 def _case_rows(
-    case: Case, encoder: TableEncoder, gpus: tuple[str, ...]
+    case: SumsCase, encoder: TableEncoder, gpus: tuple[str, ...]
 ) -> Iterator[Row]:
     import torch
 

@@ -37,7 +37,8 @@ ROOT = Path(__file__).resolve().parents[3]
 IDLE = Machine(load=0.1, cores=2)
 BUSY = Machine(load=1.1, cores=2)
 SMALL = tuple(
-    sums.Case(window, 300, 12, tokens=9_000, published=2_000, batch=512, checked=700, aim="≥ 0") for window in (8, 1)
+    sums.SumsCase(window, 300, 12, tokens=9_000, published=2_000, batch=512, checked=700, aim="≥ 0")
+    for window in (8, 1)
 )
 
 Bench = Callable[..., tuple[int, dict[str, Any]]]
@@ -279,7 +280,7 @@ from ridgeway.simulations.bench import __main__ as command
 from ridgeway.simulations.bench import measuring, sums_bench
 command.chosen = lambda word: ("cpu:0",)
 command.this_machine = lambda: measuring.Machine(0.0, 2)
-sums_bench.GPU_CASES = (sums_bench.Case(8, 300, 12, 9000, 2000, 512, 700, "≥ 0"),)
+sums_bench.GPU_CASES = (sums_bench.SumsCase(8, 300, 12, 9000, 2000, 512, 700, "≥ 0"),)
 sys.exit(run(typer.main.get_command(command.app), ["sums", "--device", "cuda", "--json"]))
 """
 
