@@ -59,7 +59,7 @@ bench-large: setup
 	$(BIN)/ridgeway bench large
 
 report: setup
-	$(BIN)/ridgeway experiment all --out report
+	$(BIN)/python -m ridgeway.simulations.experiments --out report
 
 clean:
 	rm -rf .venv build *.egg-info demo-run bench-run report

@@ -15,7 +15,6 @@ RESEARCHER = "a researcher or newcomer"
 COMMANDS = {
     "simulate": ("simulations.cli.simulate_command", "simulate", RESEARCHER),
     "audit": ("simulations.cli.cohort_audit_command", "audit", RESEARCHER),
-    "experiment": ("simulations.cli.experiment_commands", "app", RESEARCHER),
     "bench": ("simulations.cli.bench_commands", "app", RESEARCHER),
     "client": ("client.cli.corpus_commands", "app", HOLDER),
     "coordinator": ("coordinator.cli.solve_commands", "app", OPERATOR),

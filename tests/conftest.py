@@ -73,8 +73,8 @@ LONGEST = (
     "client/round/test_session_store.py",
     "client/round/test_session_fuzzing.py",
     "coordinator/serve/test_bounded_work.py",
-    "simulations/experiments/experts/test_trainer.py",
-    "simulations/experiments/baselines/test_baselines.py",
+    "simulations/experiments/test_expert_models.py",
+    "simulations/experiments/test_routers.py",
     "simulations/test_corpora.py",
     "client/sums/test_transformer_sums.py",
     "coordinator/test_accuracy_plan.py",
@@ -87,7 +87,6 @@ LONGEST = (
     "end_to_end/test_serve_page_access.py",
     "coordinator/serve/gateway/test_faults.py",
     "coordinator/round/test_rounds_under_faults.py",
-    "simulations/experiments/experts/test_experts_part.py",
 )
 """Of the others, those that take most, longest first: what begins late is short, so that workers end together."""
 FIRST = (*WAITING, *LONGEST)
