@@ -41,6 +41,10 @@ WORDS = (
     " expert is divided by the perplexity reached in this way. 100 is as good as"
     " knowing the domain; more is possible where another expert finds a text likelier."
 )
+SHORT_WORDS = (
+    "This is the short training, of a few steps: it shows how the measure works, and"
+    " its experts hardly differ."
+)
 
 
 def run(
@@ -59,6 +63,8 @@ def run(
     methods = {name: accuracy_part.METHODS[name] for name in routers}
     change = first_tokens(shared_tokenizer(definition_of(model)), FIRST_TOKENS)
     words = [f"Experts: {recipe.words()}.", WORDS]
+    if not plan.full:
+        words.append(SHORT_WORDS)
     tables = []
     left_out = []
     for dataset in plan.datasets:

@@ -33,7 +33,7 @@ Places = NDArray[np.int64]
 Route = Callable[[Sequence[str]], Places]
 
 SHORT_HELD_TEXTS = 10
-PASSES = 5
+PASSES = 3
 
 
 @dataclass(frozen=True, slots=True)

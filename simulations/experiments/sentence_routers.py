@@ -77,7 +77,7 @@ def find_minilm() -> Path:
 class SentenceEncoder:
     """A transformer with its tokenizer, on one device, which reads `limit` tokens of a text."""
 
-    def __init__(self, folder: Path, device: str, limit: int = MAX_TOKENS) -> None:
+    def __init__(self, folder: Path, device: str, limit: int) -> None:
         tokenizers = imported("tokenizers", "contextual")
         transformers = imported("transformers", "contextual")
         transformers.utils.logging.disable_progress_bar()
@@ -145,7 +145,7 @@ class SentenceEncoder:
 @lru_cache(maxsize=1)
 def minilm(device: str) -> SentenceEncoder:
     """MiniLM, loaded once a process."""
-    return SentenceEncoder(find_minilm(), first_device(device))
+    return SentenceEncoder(find_minilm(), first_device(device), MAX_TOKENS)
 
 
 def first_device(device: str) -> str:
