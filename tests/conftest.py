@@ -87,7 +87,6 @@ LONGEST = (
     "end_to_end/test_serve_page_access.py",
     "common/serve/gateway/test_faults.py",
     "coordinator/round/test_rounds_under_faults.py",
-    "simulations/experiments/experts/test_experts_part.py",
 )
 """Of the others, those that take most, longest first: what begins late is short, so that workers end together."""
 FIRST = (*WAITING, *LONGEST)

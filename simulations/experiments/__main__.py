@@ -1,106 +1,111 @@
-"""`python -m ridgeway.simulations.experiments`: the expensive pieces, on a machine with a GPU and
-little installed.
-
-kNN and the classifier are tried on whole test texts and on their beginnings, and experts are
-trained and scored. What is written are files of the cache: copied into the folder `cache` of a
-report, `ridgeway experiment … --full` takes them instead of doing the work. Needs numpy,
-tokenizers, safetensors, torch, transformers, gguf (for SmolLM2), scikit-learn (for kNN) and typer;
-neither Flower nor anything else that federations need.
+"""`python -m ridgeway.simulations.experiments [PART …]`: run experiments; JSON and a page go to a
+folder.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.terminal import run, step, ticking
-from ridgeway.simulations.experiments.baselines.comparison import METHODS
-from ridgeway.simulations.experiments.baselines.routing_method import evaluation, tried
-from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset
-from ridgeway.simulations.experiments.experts.training import (
-    FULL,
-    SHORT,
-    beginnings,
-    scored,
+from ridgeway.common.cli.terminal import run, step
+from ridgeway.simulations.experiments.dataset import (
+    Dataset,
+    builtin_dataset,
+    folder_dataset,
 )
-from ridgeway.simulations.experiments.plan import Cache, ExperimentPlan
-
-EXPERTS = "experts"
-PIECES = f"knn,modem,{EXPERTS}"
+from ridgeway.simulations.experiments.hub_datasets import preset_dataset
+from ridgeway.simulations.experiments.plan import SHORT_TEST_TEXTS, ExperimentPlan
+from ridgeway.simulations.experiments.suite import PAGE, PARTS, run_parts
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PART]...", help=f"Of {', '.join(PARTS)}. (default: all)"),
+]
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="DIR",
+        help="DOMAIN.train.jsonl and DOMAIN.test.jsonl; may be given again."
+        " (default: text on this machine)",
+    ),
+]
+Presets = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Texts from a hub: clm, clm-large or reasoning; may be given again.",
+    ),
+]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the report.")]
+Full = Annotated[bool, typer.Option("--full", help="Everything, for hours or a GPU.")]
+DeviceWord = Annotated[
+    str,
+    typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N."),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=0, max=2**32 - 1, help="Everything random is drawn from it."
+    ),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Run parts again that have their JSON.")
+]
+
 
 @app.command()
-def pieces(
-    data: Annotated[
-        list[Path],
-        typer.Option(metavar="DIR", help="A folder of corpora; may be given again."),
-    ],
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="A folder for the cache's files.")
-    ],
-    only: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES", help="Routers and `experts`, with commas between."
-        ),
-    ] = PIECES,
-    model: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="What experts start from. (SmolLM2)"),
-    ] = None,
-    encoder: Annotated[
-        str, typer.Option(help="Where tables over tokens come from.")
-    ] = "smollm2",
-    full: Annotated[
-        bool, typer.Option("--full", help="On all text, as much as a GPU can do.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Everything random is drawn from it.")] = 1,
+def experiments(
+    names: Names = None,
+    data: Data = None,
+    preset: Presets = None,
+    out: Out = Path("report"),
+    full: Full = False,
+    device: DeviceWord = "auto",
+    seed: Seed = 1,
+    fresh: Fresh = False,
 ) -> None:
-    """Make pieces of the experiments for the cache of a report."""
-    routers = [key for key in only.split(",") if key != EXPERTS]
-    for key in routers:
-        if key not in METHODS:
-            raise InputError(
-                f"there is no router {key!r}; there are {', '.join(METHODS)}"
-            )
-    datasets = tuple(map(folder_dataset, data))
+    """Run experiments; tables go to the terminal, to DIR/PART.json and to DIR/report.md."""
+    for name in names or ():
+        if name not in PARTS:
+            raise InputError(f"there is no part {name!r}; there are {', '.join(PARTS)}")
+    chosen(device)
+    found = [*map(folder_dataset, data or ()), *map(preset_dataset, preset or ())]
+    datasets = distinct(found or [builtin_dataset()])
+    for dataset in datasets:
+        step("read", dataset.name, f"{len(dataset.domains)} domains", dataset.source)
+    if not full:
+        datasets = [each.sampled(seed, test=SHORT_TEST_TEXTS) for each in datasets]
     with tempfile.TemporaryDirectory(prefix="ridgeway-") as work:
         plan = ExperimentPlan(
-            datasets, Path(work), Cache(out), encoder, full, device, seed, ticking
+            tuple(datasets), Path(work), full=full, device=device, seed=seed
         )
-        for dataset in datasets:
-            _try(plan, dataset, routers)
-            if EXPERTS in only.split(","):
-                found = scored(plan, dataset, FULL if full else SHORT, model)
-                about = found.likelihoods.about
-                step(
-                    "scored",
-                    dataset.name,
-                    f"{about['seconds']:.0f} s",
-                    about["device"],
-                    f"rate {about['rate']:g}",
-                )
-                if full:
-                    _try(plan, beginnings(found.dataset, model), routers)
+        failures = run_parts(names or PARTS, plan, out, fresh=fresh)
+    step("wrote", str(out / PAGE))
+    if failures:
+        raise typer.Exit(1)
 
 
-def _try(plan: ExperimentPlan, dataset: Dataset, routers: list[str]) -> None:
-    for key in routers:
-        for row in tried(plan, dataset, METHODS[key])["rows"]:
-            step(
-                "tried",
-                row["name"],
-                dataset.name,
-                f"{evaluation(dataset.domains, row['routed']).accuracy:.1f} %",
-            )
+def distinct(datasets: Iterable[Dataset]) -> list[Dataset]:
+    """The same datasets, where those of one name are numbered."""
+    found: dict[str, Dataset] = {}
+    for dataset in datasets:
+        name = dataset.name
+        number = 1
+        while name in found:
+            number += 1
+            name = f"{dataset.name}-{number}"
+        found[name] = replace(dataset, name=name)
+    return list(found.values())
 
 
 if __name__ == "__main__":

@@ -25,18 +25,12 @@ from ridgeway.common.routing.quality import (
 )
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.score_files import ScoredPrompt, read_scores
-from ridgeway.simulations import corpora
-from ridgeway.simulations.bench.bench_text import DATA_FOLDER
+from ridgeway.simulations.experiments.dataset import DATA_FOLDER, Dataset, Texts
 from ridgeway.simulations.experiments.plan import ExperimentPlan
-from ridgeway.simulations.experiments.report.report_tables import (
-    Column,
-    ReportPart,
-    Table,
-)
+from ridgeway.simulations.experiments.report import ReportPart, ReportTable
+from ridgeway.simulations.experiments.routers import our_router
 
-KEY = "scores"
 TITLE = "Experts that are not domains"
-CODE = 1
 SCORES_FOLDER = DATA_FOLDER / "stern" / "mmlupro_scores"
 STANDARD_ERRORS = 1.96
 
@@ -47,23 +41,27 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     """folder: train.jsonl and test.jsonl, each line with `text`, `category` and `scores` of all
     models.
     """
-    paths = {side: folder / f"{side}.jsonl" for side in ("train", "test")}
-    if not all(path.is_file() for path in paths.values()):
-        where = "shared/data/stern/mmlupro_scores beside the project"
+    if not (folder / "train.jsonl").is_file():
         lack = (
-            f"the models' answers are not on this machine; put them into {where}, and"
-            " run this with --fresh"
+            "the models' answers are not on this machine; put them into"
+            " shared/data/stern/mmlupro_scores beside the project"
         )
-        return ReportPart(KEY, TITLE, (), left_out=(lack,))
-    train, test = (
-        [_named(line) for line in read_scores(path)] for path in paths.values()
-    )
-    router = _router(plan, train, test)
-    table = quality_of(_scores(train), router.domains)
+        return ReportPart(TITLE, (), (), (lack,))
+    train = [_named(line) for line in read_scores(folder / "train.jsonl")]
+    test = [_named(line) for line in read_scores(folder / "test.jsonl")]
+    dataset = Dataset("MMLU-Pro", "its categories", _texts(train), _texts(test))
+    router = our_router(plan, dataset)
+    scores = [
+        DomainScore(line.domain, name, score)
+        for line in train
+        for name, score in line.scores.items()
+    ]
+    table = quality_of(scores, router.domains)
     decisions = router.route_many([line.prompt for line in test])
     known = [_certain(line.domain, router) for line in test]
     right = np.array([[line.scores[name] for name in table.experts] for line in test])
-    single = table.experts.index(_best_single(train))
+    sums = [sum(line.scores[name] for line in train) for name in table.experts]
+    single = int(np.argmax(sums))
     ways = {
         f"always the best on training questions ({table.experts[single]})": right[
             :, single
@@ -72,21 +70,10 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
         "the table, every category known": _answered(table, right, known),
         "any model that is right, in hindsight": right.max(axis=1),
     }
-    ahead = float(
-        np.mean(
-            [
-                decision.best == line.domain
-                for decision, line in zip(decisions, test, strict=True)
-            ]
-        )
-    )
-    return ReportPart(
-        KEY,
-        TITLE,
-        (_words(table, len(train), len(test), ahead),),
-        (_table(ways),),
-        facts={"prior": PRIOR_SCORES},
-    )
+    pairs = zip(decisions, test, strict=True)
+    found = float(np.mean([decision.best == line.domain for decision, line in pairs]))
+    words = _words(table, len(train), len(test), found)
+    return ReportPart(TITLE, (words,), (_table(ways),), facts={"prior": PRIOR_SCORES})
 
 
 def _named(line: ScoredPrompt) -> ScoredPrompt:
@@ -94,42 +81,12 @@ def _named(line: ScoredPrompt) -> ScoredPrompt:
     return line._replace(domain=line.domain.replace(" ", "_"))
 
 
-def _router(
-    plan: ExperimentPlan, train: Sequence[ScoredPrompt], test: Sequence[ScoredPrompt]
-) -> Router:
-    """Of a masked round in which every category is a holder; the round calibrates it on held-out
-    training questions.
-    """
-    from ridgeway.coordinator.round.progress import no_watch
-    from ridgeway.simulations.simulate import simulate
-
-    def texts(lines: Sequence[ScoredPrompt], domain: str) -> tuple[str, ...]:
-        return tuple(line.prompt for line in lines if line.domain == domain)
-
-    names = sorted({line.domain for line in train})
-    data = plan.work / "data"
-    release = plan.work / "release"
-    corpora.write(
-        [corpora.Corpus(name, texts(train, name), texts(test, name)) for name in names],
-        data,
-    )
-    simulate(
-        plan.work / "federation", no_watch, data=data, out=release, encoder=plan.encoder
-    )
-    return Router.load(release)
-
-
-def _scores(lines: Sequence[ScoredPrompt]) -> list[DomainScore]:
-    return [
-        DomainScore(line.domain, name, score)
-        for line in lines
-        for name, score in line.scores.items()
-    ]
-
-
-def _best_single(lines: Sequence[ScoredPrompt]) -> str:
-    sums = {name: sum(line.scores[name] for line in lines) for name in lines[0].scores}
-    return max(sums, key=lambda name: sums[name])
+def _texts(lines: Sequence[ScoredPrompt]) -> Texts:
+    names = sorted({line.domain for line in lines})
+    return {
+        name: tuple(line.prompt for line in lines if line.domain == name)
+        for name in names
+    }
 
 
 def _certain(domain: str, router: Router) -> Decision:
@@ -170,22 +127,18 @@ def _words(table: QualityTable, train: int, test: int, ahead: float) -> str:
     )
 
 
-def _table(ways: dict[str, Shares]) -> Table:
+def _table(ways: dict[str, Shares]) -> ReportTable:
     """The first way is what the others are compared with, question by question."""
-    (_, base), *_ = ways.items()
+    base = next(iter(ways.values()))
     rows = []
     for name, found in ways.items():
         more = found - base
         error = 100 * STANDARD_ERRORS * float(more.std(ddof=1)) / len(more) ** 0.5
         rows.append((name, 100 * float(found.mean()), 100 * float(more.mean()), error))
-    columns = (
-        Column("who answers"),
-        Column("right", "%"),
-        Column("more than the first", "%"),
-        Column("±", "%"),
-    )
-    note = (
+    return ReportTable(
+        "Questions answered rightly, percent",
+        ("who answers", "right", "more than the first", "±"),
+        tuple(rows),
         "±: 19 times of 20 the difference lies within. All choices were made on"
-        " training questions."
+        " training questions.",
     )
-    return Table("scores", "Questions answered rightly", columns, tuple(rows), note)

@@ -1,15 +1,10 @@
-"""The parts of a report: each is run or taken from the cache, and shown on the terminal.
-
-Imports a part when it is to be run.
-"""
+"""The parts of a report: each is run, or read from the JSON of an earlier run, and shown."""
 
 from __future__ import annotations
 
-import json
-import tempfile
-import textwrap
+import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,166 +15,86 @@ from typing import Any
 from ridgeway import __version__
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError, RidgewayError
-from ridgeway.common.cli.terminal import step, table
-from ridgeway.simulations.experiments.dataset import Dataset
-from ridgeway.simulations.experiments.plan import (
-    ExperimentPlan,
-    machine_in_words,
-    part_module,
-    surroundings,
-)
-from ridgeway.simulations.experiments.report.report_files import (
-    read_report,
-    write_report,
-)
-from ridgeway.simulations.experiments.report.report_tables import (
-    ExperimentReport,
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.threads import cores
+from ridgeway.common.cli.terminal import step
+from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.report import (
     ReportPart,
-    cells_by_column,
-    heading,
-    holds_numbers,
-    part_from_json,
-    written_rows,
+    markdown,
+    read_part,
+    write_part,
 )
 
-LINE_LETTERS = 100
-HEADING_LETTERS = 14
-"""A long heading stands in several lines, so that it does not widen its column."""
-
-Show = Callable[[ReportPart], None]
-Command = Callable[[str], str]
+PARTS = ("accuracy", "robustness", "scaling", "privacy", "experts", "scores")
+"""In the order of a report. The part NAME is the function `run` of the module NAME_part."""
+PAGE = "report.md"
 
 
 def run_parts(
-    names: Sequence[str], plan: ExperimentPlan, out: Path, command: Command, show: Show
-) -> ExperimentReport:
-    """Run parts one after the other; the report is brought up to date after each, so that a stop
-    loses one at most.
+    names: Sequence[str], plan: ExperimentPlan, out: Path, *, fresh: bool = False
+) -> dict[str, str]:
+    """Run parts one after the other; each leaves OUT/NAME.json and brings OUT/report.md up to date.
 
-    One that fails among several is told in the report, and the others go on; one alone raises.
-    Gives what was run now.
+    The others go on when one fails. Gives the failures, by part.
     """
-    report = replace(
-        read_report(out),
-        facts={**surroundings(plan.device), "seed": plan.seed, "date": _now()},
-    )
-    write_report(out, report)
-    done = ExperimentReport()
+    failures = {}
     for name in names:
         try:
-            part = finished(name, plan, command(name))
+            part = _finished(name, plan, out / f"{name}.json", fresh)
         except RidgewayError as error:
-            report = report.failing(name, str(error))
-            write_report(out, report)
-            if len(names) == 1:
-                raise
+            failures[name] = str(error)
             step("failed", name, str(error))
-            done = done.failing(name, str(error))
-        except KeyboardInterrupt:
-            kept = (
-                f"{out} holds the parts that were finished, and the same command goes"
-                " on from there"
-            )
-            raise KeyboardInterrupt(f"interrupted in {name}; {kept}") from None
-        else:
-            report = report.having(part)
-            write_report(out, report)
-            show(part)
-            done = done.having(part)
-    return done
+            continue
+        print(markdown(part))
+        _write_page(out)
+    return failures
 
 
-def finished(name: str, plan: ExperimentPlan, command: str) -> ReportPart:
-    """A part, run now or kept from an earlier time. Its seconds are those of the time when it was
-    run.
-    """
-    with _needs(name):
-        module: Any = import_module(part_module(name))
-    device = "gpu" if chosen(plan.device) else "cpu"
-    key = {
-        **plan.facts(),
-        "device": device,
-        "ridgeway": __version__,
-        "code": getattr(module, "CODE", 0),
+def _finished(name: str, plan: ExperimentPlan, path: Path, fresh: bool) -> ReportPart:
+    key = {**plan.key(), "ridgeway": __version__}
+    kept = read_part(path)
+    if kept and kept.facts.get("key") == key and not fresh:
+        step("kept", name)
+        return kept
+    step("running", name)
+    begin = time.perf_counter()
+    with _packages_needed(name):
+        module: Any = import_module(f"{__package__}.{name}_part")
+        part: ReportPart = module.run(plan)
+    facts = {
+        "key": key,
+        "seconds": round(time.perf_counter() - begin, 1),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine(plan.device),
     }
-    run_now = []
-
-    def make() -> Any:
-        run_now.append(name)
-        step("running", name, module.TITLE)
-        begin = time.perf_counter()
-        with (
-            tempfile.TemporaryDirectory(prefix="ridgeway-") as work,
-            _needs("this part"),
-        ):
-            part = module.run(replace(plan, work=Path(work)))
-        seconds = time.perf_counter() - begin
-        facts = {
-            "seed": plan.seed,
-            "device": device,
-            "date": _now(),
-            "machine": machine_in_words(plan.device),
-        }
-        written = json.dumps(
-            replace(part, seconds=seconds, facts={**facts, **part.facts}).to_json()
-        )
-        return json.loads(
-            written, parse_constant=lambda _: None
-        )  # a number that is none is a gap
-
-    part = part_from_json(plan.cache.kept(f"part-{name}", key, make))
-    step("ran" if run_now else "kept", name, f"{part.seconds:.1f} s")
-    return replace(part, command=command)
+    part = replace(part, facts={**part.facts, **facts})
+    write_part(path, part)
+    step("ran", name, f"{facts['seconds']} s")
+    return part
 
 
 @contextmanager
-def _needs(what: str) -> Iterator[None]:
-    """A package that is missing is told in one sentence."""
+def _packages_needed(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        words = (
-            f"{what} needs the package {error.name}, which is not installed; install"
-            " ridgeway[dev]"
-        )
-        raise InputError(words) from error
+        raise InputError(
+            f"{name} needs the package {error.name}; install ridgeway[dev]"
+        ) from error
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+def machine(device: str) -> str:
+    """What seconds depend on."""
+    words = [f"{cores()} cores", platform.machine()]
+    if devices := chosen(device):
+        import torch
+
+        words.append(torch.cuda.get_device_name(devices[0]))
+    return ", ".join(words)
 
 
-def distinct(datasets: Iterable[Dataset]) -> tuple[Dataset, ...]:
-    """The same datasets, where those of one name are numbered, so that tables tell them apart."""
-    named: dict[str, Dataset] = {}
-    for dataset in datasets:
-        names = (
-            dataset.name,
-            *(f"{dataset.name}-{number}" for number in range(2, len(named) + 3)),
-        )
-        name = next(each for each in names if each not in named)
-        named[name] = replace(dataset, name=name)
-    return tuple(named.values())
-
-
-def show_part(part: ReportPart) -> None:
-    """Print a part: its words, then its tables."""
-    print(f"\n{part.title}\n")
-    for words in part.words:
-        print(textwrap.fill(words, LINE_LETTERS) + "\n")
-    for each in part.tables:
-        numbers = [holds_numbers(cells) for cells in cells_by_column(each)]
-        headings = [
-            textwrap.wrap(heading(column), HEADING_LETTERS, break_long_words=False)
-            for column in each.columns
-        ]
-        table(
-            ["\n".join(lines) for lines in headings],
-            written_rows(each),
-            numbers=numbers,
-            title=each.title,
-        )
-        if each.note:
-            print(textwrap.fill(each.note, LINE_LETTERS) + "\n")
-    for words in part.left_out:
-        print(textwrap.fill(f"left out: {words}", LINE_LETTERS))
+def _write_page(out: Path) -> None:
+    parts = [read_part(out / f"{name}.json") for name in PARTS]
+    pages = [markdown(part) for part in parts if part]
+    write_whole(out / PAGE, "\n".join(["# Experiments\n", *pages]).encode())

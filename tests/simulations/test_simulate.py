@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.client.round.holder import Holder
+from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Weighting
@@ -24,7 +25,6 @@ from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations import simulated_federation
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.engines import run_in_memory
-from ridgeway.simulations.experiments.baselines.token_routers import prepared
 from ridgeway.simulations.simulate import simulate
 from ridgeway.simulations.simulated_federation import (
     SimulatedFederation,
@@ -93,8 +93,12 @@ def test_federated_equals_centralised(weighting: Weighting, holders: int, tmp_pa
         release = federation.release_folder(federation.newest.number)
         routers.add((release / ROUTER).read_bytes())
     choices = RouterChoices.of_manifest(load_release(release).manifest)
-    texts, sampling = {each.name: each.train for each in found}, federation.terms.sampling
-    pooled = prepared(texts, federation.encoder, tmp_path / "text", sampling, DEFAULT.holdout)
+    texts, sampling = {each.name: each.train for each in found}, federation.terms.sampling.sampling
+    pooled = []
+    for name, own in texts.items():
+        path = write_jsonl(tmp_path / "text" / f"{name}.jsonl", own)
+        job = PrepareJob((path,), name, sampling, DEFAULT.holdout, ("text",), 1)
+        pooled.append(prepare(job, federation.encoder, tmp_path / "cache").prepared)
     opened = [(holder, holder.epoch(federation.terms)) for holder in map(Holder, simulated.nodes.values())]
     files = [holder.epochs.statistics(epoch) for holder, epoch in opened]
     for name, parts in (("pooled", pooled), ("added", files)):
@@ -201,15 +205,10 @@ def test_a_domain_without_test_texts_is_told(workshop: Workshop) -> None:
     assert "law.test.jsonl" in done.stderr
 
 
-def moved(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
-    """A copy of a federation: the same keys, the same corpora, nothing sent so far."""
-    return copied(simulated, folder)
-
-
 def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:
     """Holders may answer in any order."""
     simulated = ready(tmp_path / "one")
-    other = moved(simulated, tmp_path / "other")
+    other = copied(simulated, tmp_path / "other")
     run_in_memory(simulated, no_watch)
     run_in_memory(replace(other, nodes=dict(reversed(list(other.nodes.items())))), no_watch)
     assert contents(simulated.federation.release_folder(1)) == contents(other.federation.release_folder(1))
@@ -220,7 +219,7 @@ def test_holders_in_processes_give_the_very_release_of_one_process(
 ) -> None:
     """Bit for bit, also where one falls away in the middle."""
     simulated = ready(tmp_path / "one", holders=6)
-    other = moved(simulated, tmp_path / "other")
+    other = copied(simulated, tmp_path / "other")
     gone = {next(iter(simulated.nodes)): 2}
     run_in_memory(simulated, no_watch, gone)
     monkeypatch.setattr(local_grid, "forked_grid", lambda app, nodes, processes: forked_grid(app, nodes, 2))
@@ -231,7 +230,7 @@ def test_holders_in_processes_give_the_very_release_of_one_process(
 def test_epochs_that_processes_open_hold_the_same_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many holders are shared out over processes; what stands ready is what one process makes, under other names."""
     one = ready(tmp_path / "one")
-    other = moved(one, tmp_path / "other")
+    other = copied(one, tmp_path / "other")
     monkeypatch.setattr(simulated_federation, "MANY_HOLDERS", 1)
     assert list(open_epochs(other)) == list(other.nodes)
     for name in one.nodes:

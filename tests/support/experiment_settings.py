@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.simulations.experiments.dataset import Dataset
-from ridgeway.simulations.experiments.plan import Cache, ExperimentPlan
+from ridgeway.simulations.experiments.plan import ExperimentPlan
 from tests.support.tiny import tiny_encoder
 
 WIDTH = 16
@@ -32,9 +32,8 @@ def tiny_dataset(domains: Sequence[str] = tuple(LETTERS), train: int = 40) -> Da
 
 
 def tiny_plan(folder: Path, dataset: Dataset | None = None, seed: int = 1) -> ExperimentPlan:
-    """A plan whose work and memory lie in a folder."""
+    """A plan whose work lies in a folder."""
     encoder = folder / "encoder"
     if not encoder.exists():
         save_encoder(tiny_encoder(WIDTH), encoder)
-    cache = Cache(folder / "cache")
-    return ExperimentPlan((dataset or tiny_dataset(),), folder / "work", cache, f"dir:{encoder}", seed=seed)
+    return ExperimentPlan((dataset or tiny_dataset(),), folder / "work", f"dir:{encoder}", seed=seed)

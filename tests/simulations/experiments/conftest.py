@@ -1,8 +1,9 @@
-"""What the tests of experiments share: one thread for small models."""
+"""What the tests of experiments share: one thread for small models, and a small language model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +15,10 @@ def _one_thread() -> Iterator[None]:
     """Models this small are no quicker on many threads, and many test processes have to share the cores."""
     with one_thread():
         yield
+
+
+@pytest.fixture(scope="module", name="folder")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.support.tiny_experts import make_language_model
+
+    return make_language_model(tmp_path_factory.mktemp("model"))

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import InputError
-from ridgeway.simulations.experiments.dataset import folder_dataset, in_turn, split
-from tests.support.corpora_on_disk import write_jsonl
-from tests.support.report_samples import a_dataset
+from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, in_turn, split
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 
-DATASET = a_dataset(count=60)
+TRAIN = {domain: tuple(sentences(domain, 60)) for domain in ALPHABETS}
+TEST = {domain: tuple(f"{text} again" for text in texts[:5]) for domain, texts in TRAIN.items()}
+DATASET = Dataset("letters", "made up", TRAIN, TEST)
 
 
 def a_folder(folder: Path, *, without: str = "") -> Path:

@@ -1,0 +1,162 @@
+"""The part `experts`: for every dataset, experts' perplexities and what each router is worth that
+chooses among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from ridgeway.common.base.errors import DeviceError
+from ridgeway.common.encoding.tokenizer import shared_tokenizer
+from ridgeway.simulations.experiments import accuracy_part
+from ridgeway.simulations.experiments.dataset import Texts
+from ridgeway.simulations.experiments.expert_training import (
+    FULL,
+    MERGED,
+    SHORT,
+    Likelihoods,
+    definition_of,
+    train_experts,
+)
+from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
+from ridgeway.simulations.experiments.robustness_part import changed_texts, first_tokens
+from ridgeway.simulations.experiments.routers import (
+    Places,
+    RouterRow,
+    learnt_routers,
+    routed,
+)
+from ridgeway.simulations.experiments.sentence_routers import first_device
+
+ROUTERS = ("knn", "modem", "bayes", "ir3de", "ridgeway")
+FIRST_TOKENS = 32
+WORDS = (
+    "The paper's own measure: every domain has an expert, a test text is answered by"
+    " the expert that a router picks for it, and the perplexity of the domain's own"
+    " expert is divided by the perplexity reached in this way. 100 is as good as"
+    " knowing the domain; more is possible where another expert finds a text likelier."
+)
+SHORT_WORDS = (
+    "This is the short training, of a few steps: it shows how the measure works, and"
+    " its experts hardly differ."
+)
+
+
+def run(
+    plan: ExperimentPlan,
+    model: Path | None = None,
+    routers: Sequence[str] = ROUTERS,
+) -> ReportPart:
+    """model: a folder; None is SmolLM2."""
+    device = first_device(plan.device)
+    if plan.full and device == "cpu" and plan.device == "auto":
+        raise DeviceError(
+            "training experts in full takes days without a GPU; use a machine that has"
+            " one and copy its experts.json into the report, or ask for --device cpu"
+        )
+    recipe = FULL if plan.full else SHORT
+    methods = {name: accuracy_part.METHODS[name] for name in routers}
+    change = first_tokens(shared_tokenizer(definition_of(model)), FIRST_TOKENS)
+    words = [f"Experts: {recipe.words()}.", WORDS]
+    if not plan.full:
+        words.append(SHORT_WORDS)
+    tables = []
+    left_out = []
+    for dataset in plan.datasets:
+        learnt, lacks = learnt_routers(plan, dataset, methods)
+        left_out += lacks
+        rows = [row for router in learnt for row in router.rows]
+        scored = dataset.sampled(plan.seed, test=recipe.documents)
+        found = train_experts(scored, model, recipe, device, plan.seed)
+        begun = changed_texts(scored.test, change, plan.seed)
+        name = dataset.name
+        tables += [
+            perplexity_table(name, found),
+            routed_table(f"{name}, whole texts", found, rows, scored.test),
+            routed_table(
+                f"{name}, the first {FIRST_TOKENS} tokens", found, rows, begun
+            ),
+        ]
+        words.append(
+            f"{name}: picking the likeliest expert for every text in hindsight would"
+            f" give a normalised performance of {hindsight(found):.1f}."
+        )
+    title = "Answers of the experts that prompts are sent to"
+    return ReportPart(title, tuple(words), tuple(tables), tuple(left_out))
+
+
+def model_words(likelihoods: Likelihoods, model: str) -> str:
+    return f"{model} expert" if model in likelihoods.domains else model
+
+
+def perplexity_table(name: str, likelihoods: Likelihoods) -> ReportTable:
+    rows = []
+    for model in likelihoods.models:
+        values = [
+            likelihoods.perplexity(domain, model) for domain in likelihoods.domains
+        ]
+        rows.append((model_words(likelihoods, model), *values, fmean(values)))
+    return ReportTable(
+        f"Perplexity in each domain's test text, {name}",
+        ("model", *likelihoods.domains, "mean"),
+        tuple(rows),
+        digits=2,
+        best="less",
+    )
+
+
+def routed_table(
+    name: str, likelihoods: Likelihoods, routers: Sequence[RouterRow], texts: Texts
+) -> ReportTable:
+    """Experts alone, their average, chance, then the routers."""
+    domains = likelihoods.domains
+    rows = []
+    for model in (*domains, MERGED):
+        values = [likelihoods.perplexity(domain, model) for domain in domains]
+        rows.append(_row(model_words(likelihoods, model), likelihoods, values, None))
+    values = [likelihoods.random_perplexity(domain) for domain in domains]
+    rows.append(_row("random", likelihoods, values, 100 / len(domains)))
+    for router in routers:
+        sent = routed(router.route, texts)
+        right = [np.mean(sent[domain] == place) for place, domain in enumerate(domains)]
+        values = routed_perplexities(likelihoods, sent)
+        rows.append(_row(router.name, likelihoods, values, 100 * float(np.mean(right))))
+    counts = ", ".join(f"{domain} {len(own)}" for domain, own in texts.items())
+    return ReportTable(
+        f"Normalised performance, {name}",
+        ("who answers", *domains, "mean", "rightly sent, %"),
+        tuple(rows),
+        f"100 is the domain's own expert. Random: the mean over all draws. Test texts:"
+        f" {counts}.",
+        best="more",
+    )
+
+
+def routed_perplexities(
+    likelihoods: Likelihoods, sent: Mapping[str, Places | list[int]]
+) -> list[float]:
+    return [
+        likelihoods.routed_perplexity(domain, list(sent[domain]))
+        for domain in likelihoods.domains
+    ]
+
+
+def _row(
+    name: str, likelihoods: Likelihoods, values: Sequence[float], right: float | None
+) -> tuple[Cell, ...]:
+    pairs = zip(likelihoods.domains, values, strict=True)
+    shares = [likelihoods.normalised(domain, value) for domain, value in pairs]
+    return (name, *shares, fmean(shares), right)
+
+
+def hindsight(likelihoods: Likelihoods) -> float:
+    """The mean when each text goes to the expert that finds it likeliest."""
+    least = {name: likelihoods.least(name) for name in likelihoods.domains}
+    values = routed_perplexities(likelihoods, least)
+    pairs = zip(likelihoods.domains, values, strict=True)
+    return fmean(likelihoods.normalised(domain, value) for domain, value in pairs)

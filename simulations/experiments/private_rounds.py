@@ -1,0 +1,306 @@
+"""Private rounds over a dataset: how well their routers do by ε, mode, documents and prior, and
+what attacks find.
+
+    texts ──▶ rows through a prior ──▶ sums ──▶ noise of a round, drawn from a seed ──▶ router ──▶
+    test texts
+
+What a round adds up, in the open or under masks, is the plain sum of what its members have noised,
+which a test of private rounds shows byte for byte; so totals are added up here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from ridgeway.client.private_audit import audit_halves, halves
+from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
+from ridgeway.client.sums.corpus import is_held_out
+from ridgeway.common.base.errors import CorpusError
+from ridgeway.common.base.settings import DEFAULT, Selector
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
+from ridgeway.common.privacy.document_bound import (
+    DocumentSums,
+    PrivacyMode,
+    bounded_sums,
+)
+from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.private_solve import solve_private
+from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
+from ridgeway.common.protocol.cohort import SamplingTerms, Terms
+from ridgeway.common.routing.token_table import compile_table
+from ridgeway.common.statistics.sums import Integers
+from ridgeway.coordinator.solving.total import add_weighted
+from ridgeway.simulations.canaries import canaries, plant
+from ridgeway.simulations.experiments.dataset import Dataset
+from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.report import Cell, ReportTable
+from ridgeway.simulations.experiments.routers import OURS, evaluation, learnt
+from ridgeway.simulations.experiments.token_routers import table_route
+
+FAR = "built-in text"
+NEAR = "and other datasets"
+MODES: tuple[PrivacyMode, ...] = ("columns", "full")
+CANARIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateSizes:
+    """documents: of a domain; None: all. seeds: draws of noise. runs: in which some are planted."""
+
+    epsilons: tuple[float, ...]
+    documents: tuple[int | None, ...]
+    runs: int
+    seeds: int = 5
+
+
+SHORT = PrivateSizes(epsilons=(1.0, 8.0), documents=(None,), runs=5)
+FULL = PrivateSizes(epsilons=(0.3, 1.0, 3.0, 8.0), documents=(500, None), runs=40)
+SHORT_TRAIN_TEXTS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateTrial:
+    """One kind of round. documents: of a domain, at most; None: all. prior: its name."""
+
+    mode: PrivacyMode
+    epsilon: float
+    documents: int | None
+    prior: str
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateGround:
+    """A dataset, and the priors that rounds over it can have."""
+
+    dataset: Dataset
+    encoder: TableEncoder
+    priors: Mapping[str, PublicPrior]
+
+    def privacy(self, trial: PrivateTrial) -> Privacy:
+        return Privacy(
+            mode=trial.mode,
+            epsilon=trial.epsilon,
+            prior=self.priors[trial.prior].fingerprint,
+        )
+
+    def terms(self, privacy: Privacy) -> Terms:
+        """The terms of a round."""
+        return Terms(
+            mode="private",
+            privacy=privacy,
+            encoder=self.encoder.fingerprint,
+            encoder_name=self.encoder.name,
+            features=self.encoder.width + 1,
+            weighting="tokens",
+            mass=0,
+            sampling=SamplingTerms(**DEFAULT.sampling.to_json()),
+        )
+
+
+def private_tables(
+    plan: ExperimentPlan, size: PrivateSizes
+) -> tuple[list[ReportTable], list[str]]:
+    """All trials of a plan's datasets; attacks on too few documents are left out, and why."""
+    encoder = plan.table_encoder()
+    datasets = [
+        each.sampled(plan.seed, train=plan.short(SHORT_TRAIN_TEXTS))
+        for each in plan.datasets
+    ]
+    public = list(built_in_text(this_machine()).values())
+    far = make_prior(encoder, public)
+    tables = []
+    left_out = []
+    for dataset in datasets:
+        others = [
+            list(own)
+            for each in datasets
+            if each is not dataset
+            for own in each.train.values()
+        ]
+        priors = {FAR: far}
+        if others:
+            priors[NEAR] = make_prior(encoder, [*public, *others])
+        ground = PrivateGround(dataset, encoder, priors)
+        tables.append(_accuracies(plan, size, ground))
+        try:
+            tables.append(_attacks(plan, size, ground))
+        except CorpusError as error:
+            left_out.append(f"attacks on documents of {dataset.name}: {error}")
+    return tables, left_out
+
+
+# Accuracy
+
+
+def _accuracies(
+    plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround
+) -> ReportTable:
+    dataset = ground.dataset
+    sizes = [len(own) for own in dataset.train.values()]
+    whole = f"{min(sizes):,} to {max(sizes):,}"
+    kinds = product(ground.priors, size.documents, MODES, size.epsilons)
+    rows: list[tuple[Cell, ...]] = []
+    for prior, documents, mode, epsilon in kinds:
+        trial = PrivateTrial(mode, epsilon, documents, prior)
+        seeds = range(plan.seed, plan.seed + size.seeds)
+        found = [accuracy(ground, trial, seed) for seed in seeds]
+        figures = (mean(found), min(found), max(found))
+        rows.append((prior, str(documents or whole), mode, f"{epsilon:g}", *figures))
+    plain = learnt(plan, dataset, "ridgeway", OURS).rows[0].route
+    reached = evaluation(plain, dataset.test).accuracy
+    rows.append(("–", whole, "no privacy", "–", reached, reached, reached))
+    return ReportTable(
+        f"Accuracy under differential privacy, {dataset.name}, percent",
+        ("prior", "documents of a domain", "mode", "ε", "mean", "lowest", "highest"),
+        tuple(rows),
+        f"Mean over domains of the test texts that reach theirs, over {size.seeds} draws"
+        " of noise; δ is 10⁻⁸.",
+    )
+
+
+def accuracy(ground: PrivateGround, trial: PrivateTrial, seed: int) -> float:
+    """Percent of test texts that reach their domain, in the mean over domains, after a round with
+    one holder each.
+
+    seed: of the noise, and of which documents there are.
+    """
+    chance = np.random.default_rng(seed)
+    domains = ground.dataset.domains
+    privacy = ground.privacy(trial)
+    parts = []
+    for name in domains:
+        drawn = seed if trial.documents else 0
+        sums = _summed(ground, trial.prior, name, trial.mode, trial.documents, drawn)
+        noisy = with_noise(*laid_out(sums, privacy, len(domains)), chance.bytes)
+        parts.append((name, as_statistics(sums, noisy), 0.0))
+    total = add_weighted(parts, ground.terms(privacy))
+    encoder = ground.encoder
+    prior = ground.priors[trial.prior]
+    weights = solve_private(
+        total.statistics, privacy, total.domains, prior, encoder.scale
+    )
+    table = compile_table(encoder.table, encoder.scale, weights)
+    columns = np.array([domains.index(name) for name in total.domains])
+    route = table_route(encoder.tokenizer, table, Selector("average"), columns)
+    return evaluation(route, ground.dataset.test).accuracy
+
+
+@lru_cache(maxsize=16)
+def _rows(ground: PrivateGround, prior: str, domain: str) -> Integers:
+    """The bounded vector of every document that is summed."""
+    texts = ground.dataset.train[domain]
+    summed = [text for text in texts if not is_held_out(text, DEFAULT.holdout)]
+    ids, lengths = ground.encoder.tokenizer.encode_many(summed)
+    return document_vectors(ground.priors[prior], ids, lengths, ground.encoder.table)
+
+
+@lru_cache(maxsize=16)
+def _summed(
+    ground: PrivateGround,
+    prior: str,
+    domain: str,
+    mode: PrivacyMode,
+    documents: int | None,
+    seed: int,
+) -> DocumentSums:
+    """The exact sums of some documents of a domain, drawn by a seed; None: of all."""
+    rows = _rows(ground, prior, domain)
+    if documents:
+        rows = np.random.default_rng(seed).permutation(rows)[:documents]
+    return bounded_sums(mode, rows)
+
+
+# Attacks
+
+
+def _attacks(
+    plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround
+) -> ReportTable:
+    rows = [
+        row
+        for mode, epsilon in product(MODES, size.epsilons)
+        for row in _attack_rows(
+            attacked_documents(
+                ground, PrivateTrial(mode, epsilon, None, FAR), size.runs, plan.seed
+            )
+        )
+    ]
+    columns = (
+        "mode",
+        "ε",
+        "view",
+        "documents",
+        "named of its own, %",
+        "of the control, %",
+        "by chance, %",
+        "pairs told apart, %",
+        "planted ones, %",
+        "by this noise, %",
+        "allowed, %",
+    )
+    name = ground.dataset.name
+    return ReportTable(
+        f"Attacks on sums under noise: one half of {ground.dataset.domains[0]} of"
+        f" {name}, the other half as a control",
+        columns,
+        tuple(rows),
+        "named: of the half's distinct tokens; pairs told apart: how often a document"
+        " that was summed scores above one that was not, with either half summed, 50 %"
+        " is guessing; planted"
+        " ones: the same for documents of random tokens by someone who knows all else;"
+        " by this noise: the best that can be; allowed: what ε allows any mechanism.",
+    )
+
+
+def attacked_documents(
+    ground: PrivateGround, trial: PrivateTrial, runs: int, seed: int
+) -> dict[str, Any]:
+    """What attacks name of the first domain's documents, and how well they tell which were there:
+    see the audit.
+    """
+    chance = np.random.default_rng(seed)
+    privacy = ground.privacy(trial)
+    prior = ground.priors[trial.prior]
+    texts = ground.dataset.train[ground.dataset.domains[0]]
+    own, control = halves(texts, ground.encoder, prior)
+    told, swapped = (
+        audit_halves(*pair, ground.encoder, prior, privacy, chance.bytes).to_json()
+        for pair in ((own, control), (control, own))
+    )
+    # halves that differ by chance favour one direction as much as they hinder the other
+    pairs = mean(
+        each["membership_auc"]["own_against_control"] for each in (told, swapped)
+    )
+    documents = canaries(ground.encoder, prior, CANARIES, chance)
+    planted = plant(privacy, documents, runs, chance, chance.bytes)
+    return {**told, "pairs": pairs, "planted": planted.to_json()}
+
+
+def _attack_rows(told: Mapping[str, Any]) -> Iterator[tuple[Cell, ...]]:
+    auc = told["membership_auc"]
+    for each in told["findings"]:
+        shares = (
+            each["own"]["recovered"],
+            each["control"]["recovered"],
+            each["own"]["chance"],
+            told["pairs"],
+            told["planted"]["auc"],
+            auc["worst_case"],
+            auc["allowed"],
+        )
+        yield (
+            told["privacy"],
+            f"{told['epsilon']:g}",
+            each["view"],
+            told["documents"],
+            *(100 * share for share in shares),
+        )

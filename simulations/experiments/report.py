@@ -1,0 +1,116 @@
+"""What a part found: words and tables, kept as JSON and shown as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ridgeway.common.base.files import write_whole
+
+GAP = "–"
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """
+    digits: behind the point of a number that is not whole.
+    best:   which number of a column is printed bold.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    digits: int = 1
+    best: Literal["", "more", "less"] = ""
+
+    def column(self, name: str) -> tuple[Cell, ...]:
+        place = self.columns.index(name)
+        return tuple(row[place] for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPart:
+    """
+    words:    paragraphs above the tables.
+    left_out: what could not be done here, each with the reason.
+    facts:    what decided the result: seed, sizes, machine.
+    """
+
+    title: str
+    words: tuple[str, ...]
+    tables: tuple[ReportTable, ...]
+    left_out: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+# JSON
+
+
+def write_part(path: Path, part: ReportPart) -> None:
+    write_whole(path, json.dumps(asdict(part), indent=1, ensure_ascii=False).encode())
+
+
+def read_part(path: Path) -> ReportPart | None:
+    """Law: what write_part has written; None where there is no such file."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(ReportPart).validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+# Markdown
+
+
+def markdown(part: ReportPart) -> str:
+    paragraphs = [f"## {part.title}", *part.words]
+    for table in part.tables:
+        paragraphs += [f"**{table.title}**", _grid(table)]
+        if table.note:
+            paragraphs.append(table.note)
+    paragraphs += [f"Left out: {words}" for words in part.left_out]
+    if "machine" in part.facts:
+        facts = part.facts
+        paragraphs.append(
+            f"{facts['seconds']} s on {facts['machine']}, {facts['date']}."
+        )
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _grid(table: ReportTable) -> str:
+    columns = [_column(name, table.column(name), table) for name in table.columns]
+    lines = ("| " + " | ".join(cells) + " |" for cells in zip(*columns, strict=True))
+    return "\n".join(lines)
+
+
+def _column(name: str, cells: Sequence[Cell], table: ReportTable) -> list[str]:
+    """The heading, the rule below it and the cells, all of one width; numbers to the right."""
+    words = [_written(cell, table.digits) for cell in cells]
+    numbers = [cell for cell in cells if isinstance(cell, int | float)]
+    if table.best and len(set(numbers)) > 1:
+        top = max(numbers) if table.best == "more" else min(numbers)
+        best = _written(top, table.digits)
+        words = [f"**{word}**" if word == best else word for word in words]
+    width = max(map(len, [name, "--:", *words]))
+    if numbers:
+        rule = "-" * (width - 1) + ":"
+        return [name.rjust(width), rule, *(word.rjust(width) for word in words)]
+    return [name.ljust(width), "-" * width, *(word.ljust(width) for word in words)]
+
+
+def _written(cell: Cell, digits: int) -> str:
+    if cell is None:
+        return GAP
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    words = f"{cell:,.{digits}f}"
+    # a number that would read as zero shows its first digit instead
+    return f"{cell:.1g}" if cell and not words.strip("-0.") else words

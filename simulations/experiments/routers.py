@@ -1,0 +1,216 @@
+"""Routers side by side: each learns from a dataset's training text, and held-out training text
+chooses among its variants. Test texts help in rows that say so, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import RidgewayError
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.cli.terminal import step
+from ridgeway.common.encoding.table_encoder import WORDS, bare_name
+from ridgeway.common.masking.agreement import SMALLEST_COHORT
+from ridgeway.common.routing.evaluation import Evaluation
+from ridgeway.common.routing.router import Router
+from ridgeway.simulations import corpora
+from ridgeway.simulations.experiments.dataset import (
+    Dataset,
+    Texts,
+    sampled_texts,
+    split,
+)
+from ridgeway.simulations.experiments.plan import ExperimentPlan
+
+Places = NDArray[np.int64]
+"""For each prompt, the place of a domain among the dataset's."""
+Route = Callable[[Sequence[str]], Places]
+
+SHORT_HELD_TEXTS = 10
+PASSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RouterLine:
+    """Variants of one router, by what sets them apart.
+
+    name: the row of the variant that does best on held-out text.
+    each: how the name of a row for every variant begins; no such rows if empty.
+    best: the row of the variant that does best on the test, which nobody can know beforehand.
+    """
+
+    name: str
+    variants: Mapping[str, Route]
+    each: str = ""
+    best: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterRow:
+    name: str
+    variant: str
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingMethod:
+    """gathers: whether it needs all domains' text in one place."""
+
+    made_of: str
+    learn: Callable[[ExperimentPlan, Dataset], list[RouterLine]]
+    gathers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LearntRouter:
+    """seconds: from reading text to the chosen variants."""
+
+    method: RoutingMethod
+    rows: tuple[RouterRow, ...]
+    seconds: float
+
+
+def learnt_routers(
+    plan: ExperimentPlan, dataset: Dataset, methods: Mapping[str, RoutingMethod]
+) -> tuple[list[LearntRouter], list[str]]:
+    """Routers that have learnt; for each that cannot be had, the reason."""
+    found = []
+    left_out = []
+    for name, method in methods.items():
+        try:
+            found.append(learnt(plan, dataset, name, method))
+        except RidgewayError as error:
+            left_out.append(f"{name} on {dataset.name}: {error}")
+    return found, left_out
+
+
+def learnt(
+    plan: ExperimentPlan, dataset: Dataset, name: str, method: RoutingMethod
+) -> LearntRouter:
+    def make() -> LearntRouter:
+        begin = time.perf_counter()
+        lines = method.learn(plan, dataset)
+        held = sampled_texts(
+            split(dataset).held, plan.short(SHORT_HELD_TEXTS), plan.seed
+        )
+        chosen = [_best(line, held) for line in lines]
+        seconds = time.perf_counter() - begin
+        rows = [
+            row
+            for line, words in zip(lines, chosen, strict=True)
+            for row in _rows(line, words, dataset.test)
+        ]
+        step("learnt", name, dataset.name, f"{seconds:.1f} s")
+        return LearntRouter(method, tuple(rows), seconds)
+
+    return plan.once(dataset, name, make)
+
+
+def _best(line: RouterLine, texts: Texts) -> str:
+    """The words of the variant that does best on some texts; of equals the first."""
+    if len(line.variants) == 1 or not any(texts.values()):
+        return next(iter(line.variants))
+    scores = {
+        words: round(evaluation(route, texts).accuracy, 9)
+        for words, route in line.variants.items()
+    }
+    return max(scores, key=lambda words: scores[words])
+
+
+def _rows(line: RouterLine, chosen: str, test: Texts) -> Iterator[RouterRow]:
+    if line.each:
+        for words, route in line.variants.items():
+            yield RouterRow(line.each + words, words, route)
+    yield RouterRow(line.name, chosen, line.variants[chosen])
+    if line.best:
+        words = _best(line, test)
+        yield RouterRow(line.best, words, line.variants[words])
+
+
+def labelled(texts: Texts) -> tuple[list[str], Places]:
+    """All texts in one row, and the place of each one's domain."""
+    flat = [text for own in texts.values() for text in own]
+    counts = [len(own) for own in texts.values()]
+    return flat, np.repeat(np.arange(len(counts)), counts)
+
+
+def routed(route: Route, texts: Texts) -> dict[str, Places]:
+    """Where the texts of each domain are sent."""
+    places = route(labelled(texts)[0])
+    ends = np.cumsum([len(own) for own in texts.values()])
+    return dict(zip(texts, np.split(places, ends[:-1]), strict=True))
+
+
+def evaluation(route: Route, texts: Texts) -> Evaluation:
+    """How well texts are routed, by domain."""
+    sent = routed(route, texts)
+    counts = [np.bincount(own, minlength=len(texts)).tolist() for own in sent.values()]
+    return Evaluation(tuple(texts), tuple(map(tuple, counts)))
+
+
+def milliseconds(routes: Sequence[Route], prompts: Sequence[str]) -> list[float]:
+    """For one prompt: the median over passes, all routers in turns."""
+    times: list[list[float]] = [[] for _ in routes]
+    for number in range(PASSES + 1):
+        for route, own in zip(routes, times, strict=True):
+            begin = time.perf_counter()
+            for prompt in prompts:
+                route([prompt])
+            if number:  # the first pass warms up
+                own.append(1e3 * (time.perf_counter() - begin) / len(prompts))
+    return list(map(statistics.median, times))
+
+
+# Chance, and ours
+
+
+def _random(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
+    def route(prompts: Sequence[str]) -> Places:
+        chance = np.random.default_rng(plan.seed)
+        return chance.integers(len(dataset.domains), size=len(prompts))
+
+    return [RouterLine("random", {"": route})]
+
+
+def our_router(plan: ExperimentPlan, dataset: Dataset) -> Router:
+    """Of a masked round with one holder a domain, all settings at their defaults."""
+
+    def make() -> Router:
+        from ridgeway.coordinator.round.progress import no_watch
+        from ridgeway.simulations.simulate import simulate
+
+        work = plan.work / dataset.digest[:16]
+        corpora.write(dataset.corpora, work / "data")
+        masked = len(dataset.domains) >= SMALLEST_COHORT
+        mode: Mode = "masked" if masked else "clear"
+        simulate(
+            work / "federation",
+            no_watch,
+            data=work / "data",
+            out=work / "release",
+            encoder=bare_name(plan.encoder) + WORDS,
+            mode=mode,
+        )
+        return Router.load(work / "release")
+
+    return plan.once(dataset, "our router", make)
+
+
+def _ours(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
+    router = our_router(plan, dataset)
+
+    def route(prompts: Sequence[str]) -> Places:
+        decisions = router.route_many(list(prompts))
+        return np.array([dataset.domains.index(each.best) for each in decisions])
+
+    return [RouterLine("Ridgeway (ours)", {router.selector.name: route})]
+
+
+RANDOM = RoutingMethod("chance", _random, gathers=False)
+OURS = RoutingMethod("windows of embeddings, ridge regression", _ours, gathers=False)
