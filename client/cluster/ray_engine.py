@@ -2,17 +2,15 @@
 add up exactly.
 
 A task reads its pieces from where all machines see them, a shared folder or an object store, and
-returns a part in the form in which parts are kept, with its digest. A task whose worker or machine
-is lost is run again by Ray; what a run had received before it was stopped is kept. Nothing is sent
-but sums, counts and file names, and only within the cluster, which is the holder's own: Ray has no
-access control.
+returns a part as the bytes in which parts are kept, with their digest. A task whose worker or
+machine is lost is run again by Ray; what a run had received before it was stopped is kept. Ray
+pickles what its processes exchange and has no access control, so the cluster is the holder's own.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -79,11 +77,7 @@ def cluster(address: str, threads: int) -> Iterator[None]:
             **({} if address else local),
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        where = address or "this machine"
-        raise DeviceError(
-            f"no Ray cluster answers at {where} ({first_line(error)}); is it started"
-            " there?"
-        ) from error
+        raise _no_answer(address or "this machine", error) from error
     try:
         yield
     finally:
@@ -101,10 +95,13 @@ def _reached(address: str) -> None:
                 (place.hostname, place.port), timeout=REACH_S
             ).close()
     except (OSError, ValueError) as error:
-        raise DeviceError(
-            f"no Ray cluster answers at {address} ({first_line(error)}); is it started"
-            " there?"
-        ) from error
+        raise _no_answer(address, error) from error
+
+
+def _no_answer(where: str, error: Exception) -> DeviceError:
+    return DeviceError(
+        f"no Ray cluster answers at {where} ({first_line(error)}); is it started there?"
+    )
 
 
 def ray_engine(
@@ -114,44 +111,44 @@ def ray_engine(
     worker; 0: as fits.
     """
 
+    def free_workers(machines: Sequence[Mapping[str, float]]) -> list[Worker]:
+        only_gpus = isinstance(encoder, ContextualEncoder)
+        return workers(machines, threads, gpus=gpus, only_gpus=only_gpus)
+
     def engine(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
         ray = _ray()
-        only_gpus = isinstance(encoder, ContextualEncoder)
-        idle = deque(workers(_machines(ray), threads, gpus=gpus, only_gpus=only_gpus))
-        waiting = deque(tasks(todo, idle))
-        running = dict[Any, tuple[Worker, list[Unread]]]()
+        idle = free_workers(_machines(ray))
+        waiting = tasks(todo, idle)
+        running: dict[Any, tuple[Worker, list[Unread]]] = {}
         try:
             while waiting or running:
                 while waiting and idle:
-                    worker = idle.popleft()
-                    group = waiting.popleft()
-                    running[
-                        _submitted(ray, job, word, encoder.fingerprint, group, worker)
-                    ] = worker, group
+                    worker = idle.pop(0)
+                    group = waiting.pop(0)
+                    task = _submitted(
+                        ray, job, word, encoder.fingerprint, group, worker
+                    )
+                    running[task] = (worker, group)
                 done, _ = ray.wait(list(running), timeout=WAIT_S)
-                for each in done:
-                    idle.append(running.pop(each)[0])
-                    yield _received(ray, each)
+                for task in done:
+                    worker, _ = running.pop(task)
+                    idle.append(worker)
+                    yield _received(ray, task)
                 if done:
                     continue
                 machines = _machines(ray)
-                for each in [
-                    each
-                    for each, (worker, _) in running.items()
-                    if not _fits(worker, machines)
-                ]:
-                    ray.cancel(
-                        each, force=True
-                    )  # its machine is lost, and no other is as large
-                    waiting.append(running.pop(each)[1])
+                for task, (worker, group) in list(running.items()):
+                    if not _fits(worker, machines):
+                        # its machine is lost, and no other is as large
+                        ray.cancel(task, force=True)
+                        del running[task]
+                        waiting.append(group)
                 if waiting and not running:
-                    idle.extend(
-                        workers(machines, threads, gpus=gpus, only_gpus=only_gpus)
-                    )
+                    idle += free_workers(machines)
                 yield None
         finally:
-            for each in running:
-                ray.cancel(each, force=True)
+            for task in running:
+                ray.cancel(task, force=True)
 
     return engine
 
@@ -201,22 +198,21 @@ def workers(
 
 def tasks(todo: Sequence[Unread], workers: Collection[Worker]) -> list[list[Unread]]:
     """Pieces in groups of about the same size."""
-    has_gpus = any(worker.gpu for worker in workers)
-    least, most = (
-        (MIN_GPU_TASK_BYTES, MAX_GPU_TASK_BYTES)
-        if has_gpus
-        else (MIN_TASK_BYTES, MAX_TASK_BYTES)
-    )
-    total = sum(each.stamp.bytes for each in todo)
+    least = MIN_TASK_BYTES
+    most = MAX_TASK_BYTES
+    if any(worker.gpu for worker in workers):
+        least = MIN_GPU_TASK_BYTES
+        most = MAX_GPU_TASK_BYTES
+    total = sum(piece.stamp.bytes for piece in todo)
     size = min(most, max(least, total // (TASKS_PER_WORKER * len(workers))))
     groups: list[list[Unread]] = []
     room = 0
-    for each in todo:
-        if room < each.stamp.bytes or not groups:
+    for piece in todo:
+        if room < piece.stamp.bytes or not groups:
             groups.append([])
             room = size
-        groups[-1].append(each)
-        room -= each.stamp.bytes
+        groups[-1].append(piece)
+        room -= piece.stamp.bytes
     return groups
 
 

@@ -202,13 +202,14 @@ class PartStore:
             ):
                 path.unlink(missing_ok=True)
             elif all(
-                s.stamp in stamps and s.start == reached.get(s.stamp, 0)
-                for s in part.stretches
+                stretch.stamp in stamps
+                and stretch.start == reached.get(stretch.stamp, 0)
+                for stretch in part.stretches
             ):
                 chosen.append(part)
-                reached.update(
-                    {s.stamp: -1 if s.ends_file else s.stop for s in part.stretches}
-                )
+                for stretch in part.stretches:
+                    # nothing follows the end of a file
+                    reached[stretch.stamp] = -1 if stretch.ends_file else stretch.stop
         return chosen
 
     def clear(self) -> None:

@@ -1,6 +1,5 @@
-"""A piece of a corpus → batches of its documents, less those that are held out, with what was met
-on the way, and the
-samples of a batch: all that is done before sums are taken, in whatever process.
+"""A piece of a corpus → batches of its documents, less those that are held out, and the samples of
+a batch: all that is done before sums are taken, in whatever process.
 """
 
 from __future__ import annotations
@@ -92,8 +91,11 @@ def read_batches(
         since = copy.copy(met)
         broken = (skipped or [])[counted.broken :]
         since.add(counted, -1)
-        told, texts, size, counted = texts, [], 0, copy.copy(met)
-        return PieceBatch(told, since, broken, place, position.bytes, ends)
+        counted = copy.copy(met)
+        taken = texts
+        texts = []
+        size = 0
+        return PieceBatch(taken, since, broken, place, position.bytes, ends)
 
     for text in documents(source, rules.text_fields, met, position, skipped):
         place += 1

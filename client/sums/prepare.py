@@ -192,15 +192,14 @@ def prepare(
         stamps = {stamp: stamps[stamp] for stamp in pieces_of(list(stamps), *job.part)}
     kept = store.usable(stamps.keys())
     todo = _unread(stamps, kept)
-    watch, total = watch or Watch(), sum(stamp.bytes for stamp in stamps)
+    watch = watch or Watch()
+    total = sum(stamp.bytes for stamp in stamps)
     left = sum(each.stamp.bytes for each in todo)
     run = _Run(job, encoder, store, watch, total)
-    new = (
-        run.sum_all(todo, left)
-        if engine is None
-        else _gathered(engine(todo), store, watch, total - left, total)
-    )
-    parts = [*kept, *new]
+    if engine is None:
+        parts = kept + run.sum_all(todo, left)
+    else:
+        parts = kept + _gathered(engine(todo), store, watch, total - left, total)
     changed = first_changed(stamps)
     if changed:  # sums over a file that changed while it was read belong to no corpus that ever was
         raise CorpusError(
@@ -263,19 +262,19 @@ def _gathered(
     started = kept_at = time.monotonic()
     try:
         for part in parts:
-            if part is not None:
-                waiting = part if waiting is None else waiting + part
+            if part:
+                waiting = waiting + part if waiting else part
                 done += sum(stretch.stamp.bytes for stretch in part.stretches)
             watch.progress(done, total)
             if watch.stopped():
                 raise Interrupted
-            if waiting is not None and _is_due(started, kept_at):
+            if waiting and _is_due(started, kept_at):
                 store.save(waiting)
                 found.append(waiting)
                 waiting = None
                 kept_at = time.monotonic()
     finally:
-        if waiting is not None:
+        if waiting:
             store.save(waiting)
             found.append(waiting)
     return found
@@ -321,17 +320,15 @@ def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
     """What parts must agree in to be added. Where a model gives the features, the kind of device is
     of it.
     """
-    by_device = (
-        {"device": "gpu" if job.devices else "cpu"}
-        if isinstance(encoder, ContextualEncoder)
-        else {}
-    )
-    return by_device | {
+    terms: dict[str, object] = {
         "encoder": encoder.fingerprint,
         "sampling": job.sampling.to_json(),
         "holdout": job.holdout,
         "text_fields": list(job.text_fields),
     }
+    if isinstance(encoder, ContextualEncoder):
+        terms["device"] = "gpu" if job.devices else "cpu"
+    return terms
 
 
 def _unread(
@@ -467,16 +464,18 @@ class _Run:
             and left >= MIN_READERS_BYTES
             and not by_model
         )
-        slow = by_model and not self._job.devices
-        size = (
-            PROCESS_BATCH_CHARACTERS
-            if many
-            else MODEL_BATCH_CHARACTERS
-            if slow
-            else BATCH_CHARACTERS
+        characters = BATCH_CHARACTERS
+        if many:
+            characters = PROCESS_BATCH_CHARACTERS
+        elif by_model and not self._job.devices:
+            characters = MODEL_BATCH_CHARACTERS
+        rules = ReadingRules(
+            self._job.text_fields,
+            self._job.holdout,
+            bool(self._job.skip_broken),
+            characters,
+            self._job.sampling,
         )
-        how = bool(self._job.skip_broken), size, self._job.sampling
-        rules = ReadingRules(self._job.text_fields, self._job.holdout, *how)
         if many and isinstance(self._encoder, TableEncoder):
             tokenizer = self._encoder.tokenizer
             definition = self._encoder.definition
@@ -561,7 +560,7 @@ class _Run:
             part = StoredPart(
                 tuple(self._stretches), self._counters, state, tuple(self._broken)
             )
-            if self._store is not None:
+            if self._store:
                 self._store.save(part)
             self._parts.append(part)
         self._counters = Counters()
@@ -572,10 +571,9 @@ class _Run:
             raise Interrupted
 
     def _refill(self) -> None:
-        self._idle, self._all = (
-            SimpleQueue(),
-            [],
-        )  # what they hold is free before others are made
+        # what the old ones hold is free before others are made
+        self._idle = SimpleQueue()
+        self._all = []
         self._all = [make() for make in self._makers]
         for accumulator in self._all:
             self._idle.put(accumulator)

@@ -133,14 +133,11 @@ class ContextualSums(GramSums):
 
         means = self._means(rows)
         if means is None:
+            # two halves of one size, and the row that may be left
             half = len(rows) // 2
-            for start, part in (
-                (0, rows[:half]),
-                (half, rows[half : 2 * half]),
-                (2 * half, rows[2 * half :]),
-            ):
-                if real > start:
-                    self._take(part, min(real - start, len(part)))
+            for start in range(0, min(real, len(rows)), half):
+                part = rows[start : start + half]
+                self._take(part, min(real - start, len(part)))
             return
         features = torch.round(means[:real] / self._scale)
         self._largest = torch.maximum(self._largest, features.abs().max())

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ridgeway.client.sums import piece_readers, prepare
 from ridgeway.client.sums.corpus import CorpusFile, Counters, find_sources
 from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_batches, samples_of
-from ridgeway.client.sums.piece_readers import PackedSamples, Read, ReaderProcess
+from ridgeway.client.sums.piece_readers import Read
 from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.base.settings import MAX_JOINED_WINDOW_TOKENS, Sampling, WordFeatures
+from ridgeway.common.base.settings import Sampling, WordFeatures
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
-from tests.support.waiting import MAX_WAIT_S
+from tests.support.waiting import wait_for
 
 RULES = ReadingRules(("text",), 0.2, True, 300, Sampling(4, stride=8, units=20, mistyped=3))
 
@@ -60,6 +62,14 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+def has_ended(pid: int) -> bool:
+    """Also where nobody has asked for its exit code."""
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
 def test_processes_read_what_is_read_here(pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder) -> None:
     """Every document, count, broken record and sample, in their order within a piece, by the processes alone."""
     expected = gathered(read_here(pieces), encoder, len(pieces))
@@ -72,65 +82,39 @@ def test_processes_read_what_is_read_here(pieces: list[tuple[CorpusFile, int]], 
 
 @pytest.mark.parametrize("after", [0, 1, 4])
 def test_processes_that_die_lose_nothing(
-    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, monkeypatch: pytest.MonkeyPatch, after: int
+    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, after: int
 ) -> None:
     """What they did not bring is read here, from where they ended."""
     expected = gathered(read_here(pieces), encoder, len(pieces))
-    made: list[ReaderProcess] = []
-    began = ReaderProcess.__init__
-
-    def noted(self: ReaderProcess) -> None:
-        began(self)
-        made.append(self)
+    made: list[int] = []
 
     def killing(batches: Iterator[Read]) -> Iterator[Read]:
-        for number in range(after):
+        for _ in range(after):
             yield next(batches)
-            assert number < after
-        for process in made:
-            os.kill(process.pid, signal.SIGKILL)
+        for process in multiprocessing.active_children():
+            assert process.pid is not None
+            made.append(process.pid)
+            process.kill()
         yield from batches
 
-    monkeypatch.setattr(ReaderProcess, "__init__", noted)
     with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
         assert gathered(killing(batches), encoder, len(pieces)) == expected
-    assert all(is_gone(process.pid) for process in made)
+    assert len(made) == 2
+    assert all(is_gone(pid) for pid in made)
 
 
-@pytest.mark.parametrize(
-    ("shapes", "sizes", "ids"),
-    [
-        ([(1, 1, 2)], [1], [1, 2]),
-        ([(1, 1, 1)], [1], [1, 2]),
-        ([(1, 2, 2)], [2, 0], [1, 2]),
-        ([(1, 2, 1)], [2, -1], [1]),
-        ([(1, 1, 1), (1, 1, 2)], [2, 1], [1, 2, 3]),
-        ([(0, 1, 1)], [1], [1]),
-        ([(1, -1, 1), (1, 2, 0)], [1], [1]),
-        ([(1, 1)], [1], [1]),
-        ([(1, 1, 1)], [1], [10**6]),
-        ([(1, 1, 1)], [1], [-1]),
-        ([(1, 1, MAX_JOINED_WINDOW_TOKENS + 1)], [MAX_JOINED_WINDOW_TOKENS + 1], [1] * (MAX_JOINED_WINDOW_TOKENS + 1)),
-    ],
-)
-def test_an_answer_that_cannot_be_right_is_not_used(
-    pieces: list[tuple[CorpusFile, int]],
-    encoder: TableEncoder,
-    monkeypatch: pytest.MonkeyPatch,
-    shapes: list[tuple[int, int, int]],
-    sizes: list[int],
-    ids: list[int],
+def test_a_machine_that_starts_no_process_reads_itself(
+    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ids that the tokenizer does not have, or windows that do not hold them: this process reads the piece itself."""
+    """All pieces, in order."""
 
-    def astray(self: ReaderProcess, source: CorpusFile, first: int) -> Iterator[tuple[PieceBatch, PackedSamples]]:
-        batch = PieceBatch([], Counters(documents=9), [], first + 9, 0, True)
-        yield batch, PackedSamples(9, shapes, np.array(sizes, dtype=np.int32), np.array(ids, dtype=np.int32))
+    def refused(self: object) -> None:
+        raise OSError("no more processes")
 
-    expected = gathered(read_here(pieces), encoder, len(pieces))
-    monkeypatch.setattr(ReaderProcess, "read", astray)
+    monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", refused)
     with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
-        assert gathered(batches, encoder, len(pieces)) == expected
+        found = gathered(batches, encoder, len(pieces))
+    assert found == gathered(read_here(pieces), encoder, len(pieces))
 
 
 def test_what_cannot_be_read_is_said_as_if_read_here(
@@ -143,34 +127,62 @@ def test_what_cannot_be_read_is_said_as_if_read_here(
         list(batches)
 
 
+@pytest.mark.parametrize("some", [0, 2])
 def test_leaving_early_ends_every_process(
-    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, monkeypatch: pytest.MonkeyPatch
+    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, some: int
 ) -> None:
     """Also one that is stopped, and where nobody has taken what was read."""
-    made: list[ReaderProcess] = []
-    killed = ReaderProcess.kill
-
-    def noted(self: ReaderProcess) -> None:
-        made.append(self)
-        os.kill(self.pid, signal.SIGSTOP)
-        killed(self)
-
-    monkeypatch.setattr(ReaderProcess, "kill", noted)
-    for some in (0, 2):
-        with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 3) as batches:
-            for _ in range(some):
-                next(batches)
-    assert len(made) == 6
-    assert all(is_gone(process.pid) for process in made)
+    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 3) as batches:
+        for _ in range(some):
+            next(batches)
+        made = [process.pid for process in multiprocessing.active_children()]
+        for pid in made:
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+    assert len(made) == 3
+    assert all(pid is not None and is_gone(pid) for pid in made)
 
 
-def test_a_process_ends_when_its_parent_is_gone(encoder: TableEncoder) -> None:
-    """The pipe that closes with the parent is all that it lives by."""
-    process = ReaderProcess()
-    process.begin(encoder.tokenizer, encoder.definition, RULES)
-    process._sink.close()
-    assert process._process.wait(MAX_WAIT_S) == 0
-    process.end()
+def test_processes_do_not_hear_ctrl_c(pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder) -> None:
+    """Not even while they start; the environment and the parent are as before."""
+    before = dict(os.environ)
+    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
+        for process in multiprocessing.active_children():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGINT)
+        assert all(samples is not None for _, _, samples in batches)
+    assert dict(os.environ) == before
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+ORPHANS = """
+import multiprocessing, os, sys
+from pathlib import Path
+from ridgeway.client.sums.corpus import find_sources
+from ridgeway.client.sums.piece_readers import piece_readers
+from tests.client.sums.test_piece_readers import RULES
+from tests.support.tiny import tiny_encoder
+
+if __name__ == "__main__":
+    encoder = tiny_encoder()
+    pieces = [(source, 0) for source in find_sources([Path(sys.argv[1])])[0]]
+    with piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
+        next(batches)
+        print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+        os._exit(0)
+"""
+
+
+def test_processes_end_when_their_parent_is_gone(pieces: list[tuple[CorpusFile, int]], tmp_path: Path) -> None:
+    """The pipe that closes with the parent is all that they live by."""
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, str(script), str(tmp_path / "corpus")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    made = [int(word) for word in done.stdout.split()]
+    assert len(made) == 2
+    wait_for("the end of the processes", lambda: all(has_ended(pid) for pid in made))
 
 
 def test_what_lies_in_the_current_folder_is_not_run(
