@@ -36,115 +36,119 @@ def _checked(parse: Callable[[str], bytes]) -> Callable[[str], str]:
 
 class ServeSettings(Record):
     host: str = Field(
-        "127.0.0.1",
+        default="127.0.0.1",
         description="Address to listen on; any but loopback needs keys.",
     )
-    port: int = Field(8080, ge=1, le=65535, description="Port to listen on.")
+    port: int = Field(default=8080, ge=1, le=65535, description="Port to listen on.")
     workers: int = Field(
-        1, ge=1, le=256, description="Worker processes; SIGHUP reloads them."
+        default=1, ge=1, le=256, description="Worker processes; SIGHUP reloads them."
     )
     keys: Path | None = Field(
-        None, description="File of API keys.", examples=["keys.toml"]
+        default=None, description="File of API keys.", examples=["keys.toml"]
     )
     experts: Path | None = Field(
-        None,
+        default=None,
         description="File of experts: which one answers for which domain.",
         examples=["experts.toml"],
     )
     mu: float | None = Field(
-        None,
+        default=None,
         ge=0,
         description="Weight of cost when an expert is chosen; overrides experts.toml.",
         examples=[0.0],
     )
     key: str | None = Field(
-        None,
+        default=None,
         description="The coordinator's public key: 64 digits, or an absolute path.",
         examples=["/etc/ridgeway/coordinator.pub"],
     )
     tls_cert: Path | None = Field(
-        None, description="TLS certificate in PEM.", examples=["cert.pem"]
+        default=None, description="TLS certificate in PEM.", examples=["cert.pem"]
     )
     tls_key: Path | None = Field(
-        None, description="Private key of the certificate.", examples=["key.pem"]
+        default=None,
+        description="Private key of the certificate.",
+        examples=["key.pem"],
     )
     unix_socket: Path | None = Field(
-        None,
+        default=None,
         description="Unix socket to listen on, in place of host and port.",
         examples=["serve.socket"],
     )
     compare: Path | None = Field(
-        None,
+        default=None,
         description="A second release, whose decisions the page shows beside.",
         examples=["other/release"],
     )
     model: Path | None = Field(
-        None,
+        default=None,
         description="Folder of a contextual encoder's model.",
         examples=["model"],
     )
     device: str = Field(
-        "auto",
+        default="auto",
         description="Device of that model: auto, cpu, cuda, or one GPU: cuda:0.",
     )
     threshold: float | None = Field(
-        None,
+        default=None,
         description="Abstain below this confidence; 0: never. Overrides the release.",
         examples=[0.5],
     )
     fallback: str | None = Field(
-        None,
+        default=None,
         description="Domain for prompts on which the router abstains.",
         examples=["general"],
     )
     drift_share: float | None = Field(
-        None,
+        default=None,
         gt=0,
         le=1,
         description="Drift alarm above this share of low-confidence prompts.",
         examples=[0.25],
     )
     drain: float = Field(
-        10.0,
+        default=10.0,
         ge=0,
         description="Graceful-shutdown timeout in seconds; /readyz fails first.",
     )
     keep_alive: float = Field(
-        5.0, ge=0, description="Seconds that an idle connection stays open."
+        default=5.0, ge=0, description="Seconds that an idle connection stays open."
     )
     rate: float | None = Field(
-        None,
+        default=None,
         gt=0,
         description="Requests per second for each key; without keys, each address.",
         examples=[10.0],
     )
     max_body: float = Field(
-        4.0, gt=0, le=MAX_BODY_MIB, description="Largest request body, in MiB."
+        default=4.0, gt=0, le=MAX_BODY_MIB, description="Largest request body, in MiB."
     )
     max_requests: int = Field(
-        2048, ge=1, description="Requests that are served at the same time."
+        default=2048, ge=1, description="Requests that are served at the same time."
     )
     max_held: float = Field(
-        96.0,
+        default=96.0,
         description="Memory limit for in-flight requests and responses, in MiB.",
     )
     allow_host: tuple[Annotated[str, AfterValidator(_checked(plain_host))], ...] = (
         Field(
-            (),
+            default=(),
             description="Accepted Host headers, without port.",
             examples=[["router.example.com"]],
         )
     )
     allow_origin: tuple[Annotated[str, AfterValidator(_checked(plain_origin))], ...] = (
         Field(
-            (),
+            default=(),
             description="Allowed CORS origins.",
             examples=[["https://app.example.com"]],
         )
     )
-    log_format: LogFormat = Field("text", description="Log lines as text or json.")
+    log_format: LogFormat = Field(
+        default="text", description="Log lines as text or json."
+    )
     log_level: LogLevel = Field(
-        "warning",
+        default="warning",
         description="error, warning, or info: one line per request, without its text.",
     )
 

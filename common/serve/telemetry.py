@@ -44,13 +44,13 @@ class Metrics(RequestMetrics):
         counter = partial(Counter, namespace="ridgeway", registry=self.registry)
         gauge = partial(Gauge, namespace="ridgeway", registry=self.registry)
         histogram = partial(Histogram, namespace="ridgeway", registry=self.registry)
-        words = "From the prompts of a request to their decisions."
+        expert = ("expert",)
         self.routing_seconds = histogram(
-            "routing_seconds", words, buckets=ROUTING_BUCKETS_S
+            "routing_seconds",
+            "From the prompts of a request to their decisions.",
+            buckets=ROUTING_BUCKETS_S,
         )
-        self.decisions = counter(
-            "decisions", "Decisions, by the domain ahead.", ("domain",)
-        )
+        self.decisions = counter("decisions", "Decisions, by best domain.", ("domain",))
         self.abstentions = counter(
             "abstentions", "Decisions that the confidence was too low for."
         )
@@ -60,9 +60,7 @@ class Metrics(RequestMetrics):
         self.release_since = gauge(
             "release_timestamp_seconds", "When the release in use was taken."
         )
-        self.refused_releases = counter(
-            "refused_releases", "New releases that were not good."
-        )
+        self.refused_releases = counter("refused_releases", "New releases refused.")
         self.low_confidence = gauge(
             "drift_low_confidence_ratio", "Share of recent prompts of low confidence."
         )
@@ -75,34 +73,41 @@ class Metrics(RequestMetrics):
             "1 while recent prompts are too far from the text of the release.",
         )
         self.expert_requests = counter(
-            "expert_requests",
-            "What became of requests to experts.",
-            ("expert", "outcome"),
+            "expert_requests", "Requests to experts, by outcome.", ("expert", "outcome")
         )
-        words = "From a request to an expert to the head of its answer."
         self.expert_seconds = histogram(
-            "expert_seconds", words, ("expert",), buckets=REQUEST_BUCKETS_S
+            "expert_seconds",
+            "From a request to an expert to the head of its answer.",
+            expert,
+            buckets=REQUEST_BUCKETS_S,
         )
         self.expert_up = gauge(
-            "expert_up",
-            "0 while an expert is not asked because it failed.",
-            ("expert",),
+            "expert_up", "0 while an expert is not asked because it failed.", expert
         )
-        words = "Addresses of an expert that are asked now, spares included."
-        self.expert_addresses_up = gauge("expert_addresses_up", words, ("expert",))
-        words = "From a request to an expert to the first event of its stream."
+        self.expert_addresses_up = gauge(
+            "expert_addresses_up",
+            "Addresses of an expert that are asked now, spares included.",
+            expert,
+        )
         self.first_token_seconds = histogram(
-            "expert_first_token_seconds", words, ("expert",), buckets=REQUEST_BUCKETS_S
+            "expert_first_token_seconds",
+            "From a request to an expert to the first event of its stream.",
+            expert,
+            buckets=REQUEST_BUCKETS_S,
         )
-        words = "Requests that experts are working on now."
-        self.expert_in_flight = gauge("expert_requests_in_flight", words, ("expert",))
-        words = (
-            "Tokens that experts say they used, of prompts and of answers, by the key"
-            " that asked."
+        self.expert_in_flight = gauge(
+            "expert_requests_in_flight", "In-flight requests to an expert.", expert
         )
-        self.tokens = counter("tokens", words, ("key", "expert", "kind"))
-        words = "What answers cost by experts.toml, in its unit, by the key that asked."
-        self.cost = counter("cost", words, ("key", "expert"))
+        self.tokens = counter(
+            "tokens",
+            "Tokens of prompts and answers as experts report them, by key.",
+            ("key", "expert", "kind"),
+        )
+        self.cost = counter(
+            "cost",
+            "Cost of answers by experts.toml, in its unit, by key.",
+            ("key", "expert"),
+        )
         self.streams = gauge("streams", "Answers that are being streamed now.")
 
 

@@ -93,7 +93,7 @@ def test_federated_equals_centralised(weighting: Weighting, holders: int, tmp_pa
         release = federation.release_folder(federation.newest.number)
         routers.add((release / ROUTER).read_bytes())
     choices = RouterChoices.of_manifest(load_release(release).manifest)
-    texts, sampling = {each.name: each.train for each in found}, federation.terms.sampling.sampling
+    texts, sampling = {each.name: each.train for each in found}, federation.terms.sampling
     pooled = []
     for name, own in texts.items():
         path = write_jsonl(tmp_path / "text" / f"{name}.jsonl", own)

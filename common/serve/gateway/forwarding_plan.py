@@ -19,7 +19,7 @@ from ridgeway.common.experts.experts_file import (
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.http.request_context import current_request
 from ridgeway.common.routing.quality import QualityTable
-from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.router import Decision, Router
 from ridgeway.common.serve.conversations import (
     Conversations,
     ResponseOwners,
@@ -120,6 +120,11 @@ def following(
     return None
 
 
+def _new_seat(decision: Decision, choice: ExpertChoice) -> Seat:
+    domain = None if decision.abstained else decision.best
+    return Seat(domain, choice.expert, choice.expert)
+
+
 class ForwardingPlanner:
     """Makes plans; `owners` and `conversations` say where a response lies and a conversation is."""
 
@@ -136,6 +141,7 @@ class ForwardingPlanner:
     async def plan(
         self, body: GatewayBody, connected: ConnectedExperts
     ) -> ForwardingPlan:
+        release = {"x-ridgeway-release": self._service.current.served.id}
         owner = self._owners.find(body.goes_on_from)
         if owner is not None and owner.key != current_request().key:
             words = "there is no response or conversation of this name"
@@ -147,9 +153,8 @@ class ForwardingPlanner:
             and body.model in (AUTO, owner.expert)
             and owner.expert in connected.links
         ):
-            headers = {"x-ridgeway-release": self._service.current.served.id}
             return ForwardingPlan(
-                connected.links[owner.expert], "sticky", headers, only=owner.address
+                connected.links[owner.expert], "sticky", release, only=owner.address
             )
         if body.routed is None:
             return self._forced(body.model, connected)
@@ -160,9 +165,8 @@ class ForwardingPlanner:
             and seat is not None
             and seat.answered in connected.links
         ):
-            headers = {"x-ridgeway-release": self._service.current.served.id}
             link = connected.links[seat.answered]
-            return ForwardingPlan(link, "sticky", headers, seat=(body.talk.key, seat))
+            return ForwardingPlan(link, "sticky", release, seat=(body.talk.key, seat))
         turns = body.routed.turns if seat is None else body.routed.turns[:1]
         served, decision = await self._service.decide(turns)
         chooser = connected.chooser(served.router)
@@ -182,11 +186,7 @@ class ForwardingPlanner:
         ):
             choice = ExpertChoice(seat.expert, "sticky")
         elif seat is None or choice.expert != seat.expert:
-            seat = Seat(
-                None if decision.abstained else decision.best,
-                choice.expert,
-                choice.expert,
-            )
+            seat = _new_seat(decision, choice)
         headers = {
             "x-ridgeway-domain": in_a_header(decision.best),
             "x-ridgeway-confidence": f"{decision.confidence:.4f}",
@@ -212,11 +212,7 @@ class ForwardingPlanner:
             )
             choice = connected.chooser(served.router).choose(decision)
             if choice is not None:
-                seat = Seat(
-                    None if decision.abstained else decision.best,
-                    choice.expert,
-                    choice.expert,
-                )
+                seat = _new_seat(decision, choice)
         return seat if seat is not None and seat.expert in connected.links else None
 
     def _forced(self, model: str, connected: ConnectedExperts) -> ForwardingPlan:

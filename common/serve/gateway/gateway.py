@@ -151,70 +151,54 @@ class Gateway:
         """What the choice of an expert weighs."""
         router = self._service.current.served.router
         chooser = self._connected.chooser(router)
-        costs = [self._connected.experts.experts[name].cost for name in chooser.names]
-        quality = chooser.quality.tolist()
-        mu = self._connected.experts.mu
+        experts = self._connected.experts
         return ExpertWorths(
-            mu=mu,
+            mu=experts.mu,
             experts=list(chooser.names),
-            costs=costs,
+            costs=[experts.experts[name].cost for name in chooser.names],
             domains=list(router.domains),
-            quality=quality,
+            quality=chooser.quality.tolist(),
         )
 
     def notes(self) -> list[str]:
         """What an operator may not have meant: domains and experts that do not go together, or were
         not measured.
         """
-        connected = self._connected
+        experts = self._connected.experts
         router = self._service.current.served.router
-        domains = router.domains
-        names = connected.links
-        fallback = connected.experts.fallback
-        measured = connected.experts.measured(connected.table or router.quality)
+        fallback = experts.fallback
+        measured = experts.measured(self._connected.table or router.quality)
+        notes: list[str] = []
         if measured is not None:
-            unscored = [
-                name
-                for name in names
-                if name not in measured.experts and name != fallback
+            names = ", ".join(measured.experts)
+            notes.append(f"experts are chosen by their measured quality: {names}")
+            idle = set(experts.experts) - {*measured.experts, fallback}
+            reason = "no scores"
+        else:
+            serves = {
+                name: expert.serves(name) for name, expert in experts.experts.items()
+            }
+            in_chains = {
+                step.expert
+                for expert in experts.experts.values()
+                for step in expert.fallbacks or ()
+            }
+            unserved = [
+                domain
+                for domain in router.domains
+                if not any(domain in served for served in serves.values())
             ]
-            by = (
-                "experts are chosen by their measured quality:"
-                f" {', '.join(measured.experts)}"
-            )
-            return [by] + (
-                [f"{', '.join(unscored)}: no scores; asked only by name"]
-                if unscored
-                else []
-            )
-        served = {
-            domain
-            for name, expert in connected.experts.experts.items()
-            for domain in expert.serves(name)
-        }
-        in_chains = {
-            step.expert
-            for each in connected.experts.experts.values()
-            for step in each.fallbacks or ()
-        }
-        without = [domain for domain in domains if domain not in served]
-        odd = [
-            name
-            for name, link in names.items()
-            if not set(link.expert.serves(name)) & set(domains)
-            and name != fallback
-            and name not in in_chains
-        ]
-        notes = (
-            [f"{fallback} answers for {', '.join(without)}: no expert of that name"]
-            if without
-            else []
-        )
-        return notes + (
-            [f"{', '.join(odd)}: no domain of this release; asked only by name"]
-            if odd
-            else []
-        )
+            if unserved:
+                names = ", ".join(unserved)
+                notes.append(f"{fallback} answers for {names}: no expert of that name")
+            idle = {
+                name
+                for name, served in serves.items()
+                if not set(served) & set(router.domains)
+            } - {*in_chains, fallback}
+            reason = "no domain of this release"
+        names = ", ".join(name for name in experts.experts if name in idle)
+        return [*notes, f"{names}: {reason}; asked only by name"] if names else notes
 
     def models(self) -> list[str]:
         """The names that a request may give as its model: auto, then domains with an expert, then
@@ -257,10 +241,14 @@ class Gateway:
             metrics.expert_up.labels(name).set_function(link.is_well)
             metrics.expert_addresses_up.labels(name).set_function(link.addresses_up)
             metrics.expert_in_flight.labels(name).set_function(link.in_flight)
+        gauges = (
+            metrics.expert_up,
+            metrics.expert_addresses_up,
+            metrics.expert_in_flight,
+        )
         for name in before.keys() - links.keys():
-            metrics.expert_up.remove(name)
-            metrics.expert_addresses_up.remove(name)
-            metrics.expert_in_flight.remove(name)
+            for gauge in gauges:
+                gauge.remove(name)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, links)
 
     # One request
@@ -437,11 +425,11 @@ def _handler(
 ) -> Handler:
     async def passed_on(request: Request) -> Response:
         if gateway is None:
-            words = (
-                "no experts are configured here; start `ridgeway serve` with --experts"
-                " to pass requests on to them"
+            raise Problem(
+                404,
+                "no experts are configured; start `ridgeway serve` with --experts",
+                code="no_experts",
             )
-            raise Problem(404, words, code="no_experts")
         return await gateway.answer(request, endpoint, model)
 
     passed_on.__name__ = endpoint.strip("/").replace("/", "_")

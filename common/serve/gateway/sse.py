@@ -34,9 +34,7 @@ from ridgeway.common.serve.gateway.failures import (
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 CLIENT_TIMEOUT_S = 60.0
-"""A client that takes nothing for this long is as good as gone: it must not hold a place at the
-expert.
-"""
+"""Write timeout: slow clients are disconnected, so that they hold no place at the expert."""
 LINE_STARTS = (
     b"data:",
     b"event:",

@@ -107,13 +107,8 @@ def routing_api(
     api = APIRouter(tags=["routing"])
 
     def with_expert(router: Router, decision: Decision) -> dict[str, Any]:
-        found = decision.to_json()
-        if (
-            expert_of is not None
-            and (choice := expert_of(router, decision)) is not None
-        ):
-            found |= choice.to_json()
-        return found
+        choice = None if expert_of is None else expert_of(router, decision)
+        return decision.to_json() | (choice.to_json() if choice else {})
 
     @api.post(
         "/v1/route",
@@ -130,16 +125,16 @@ def routing_api(
         if wanted.prompts is None:
             turns, left_out = wanted.texts[0]
             served, decision = await service.decide(turns)
-            told = (
+            answer = (
                 with_expert(served.router, decision)
                 | origin(served.router)
                 | _cut(left_out)
             )
             if wanted.after is not None:
-                told |= await asyncio.to_thread(
+                answer |= await asyncio.to_thread(
                     _staying, served.router, decision, wanted.after
                 )
-            return json_answer(told)
+            return json_answer(answer)
         served, decisions = await service.decide_many(wanted.prompts)
         decided = [
             with_expert(served.router, each) | _cut(left_out)
@@ -196,17 +191,16 @@ def _add_state(
     async def activity() -> Response:
         """What the page shows: the last minutes, and drift."""
         served = service.current.served
-        compared = service.compared.id if service.compared else None
-        standing = {
-            "release": served.id,
-            "compared": compared,
-            "refused": service.current.refused,
-        }
-        recent = {
-            "activity": service.activity.to_json(),
-            "drift": service.drift.to_json(served),
-        }
-        return json_answer({**standing, **recent, "experts": experts()})
+        return json_answer(
+            {
+                "release": served.id,
+                "compared": service.compared.id if service.compared else None,
+                "refused": service.current.refused,
+                "activity": service.activity.to_json(),
+                "drift": service.drift.to_json(served),
+                "experts": experts(),
+            }
+        )
 
     @api.get("/v1/worths", include_in_schema=False)
     async def expert_worths() -> Response:

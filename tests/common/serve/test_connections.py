@@ -27,7 +27,7 @@ from ridgeway.common.http.access_rules import AccessRules
 from ridgeway.common.http.api_keys import add_key, revoke_key
 from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_protocol import MAX_HEAD_BYTES, MAX_UNPARSED_BYTES, HttpConnection
-from ridgeway.common.http.log_lines import JsonLineFormatter, OneLineFormatter
+from ridgeway.common.http.log_lines import LineFormatter
 from ridgeway.common.http.server import (
     Address,
     Certificate,
@@ -450,7 +450,7 @@ def test_a_line_of_the_log_holds_no_traceback() -> None:
     except RuntimeError as error:
         about = (type(error), error, error.__traceback__)
     record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "it failed\n<%s>", (SECRET,), about)
-    for line in (OneLineFormatter().format(record), JsonLineFormatter().format(record)):
+    for line in (LineFormatter("text").format(record), LineFormatter("json").format(record)):
         assert "it failed: RuntimeError" in line and "\n" not in line
         assert SECRET not in line and "connections.py" not in line
 
