@@ -23,7 +23,7 @@ from ridgeway.common.cli.options import (
     TlsCert,
     TlsKey,
 )
-from ridgeway.common.cli.terminal import emit_json, step, table
+from ridgeway.common.cli.terminal import TextTable, show, step
 
 if TYPE_CHECKING:
     from ridgeway.client.evidence import HolderRecord, SentItem
@@ -47,15 +47,15 @@ def verify(folder: Copy, json: Json = False) -> None:
     from ridgeway.client.evidence import HolderRecord
 
     results = list(HolderRecord(folder).check())
-    if json:
-        emit_json(
-            [
-                {"checked": each.name, "good": each.good, "found": each.words}
-                for each in results
-            ]
-        )
-    for each in () if json else results:
-        step("verified" if each.good else "wrong", each.name, each.words)
+    facts = [
+        {"checked": each.name, "good": each.good, "found": each.words}
+        for each in results
+    ]
+    lines = (
+        ("verified" if each.good else "wrong", each.name, each.words)
+        for each in results
+    )
+    show(facts, *lines, json=json)
     wrong = [each for each in results if not each.good]
     if wrong:
         raise JournalError(f"{wrong[0].name}: {wrong[0].words}")
@@ -81,18 +81,15 @@ def export(
         raise InputError("--json and --csv cannot both be printed; give one of them")
     record = HolderRecord(folder)
     items = record.sent()
-    if json:
-        emit_json(
-            {
-                "domain": record.settings.domain,
-                "key": record.key,
-                "sent": [each.to_json() for each in items],
-            }
-        )
-    elif as_csv:
+    if as_csv:
         _print_csv(items)
-    else:
-        show_sent(record, items)
+        return
+    facts = {
+        "domain": record.settings.domain,
+        "key": record.key,
+        "sent": [each.to_json() for each in items],
+    }
+    show(facts, sent_table(record, items), json=json)
 
 
 def _print_csv(items: Sequence[SentItem]) -> None:
@@ -109,7 +106,7 @@ def _print_csv(items: Sequence[SentItem]) -> None:
     )
 
 
-def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
+def sent_table(record: HolderRecord, items: Sequence[SentItem]) -> TextTable:
     rows = [
         [
             each.time[:19],
@@ -122,11 +119,11 @@ def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
             _members(record, each),
             each.opened,
             each.reason,
-            f"{each.bytes:,}",
+            each.bytes,
         ]
         for each in items
     ]
-    headings = [
+    headings = (
         "sent at (UTC)",
         "round",
         "nonce",
@@ -137,8 +134,9 @@ def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
         "members",
         "opened",
         "why not",
-    ]
-    table([*headings, "bytes"], rows, numbers_from=10)
+        "bytes",
+    )
+    return TextTable(headings, rows)
 
 
 def _members(record: HolderRecord, item: SentItem) -> str:
@@ -180,10 +178,7 @@ def statement(
     if html is not None:
         write_whole(html, as_html(stated).encode())
         step("wrote", str(html))
-    if json:
-        emit_json(stated.to_json())
-    else:
-        print(as_text(stated), end="")
+    show(stated.to_json(), as_text(stated).rstrip("\n"), json=json)
 
 
 def page(
@@ -208,6 +203,3 @@ def page(
 
     parts = holder_page(HolderView(folder))
     serve_page(parts, host, port, keys, tls_cert, tls_key, rate, allow_host)
-
-
-COMMANDS = (verify, export, statement, page)

@@ -21,7 +21,7 @@ from ridgeway.common.cli.options import (
     ReleaseFolder,
     RunsOn,
 )
-from ridgeway.common.cli.terminal import command_group, emit_json, step, table
+from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 
 if TYPE_CHECKING:
     from ridgeway.common.experts.expert_choice import ExpertChooser
@@ -119,23 +119,16 @@ def _show_one(
     explanation = router.explain(prompt) if explain else None
     decision = explanation.decision if explanation else router.route(prompt)
     choice = chooser.choose(decision) if chooser else None
-    if json:
-        emit_json(
-            (explanation or decision).to_json()
-            | (choice.to_json() if choice else {})
-            | origin(router)
-        )
-        return
-    print(_words(decision, router))
+    facts = (explanation or decision).to_json() | origin(router)
+    lines: list[str | TextTable] = [_words(decision, router)]
     if choice:
-        expected = (
-            ""
-            if choice.quality is None
-            else f", expected quality {100 * choice.quality:.1f} %"
-        )
-        print(f"expert {choice.expert}   because: {choice.reason}{expected}")
+        facts |= choice.to_json()
+        quality = choice.quality
+        told = "" if quality is None else f", expected quality {100 * quality:.1f} %"
+        lines.append(f"expert {choice.expert}   because: {choice.reason}{told}")
     if explanation:
-        _show_explanation(explanation)
+        lines.append(_explanation_table(explanation))
+    show(facts, *lines, json=json)
 
 
 def _show_many(
@@ -205,7 +198,7 @@ def _words(decision: Decision, router: Router) -> str:
     )
 
 
-def _show_explanation(explanation: Explanation, most: int = 12) -> None:
+def _explanation_table(explanation: Explanation, most: int = 12) -> TextTable:
     best = explanation.decision.best
     runner_up = explanation.runner_up
     merged: dict[tuple[str, str], tuple[int, float]] = {}
@@ -226,11 +219,10 @@ def _show_explanation(explanation: Explanation, most: int = 12) -> None:
         [*words, f"{weight:+.4f}", f"{weight / margin:+.0%}" if margin else "–"]
         for *words, weight in shown
     ]
-    table(
+    return TextTable(
         ["word", "speaks for", "times", "weight", "of margin"],
         rows,
-        numbers_from=2,
-        title=f"{best} over {runner_up}, margin {margin:.4f}: what each word added",
+        f"{best} over {runner_up}, margin {margin:.4f}: what each word added",
     )
 
 
@@ -244,13 +236,6 @@ def evaluate(
         ),
     ],
     text_field: Fields = "text",
-    selector: Annotated[
-        str | None, typer.Option(help="Try another selector: average, entropy or all.")
-    ] = None,
-    k: Annotated[
-        int | None,
-        typer.Option(help="How many tokens vote under the entropy selector."),
-    ] = None,
     json: Json = False,
     key: Key = None,
     model: Model = None,
@@ -261,27 +246,15 @@ def evaluate(
 
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
-    from dataclasses import replace
-
     from ridgeway.common.base.jsonl import field_names, labelled_texts
     from ridgeway.common.routing.evaluation import evaluate as measure
     from ridgeway.common.routing.router import Router
 
     router = Router.load(release, key=key, model=model, device=device)
-    if selector is not None or k is not None:
-        changes: dict[str, Any] = {"name": selector, "k": k}
-        changed = replace(
-            router.selector,
-            **{name: value for name, value in changes.items() if value is not None},
-        )
-        router = router.with_selector(changed)
     texts = labelled_texts(data, router.domains, field_names(text_field))
     tell_left_out(data, router.domains)
     result = measure(router, texts)
-    if json:
-        emit_json(result.to_json())
-        return
-    show_evaluation(result)
+    show(result.to_json(), *evaluation_lines(result), json=json)
 
 
 def tell_left_out(data: Path, domains: Sequence[str]) -> None:
@@ -305,43 +278,34 @@ are named instead.
 MAX_ROWS_SHOWN = 20
 
 
-def show_evaluation(result: Evaluation) -> None:
+def evaluation_lines(result: Evaluation) -> list[TextTable | tuple[str, str]]:
     """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they
     are taken for.
     """
     accuracy = {name: f"{share:.1f} %" for name, share in result.by_domain.items()}
     many = len(result.domains) > MAX_MATRIX_DOMAINS
-    rows = [
-        [
-            name,
-            f"{sum(row):,}",
-            accuracy.get(name, "–"),
-            *([_taken_for(result, name)] if many else map(str, row)),
-        ]
-        for name, row in zip(result.domains, result.confusion, strict=True)
-    ]
+    rows = []
+    for name, row in zip(result.domains, result.confusion, strict=True):
+        taken_for = [_taken_for(result, name)] if many else row
+        rows.append([name, sum(row), accuracy.get(name, "–"), *taken_for])
+    columns = [f"→ {name}" for name in result.domains]
+    shown = rows
     if many:
-        rows.sort(key=lambda row: result.by_domain.get(row[0], 101.0))
+        columns = ["most often taken for"]
+        weakest = sorted(rows, key=lambda row: result.by_domain.get(str(row[0]), 101.0))
+        shown = weakest[:MAX_ROWS_SHOWN]
     mean = f"{result.accuracy:.1f} %" if accuracy else "–"
-    total = ["mean over domains", f"{sum(map(sum, result.confusion)):,}", mean]
-    columns = (
-        ["most often taken for"] if many else [f"→ {name}" for name in result.domains]
-    )
-    table(
-        ["domain", "texts", "accuracy", *columns],
-        [*(rows[:MAX_ROWS_SHOWN] if many else rows), total],
-    )
+    total = ["mean over domains", sum(map(sum, result.confusion)), mean]
+    lines: list[TextTable | tuple[str, str]] = [
+        TextTable(["domain", "texts", "accuracy", *columns], [*shown, total])
+    ]
     if result.gap is not None:
-        step(
-            "sure",
-            f"confidence is {result.gap:.1f} points from accuracy, over its tenths",
-        )
-    if len(rows) > MAX_ROWS_SHOWN and many:
-        step(
-            "note",
-            f"the {MAX_ROWS_SHOWN} weakest of {len(rows):,} domains are shown; `--json`"
-            " has all of them",
-        )
+        bins = f"{result.gap:.1f} points (10 bins)"
+        lines.append(("sure", f"calibration error {bins}"))
+    if len(shown) < len(rows):
+        words = f"the {len(shown)} weakest of {len(rows):,} domains are shown"
+        lines.append(("note", f"{words}; `--json` has all of them"))
+    return lines
 
 
 def _taken_for(result: Evaluation, name: str) -> str:
@@ -363,13 +327,13 @@ def calibrate(
     ],
     accuracy: Annotated[
         float,
-        typer.Option(help="The wished accuracy among answered prompts, in percent."),
+        typer.Option(help="Target accuracy among answered prompts, in percent."),
     ] = 99.0,
     tokens: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Measure on the first so many tokens of each text; 0: on all of it.",
+            help="Use only the first N tokens of each text (0: all).",
         ),
     ] = 0,
     plot: Annotated[
@@ -410,31 +374,25 @@ def calibrate(
     if plot is not None:
         _draw(plot, found, accuracy, chosen)
         step("drew", str(plot))
-    if json:
-        emit_json(
-            {
-                "release": router.release,
-                "calibrated": router.confidence.calibrated,
-                "texts": len(found.right),
-                "tokens": tokens or None,
-                "wished_accuracy": accuracy / 100,
-                "curve": [point._asdict() for point in points],
-                "proposal": chosen._asdict() if chosen else None,
-                "unit": "share",
-            }
-        )
-        return
-    show_coverage(points)
     lines = advice(loaded, chosen, accuracy)
     if chosen is not None and chosen.threshold > 0:
-        lines += ways_to_set(
-            loaded,
-            {name: len(own) for name, own in texts.items()},
-            release,
-            data,
-            chosen,
-        )
-    print("\n".join(lines))
+        sizes = {name: len(own) for name, own in texts.items()}
+        lines += ways_to_set(loaded, sizes, release, data, chosen)
+    show(
+        {
+            "release": router.release,
+            "calibrated": router.confidence.calibrated,
+            "texts": len(found.right),
+            "tokens": tokens or None,
+            "wished_accuracy": accuracy / 100,
+            "curve": [point._asdict() for point in points],
+            "proposal": chosen._asdict() if chosen else None,
+            "unit": "share",
+        },
+        _coverage_table(points),
+        *lines,
+        json=json,
+    )
 
 
 def outcomes(
@@ -453,26 +411,22 @@ def outcomes(
     return equal_domains(parts)
 
 
-def show_coverage(points: Sequence[Point]) -> None:
-    rows = [
-        [
-            f"{point.threshold:g}",
-            f"{100 * point.coverage:.1f} %",
-            "–" if point.accuracy is None else f"{_percent(point.accuracy)} %",
-            (
-                "–"
-                if point.accuracy is None
-                else f"{100 * point.low:.1f} to {100 * point.high:.1f} %"
-            ),
-            f"{point.texts:,}",
-        ]
-        for point in points
-    ]
-    table(
-        ["threshold", "answered", "accuracy", "19 times of 20 within", "texts"],
-        rows,
-        numbers_from=0,
-    )
+def _coverage_table(points: Sequence[Point]) -> TextTable:
+    rows = []
+    for point in points:
+        within = f"{100 * point.low:.1f} to {100 * point.high:.1f} %"
+        unknown = point.accuracy is None
+        rows.append(
+            [
+                f"{point.threshold:g}",
+                f"{100 * point.coverage:.1f} %",
+                "–" if point.accuracy is None else f"{_percent(point.accuracy)} %",
+                "–" if unknown else within,
+                point.texts,
+            ]
+        )
+    headings = ["threshold", "answered", "accuracy", "95 % interval", "texts"]
+    return TextTable(headings, rows)
 
 
 def _percent(share: float) -> str:
@@ -584,56 +538,23 @@ def list_encoders(json: Json = False) -> None:
     from ridgeway.common.encoding.encoder_sources import SOURCES, cached_encoders
 
     cards = cached_encoders()
-    if json:
-        emit_json({"sources": SOURCES, "converted": cards})
-        return
-    table(
-        ["source", "what it is"],
-        [[name, words] for name, words in SOURCES.items()],
-        numbers_from=2,
-    )
-    if cards:
-        rows = [
-            [
-                card["name"],
-                card.get("kind", "table"),
-                f"{card['rows']:,}",
-                str(card["width"]),
-                card["fingerprint"],
-            ]
-            for card in cards
+    rows = [
+        [
+            card["name"],
+            card.get("kind", "table"),
+            card["rows"],
+            card["width"],
+            card["fingerprint"],
         ]
-        table(["converted", "kind", "tokens", "width", "fingerprint"], rows)
-
-
-@encoder.command()
-def show(source: EncoderSource, json: Json = False) -> None:
-    """An encoder's size, scale and fingerprint."""
-    from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
-
-    found = find_encoder(source)
-    facts: dict[str, Any] = {
-        "name": found.name,
-        "kind": "contextual" if isinstance(found, ContextualEncoder) else "table",
-        "tokens": found.rows,
-        "width": found.width,
-        "scale": found.scale,
-        "bytes": (
-            (0 if isinstance(found, ContextualEncoder) else found.table.nbytes)
-            + len(found.definition)
-        ),
-        "fingerprint": found.fingerprint,
-    }
-    if isinstance(found, ContextualEncoder):
-        facts["weights"] = found.weights
-    if json:
-        emit_json(facts)
-        return
-    for name, value in facts.items():
-        print(
-            f"{name:<13}{value:,}" if isinstance(value, int) else f"{name:<13}{value}"
-        )
+        for card in cards
+    ]
+    headings = ["converted", "kind", "tokens", "width", "fingerprint"]
+    show(
+        {"sources": SOURCES, "converted": cards},
+        TextTable(["source", "what it is"], list(SOURCES.items())),
+        TextTable(headings, rows) if cards else None,
+        json=json,
+    )
 
 
 @encoder.command()
@@ -649,17 +570,22 @@ def save(
     """
     from ridgeway.common.encoding.encoder_files import save_encoder
     from ridgeway.common.encoding.encoder_sources import find_encoder
+    from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
 
     if folder.is_file():
         raise InputError(f"{folder} is a file; an encoder is saved as a folder")
     found = find_encoder(source)
     save_encoder(found, folder)
-    if json:
-        emit_json({"folder": str(folder), "fingerprint": found.fingerprint})
-    else:
-        step(
-            "saved",
-            str(folder),
-            f"{found.rows:,} tokens",
-            f"fingerprint {found.fingerprint[:12]}",
-        )
+    facts: dict[str, Any] = {
+        "folder": str(folder),
+        "name": found.name,
+        "kind": "table",
+        "tokens": found.rows,
+        "width": found.width,
+        "scale": found.scale,
+        "fingerprint": found.fingerprint,
+    }
+    if isinstance(found, ContextualEncoder):
+        facts |= {"kind": "contextual", "weights": found.weights}
+    mark = f"fingerprint {found.fingerprint[:12]}"
+    show(facts, ("saved", str(folder), f"{found.rows:,} tokens", mark), json=json)

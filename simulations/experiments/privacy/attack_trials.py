@@ -18,14 +18,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.client.audit import CLEAR, COLUMN, Finding
+from ridgeway.client.audit import (
+    CLEAR,
+    COLUMN,
+    AuditedHolder,
+    Finding,
+    attack_cohort,
+)
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.settings import DEFAULT, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.simulations.bench.random_corpus import DEFINITION
-from ridgeway.simulations.cohort_audit import AuditedHolder, audit
 from ridgeway.simulations.experiments.dataset import (
     Dataset,
     DomainTokens,
@@ -193,9 +198,7 @@ def attacked(ground: Ground, trial: Trial) -> list[dict[str, Any]]:
     place = domains.index(ground.domain)
     truth = members[place].counts
     assert truth is not None
-    findings = audit(
-        members, place, [trial.sampling], encoder, lambda view: lambda: None
-    )
+    findings = attack_cohort(members, place, trial.sampling, encoder)
     return [asdict(each) for each in _results(findings, truth, trial, ground.domain)]
 
 
@@ -216,9 +219,7 @@ def _member(
     )
     counts = np.bincount(parts[0].ids, minlength=encoder.rows).astype(np.int64)
     total = reduce(add, sums.values())
-    return AuditedHolder(
-        domain, {trial.sampling: total}, counts if domain == ground.domain else None
-    )
+    return AuditedHolder(domain, total, counts if domain == ground.domain else None)
 
 
 def _results(

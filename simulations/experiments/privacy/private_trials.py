@@ -12,13 +12,13 @@ byte; so totals are added up here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from ridgeway.client.private_audit import audit_halves, halves
+from ridgeway.client.audit import audit_halves, canaries, halves, plant
 from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.settings import DEFAULT, Selector
@@ -36,7 +36,6 @@ from ridgeway.common.protocol.cohort import SamplingTerms, Terms
 from ridgeway.common.routing.token_table import compile_table, tally_texts, winners
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.coordinator.solving.total import add_weighted
-from ridgeway.simulations.canaries import canaries, plant
 from ridgeway.simulations.experiments.baselines.routing_method import evaluation
 from ridgeway.simulations.experiments.dataset import Dataset, DomainTokens, Tokens
 
@@ -177,10 +176,8 @@ def attacked_documents(
     own, control = halves(
         ground.dataset.train[ground.dataset.domains[0]], ground.encoder, prior
     )
-    told = audit_halves(
-        own, control, ground.encoder, prior, privacy, rng.bytes
-    ).to_json()
+    told = audit_halves(own, control, ground.encoder, prior, privacy, rng.bytes)
     planted = plant(
         privacy, canaries(ground.encoder, prior, CANARIES, rng), runs, rng, rng.bytes
     )
-    return {**told, "planted": planted.to_json()}
+    return {**asdict(told), "planted": asdict(planted)}
