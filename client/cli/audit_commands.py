@@ -80,8 +80,9 @@ def audit(
     prior: PriorFile = None,
     json: Json = False,
 ) -> None:
-    """Attack your own statistics, as a coordinator that sees them could. Runs here and sends
-    nothing.
+    """Attack your own statistics; runs here and sends nothing.
+
+    The attacks are those of a coordinator that sees the statistics.
 
     With the corpus, the result is the share of its tokens that come back; without, what the attack
     believes to have found, and whether that is proven. Of a holder's folder, the sums are those of

@@ -37,8 +37,9 @@ def bundle(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the code that a round runs on this machine: every file of the bundle, its lines and its
-    SHA-256.
+    """List the code that a round runs on this machine.
+
+    Every file of the bundle, its lines and its SHA-256.
 
     The bundle is the newest that the coordinator of DIR has announced and DIR has not approved,
     fetched from it and held against its hash, with what it changes beside the one that is approved;
@@ -136,8 +137,9 @@ def approve(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Allow a bundle to run in DIR, beside those that are allowed already. `client bundle DIR`
-    shows what it changes.
+    """Allow a bundle to run in DIR.
+
+    Those that are allowed already stay so. `client bundle DIR` shows what it changes.
 
     A SuperNode that is running takes this up by itself. To take an approval back, remove the hash
     from `bundles` in client.toml.

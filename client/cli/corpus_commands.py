@@ -351,7 +351,10 @@ def add(
     out: Annotated[Path, typer.Option(help="The statistics file to write.")],
     json: Json = False,
 ) -> None:
-    """Add the parts of a corpus up to the file that one run over all of it makes, byte for byte."""
+    """Add up the files that `prepare --part` made.
+
+    The result is, byte for byte, the file of one run over the whole corpus.
+    """
     from ridgeway.client.sums.corpus import Counters
     from ridgeway.client.sums.corpus_parts import add_parts
     from ridgeway.client.sums.prepare import check_readable, check_text
@@ -397,8 +400,9 @@ def held_out(
     skip_broken: SkipBroken = 0.0,
     json: Json = False,
 ) -> None:
-    """Write the documents that `prepare` leaves out of the sums, to evaluate with. They are private
-    text.
+    """Write the documents that `prepare` leaves out of the sums.
+
+    They serve to evaluate, and are private text.
     """
     import json as codec
     from itertools import chain
@@ -461,8 +465,9 @@ def inspect(
     ],
     json: Json = False,
 ) -> None:
-    """List what would leave this machine: shapes, masses, bytes and fingerprints. No text, because
-    there is none in it.
+    """List what a statistics file would tell: shapes, masses, hashes.
+
+    There is no text in it.
     """
     from ridgeway.common.statistics.statistics_file import load_prepared
 

@@ -39,8 +39,9 @@ MEMBERS_SHOWN = 6
 
 
 def verify(folder: Copy, json: Json = False) -> None:
-    """Check the journal of DIR, what was signed, opened and paid for, and the stored releases.
-    Writes nothing.
+    """Check the journal of DIR and the stored releases.
+
+    What was signed, opened and paid for is checked; nothing is written.
 
     The exit code is 0 only if all of it is as it was written.
     """
@@ -68,8 +69,9 @@ def export(
         bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")
     ] = False,
 ) -> None:
-    """List what left the machine of DIR, when, for which round and with whom; and what was refused.
-    Writes nothing.
+    """List what left the machine of DIR, when and with whom.
+
+    What was refused is listed too; nothing is written.
 
     `opened` says whether the coordinator has seen it: `clear` as it is; `noisy` under noise; of
     sums under masks `yes` if the sum with the other members was opened, `perhaps` if this holder
@@ -158,8 +160,9 @@ def statement(
     ] = None,
     json: Json = False,
 ) -> None:
-    """State what one document of DIR has cost so far and may cost, what left, and whom one must
-    trust.
+    """State what one document of DIR has cost and may cost.
+
+    It also states what left, and whom one must trust.
 
     One page for a privacy officer, in plain words. Works on an archived copy without keys.
     """
@@ -191,8 +194,9 @@ def page(
     rate: RequestRate = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Show DIR as a page in the browser: what left this machine, what that cost, what was refused,
-    the approved code.
+    """Show DIR as a page in the browser.
+
+    What left this machine, what that cost, what was refused, the approved code.
 
     The page only reads, and shows no text of the corpus. Any address but loopback needs --keys, as
     with `serve`.

@@ -95,7 +95,7 @@ def ready(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Sum the corpus of DIR as it is now, and let it stand ready for rounds: open an epoch.
+    """Sum the corpus of DIR as it is now: open an epoch.
 
     Rounds never read the corpus, only the epoch. Unchanged files are not summed again. In masked
     rounds the data of an epoch is in one opened total, ever; after that a new epoch needs many
@@ -217,8 +217,9 @@ def epsilon_words(epsilon: float) -> str:
 
 
 def join(folder: Folder) -> None:
-    """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only
-    approved code.
+    """Run the SuperNode of DIR: it answers rounds until Ctrl-C.
+
+    It runs approved code only.
 
     If no epoch is open yet, the first one is opened before. What it answers, what it refuses and
     what stands in its way is told as it happens, with times in UTC.
@@ -270,8 +271,9 @@ def accept(
     ],
     json: Json = False,
 ) -> None:
-    """Take from an invitation what the coordinator of DIR has renewed since: its authority, the
-    terms, the prior.
+    """Take what the coordinator of DIR has renewed.
+
+    An invitation may bring another authority, other terms, another prior.
 
     The key that is pinned in DIR must have signed it, and client.toml must agree to the terms. A
     SuperNode that is running takes a new authority from the coordinator itself.
@@ -384,8 +386,9 @@ def renew(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Give the SuperNode of DIR another key to log in with, as after a theft; the holder's own key
-    stays as it is.
+    """Give the SuperNode of DIR another key, as after a theft.
+
+    The holder's own key stays as it is.
 
     With --identity it is the other way round: the holder signs with a new key, the key before signs
     that, and all who know the holder know it as the same one. The operator admits the new card
@@ -422,7 +425,7 @@ def renew(
 
 
 def releases(folder: Folder, json: Json = False) -> None:
-    """The releases that the holder of DIR received, verified and stored."""
+    """List the releases that the holder of DIR has received."""
     holder = open_holder(folder)
     facts = [
         {

@@ -122,8 +122,9 @@ def init(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the holder's folder DIR from an invitation: an identity, a card for the operator,
-    client.toml.
+    """Make the holder's folder DIR from an invitation.
+
+    It holds an identity, a card for the operator, and client.toml.
 
     A holder takes part in private rounds only, unless --accept-mode says otherwise.
     """

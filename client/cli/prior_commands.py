@@ -22,7 +22,7 @@ from ridgeway.common.cli.terminal import (
     stop_on_signal,
 )
 
-app = command_group("What is public beforehand in rounds with differential privacy.")
+app = command_group("The public prior of private rounds.")
 
 
 @app.command()

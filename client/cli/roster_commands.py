@@ -42,7 +42,7 @@ def pin(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Pin the holders that the holder of DIR takes part with, unpin one, or list them.
+    """Pin the other members of DIR, unpin one, or list them.
 
     In a masked round the other members are who keeps the sums hidden. A coordinator that made
     members up could see what is left, so their keys must be known by another way: have the cards

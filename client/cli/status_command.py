@@ -23,9 +23,7 @@ Line = tuple[str, ...]
 
 
 def status(folder: Folder, json: Json = False) -> None:
-    """What the holder of DIR was asked for and sent, what that has cost its documents, and which
-    epoch is open.
-    """
+    """What DIR has sent and spent, and which epoch is open."""
     from ridgeway.client.deploy.notices import tell_unapproved, unapproved
 
     holder = open_holder(folder)

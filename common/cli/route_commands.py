@@ -65,7 +65,7 @@ def route(
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Route PROMPT to the expert it belongs to, by the release in the folder RELEASE.
+    """Route PROMPT to the expert that it belongs to.
 
     With - as the prompt, prompts are read from standard input, one a line, and each is answered by
     one line: the domain and the confidence (and with --experts the expert), or a JSON object with
@@ -241,8 +241,9 @@ def evaluate(
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Measure a release on labelled text: accuracy by domain, what is taken for what, and how true
-    confidence is.
+    """Measure the accuracy of a release on labelled text.
+
+    Accuracy and confusion by domain, and the calibration error.
 
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
@@ -345,8 +346,9 @@ def calibrate(
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Print how many prompts a release answers above each threshold, how often it is right, and a
-    threshold to set.
+    """Propose a confidence threshold for a release.
+
+    For each threshold: how many prompts are answered, and how often the answer is right.
 
     RELEASE is the folder of a release; DATA_DIR holds DOMAIN.test.jsonl for every domain. Nothing
     is changed: `ridgeway coordinator calibrate` fits the confidence itself and signs the release

@@ -80,22 +80,21 @@ class TextTable:
 
 
 def show(
-    facts: Any, *lines: str | TextTable | Sequence[str] | None, json: bool
+    facts: Any, *lines: str | TextTable | tuple[str, ...] | None, json: bool
 ) -> None:
     """Print a result: its facts as JSON, or what says them to people.
 
-    lines: a sentence or a table for stdout; or a step: its verb, its subject and figures. What is
-           empty is left out.
+    lines: a sentence or a table for stdout; or a step: its verb, its subject and figures; or None.
     """
     if json:
         emit_json(facts)
         return
-    for line in filter(None, lines):
+    for line in lines:
         if isinstance(line, TextTable):
             table(line.headings, line.rows, title=line.title)
         elif isinstance(line, str):
             print(line)
-        else:
+        elif line:
             step(*line)
 
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from ridgeway.common.routing.quality import DomainScore, QualityTable
     from ridgeway.common.routing.router import Router
 
-app = command_group(
-    "The experts behind a router: how good each is in each domain, and which is chosen."
-)
+app = command_group("The experts behind a router: how good each is in each domain.")
 
 
 @app.command()

@@ -76,8 +76,9 @@ def init(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR: keys, a private authority and certificates,
-    coordinator.toml.
+    """Make the coordinator's folder DIR.
+
+    It holds keys, a private authority and certificates, and coordinator.toml.
     """
     from pydantic import ValidationError
 
@@ -133,8 +134,9 @@ def init(
 
 
 def up(folder: Folder) -> None:
-    """Run the SuperLink of DIR: TLS, node authentication, control API on loopback only. Stop it
-    with Ctrl-C.
+    """Run the SuperLink of DIR until Ctrl-C.
+
+    TLS, node authentication, and the control API on loopback only.
     """
     from ridgeway.coordinator.deploy.supervisor import up as keep_up
 
@@ -175,14 +177,13 @@ def renew(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Renew the certificate under which holders reach DIR, for the hosts that coordinator.toml
-    names.
+    """Renew the certificate under which holders reach DIR.
+
+    It is for the hosts that coordinator.toml names.
 
     A coordinator that is up takes it as soon as no round is running. With --authority its
-    certificate is renewed
-    under the key that it has: holders that are connected take it from the gate, because the key
-                               that they have pinned
-    signs it, and until then the old one does.
+    certificate is renewed under the key that it has: holders that are connected take it from the
+    gate, because the key that they have pinned signs it, and until then the old one does.
 
     With --signing-key the certificates stay, and requests, releases and all else are signed with a
     new key from then on. The key before signs that: holders take it up by themselves, and what was
@@ -275,7 +276,7 @@ def _hosts(*places: str) -> list[str]:
 
 
 def status(folder: Folder, json: Json = False) -> None:
-    """Who is on the roster of DIR, who is online, what they sent, and which release they hold.
+    """Who is on the roster of DIR, online, and has which release.
 
     The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be
     read.
@@ -430,8 +431,9 @@ def tell_too_few(federation: Federation) -> None:
 
 
 def verify(folder: Folder, json: Json = False) -> None:
-    """Check the ledger of DIR: its chain of hashes, the stored sums, and every release's
-    signature.
+    """Check the ledger of DIR.
+
+    Its chain of hashes, the stored sums, and every release's signature.
     """
     federation = open_federation(folder)
     counts = federation.verify()
@@ -449,8 +451,9 @@ def page(
     rate: RequestRate = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Show DIR as a page in the browser: members, obstacles, rounds as they run, releases, the
-    ledger; and metrics.
+    """Show DIR as a page in the browser.
+
+    Members, obstacles, rounds as they run, releases, the ledger; and metrics.
 
     The page only reads. Any address but loopback needs --keys, as with `serve`.
     """
@@ -470,8 +473,9 @@ def backup(
     ],
     json: Json = False,
 ) -> None:
-    """Write the ledger, the sums, the releases, the settings and the keys of DIR to one FILE, and
-    verify it.
+    """Write all of DIR that cannot be made again to one FILE.
+
+    The ledger, the sums, the releases, the settings and the keys; FILE is verified.
 
     A round may be running meanwhile. FILE holds the private keys, and only its owner can read it:
     keep it as safe as DIR.
@@ -503,8 +507,9 @@ def restore(
     ],
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR of a backup FILE; hashes, ledger, sums and releases are
-    verified first.
+    """Make the coordinator's folder DIR of a backup FILE.
+
+    Hashes, ledger, sums and releases are verified first.
     """
     from ridgeway.coordinator.deploy.backup import restore as make
 

@@ -95,7 +95,10 @@ def _register(federation: Federation) -> bool:
 
 
 def invite(folder: Folder, json: Json = False) -> None:
-    """Write DIR/invite, the folder to hand to holders: addresses, keys, hashes, no secrets."""
+    """Write DIR/invite, the folder to hand to holders.
+
+    It holds addresses, keys and hashes, and no secrets.
+    """
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import write_invite
 
@@ -123,7 +126,10 @@ def retire(
     ],
     json: Json = False,
 ) -> None:
-    """Drop DOMAIN from the router of DIR at once, without a round; later rounds leave it out."""
+    """Drop DOMAIN from the router of DIR at once, without a round.
+
+    Later rounds leave it out.
+    """
     from ridgeway.coordinator.round.membership import retire as change
 
     federation = open_federation(folder)
@@ -137,8 +143,9 @@ def remove(
     ],
     json: Json = False,
 ) -> None:
-    """Take the holder NAME off the roster of DIR, subtract its sums exactly, erase them, and solve
-    again.
+    """Take the holder NAME off the roster of DIR.
+
+    Its sums are subtracted exactly and erased, and the router is solved again.
     """
     from ridgeway.coordinator.round.membership import remove as change
 
@@ -160,8 +167,9 @@ def rollback(
     ],
     json: Json = False,
 ) -> None:
-    """Publish the router of the earlier release NUMBER of DIR anew, under the next number;
-    `deliver` brings it out.
+    """Publish the earlier release NUMBER of DIR again.
+
+    It gets the next number; `deliver` brings it out.
     """
     from ridgeway.coordinator.round.membership import rollback as change
 

@@ -27,8 +27,9 @@ def plan(
     delta: Annotated[float, typer.Option(help="δ of the round.")] = 1e-8,
     json: Json = False,
 ) -> None:
-    """Predict how accurate a router under noise will be, by a formula that was held against
-    simulations.
+    """Predict the accuracy of a private round.
+
+    The formula was held against simulations.
 
     The range spans text of three kinds, from one-line requests to pages of books, with a prior of
     built-in text. It holds for prompts that are like the domains' documents; for others, accuracy

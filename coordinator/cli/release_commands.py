@@ -29,7 +29,7 @@ def releases(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the releases of DIR, the newest last, or what one of them says of itself."""
+    """List the releases of DIR, or show one of them."""
     federation = open_federation(folder)
     if number is not None:
         _show_one(federation, number, json)

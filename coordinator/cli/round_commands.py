@@ -45,8 +45,9 @@ RunsBundle = Annotated[
 
 
 def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> None:
-    """Ask every holder of DIR what would keep it from a round, and say what each has to do. Opens
-    nothing.
+    """Ask every holder of DIR what would keep it from a round.
+
+    The answer says what each has to do. Nothing is opened.
 
     Nobody reads a corpus for it. The exit code is 0 if nothing is in the way, 1 if something is,
     and 2 if holders could not be asked.
@@ -172,19 +173,17 @@ def round_(
     bundle: RunsBundle = None,
     json: Json = False,
 ) -> None:
-    """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish,
-    deliver.
+    """Run a round in DIR and publish its release.
+
+    Wait for holders, gather their total, solve, let them evaluate, publish, deliver.
 
     The mode stands in coordinator.toml; --mode says it for this round, and holders refuse those
-    that they have not
-    agreed to. A router that is worse than the newest release on a domain's held-out text is not
-    published unless
-    --accept-worse names that domain; nor is one that no holder of a domain has counted for, unless
-    --accept-unevaluated names it; nor one that would lose a domain of the newest release, because
-    its holders are away
-    or refuse, unless --allow-missing names it. If no sums and no settings have changed since the
-    newest release, it
-    stands, unless --even-unchanged asks for another.
+    that they have not agreed to. A router that is worse than the newest release on a domain's held-
+    out text is not published unless --accept-worse names that domain; nor is one that no holder of
+    a domain has counted for, unless --accept-unevaluated names it; nor one that would lose a domain
+    of the newest release, because its holders are away or refuse, unless --allow-missing names it.
+    If no sums and no settings have changed since the newest release, it stands, unless --even-
+    unchanged asks for another.
 
     The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released":
     false}.
@@ -264,8 +263,9 @@ def schedule(
         ),
     ] = 0,
 ) -> None:
-    """Run rounds in DIR at fixed times, such as "0 3 * * 0" for Sundays at 3:00 UTC, until you stop
-    it with Ctrl-C.
+    """Run rounds in DIR at fixed times until Ctrl-C.
+
+    "0 3 * * 0" means Sundays at 3:00 UTC.
 
     `coordinator up` must run beside it. If something stands in the way of a round, or if fewer than
     --min-changed holders have changed, a line says so, nothing is opened, and the next time is
@@ -289,7 +289,7 @@ def schedule(
 
 
 def deliver(folder: Folder) -> None:
-    """Hand the newest release of DIR to the holders that are there and do not have it."""
+    """Hand the newest release of DIR to holders that lack it."""
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import Narrator
     from ridgeway.coordinator.round.run_order import RunOrder

@@ -166,8 +166,9 @@ def signing_identity(given: Path | None, *, make: bool) -> Identity:
 
 
 def key(key_file: KeyFile = None, json: Json = False) -> None:
-    """Print the public key that users of your releases should pin; the private key is made if there
-    is none.
+    """Print the public key that users of your releases should pin.
+
+    The private key is made if there is none.
     """
     from ridgeway.common.base.identity import create_identity
 
@@ -206,8 +207,9 @@ def calibrate(
     device: RunsOn = "auto",
     json: Json = False,
 ) -> None:
-    """Fit the temperature on held-out text, so that confidence means something, and sign the
-    release again.
+    """Fit the confidence of a release on held-out text.
+
+    The release is signed again.
     """
     from ridgeway.common.base.jsonl import field_names
     from ridgeway.coordinator.solving.publish import calibrate_release

@@ -67,8 +67,9 @@ def audit(
     ] = 200,
     json: Json = False,
 ) -> None:
-    """Run the known attacks on every view that a coordinator may get of a holder, and say what
-    comes back.
+    """Attack the sums of a cohort, where the text is known.
+
+    Every view that a coordinator may get of a holder is attacked.
 
     The views: the holder's statistics in the clear, its column of B alone, a total over all
     holders, and two totals that differ by the holder. Each attack takes up to a few minutes with

@@ -114,8 +114,9 @@ def simulate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a
-    test of it.
+    """Run a whole federation on this machine.
+
+    Holders, a coordinator, one round, a release, and a test of it.
 
     Rounds are masked, as the published method has them: exact sums, under masks. A deployment runs
     private rounds.
