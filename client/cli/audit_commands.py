@@ -285,26 +285,14 @@ def finding_lines(
         shares = (_percent(facts.get(name)) for name in SHARES)
         proven = "yes" if each.proven else "no"
         seconds = f"{each.seconds:.0f} s"
-        window = _short(each.sampling)
-        rows.append([each.view, window, facts["found"], *shares, proven, seconds])
+        sampling = str(each.sampling)
+        rows.append([each.view, sampling, facts["found"], *shares, proven, seconds])
     measured = ("recovered", "rare", "by chance", "precision", "counts exact")
-    headings = ["view", "window", "found", *measured, "proven", "time"]
+    headings = ["view", "samples", "found", *measured, "proven", "time"]
     yield TextTable(headings, rows, title)
     if any(each.measures for each in findings):
         yield RARE
         yield CHANCE
-
-
-def _short(sampling: Sampling) -> str:
-    """`64`, `8 in 32, documents × 32`, or `8 in 32, units 15, mistyped × 8`."""
-    apart = f" in {sampling.stride}" if sampling.stride > sampling.window else ""
-    more = {
-        "documents × ": sampling.documents,
-        "units ": sampling.units,
-        "mistyped × ": sampling.mistyped,
-    }
-    named = [f"{words}{value}" for words, value in more.items() if value]
-    return ", ".join([f"{sampling.window}{apart}", *named])
 
 
 def _percent(share: float | None) -> str:

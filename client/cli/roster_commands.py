@@ -61,18 +61,19 @@ def pin(
         places = load_roster(folder)
     newest = holder.handovers.newest
     rows = [(place, newest(place.key)) for place in places]
-    earlier = [f"{place.key[:12]}…" if key != place.key else "" for place, key in rows]
-    headings = ["holder", "domain", "key"]
-    if any(earlier):
-        headings.append("handed over from")
     cells = [
-        [place.name, place.domain, key, before][: len(headings)]
-        for (place, key), before in zip(rows, earlier, strict=True)
+        [
+            place.name,
+            place.domain,
+            key,
+            f"{place.key[:12]}…" if key != place.key else "",
+        ]
+        for place, key in rows
     ]
     show(
         [{**place.model_dump(mode="json"), "key": key} for place, key in rows],
         ("pinned", count(len(places), "other holder"), f"in {folder / 'roster.json'}"),
-        TextTable(headings, cells),
+        TextTable(["holder", "domain", "key", "handed over from"], cells),
         ("note", OPERATORS_WORD) if invite else None,
         json=json,
     )

@@ -14,7 +14,7 @@ from ridgeway.client.cli.holder_commands import (
 )
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.terminal import TextTable, count, show
+from ridgeway.common.cli.terminal import count, show
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder
@@ -60,7 +60,7 @@ def status(folder: Folder, json: Json = False) -> None:
         spent_line(holder),
         *(("notice", each["sentence"]) for each in notices),
         *(("waiting", words) for words in tell_unapproved(folder, approved)),
-        TextTable(SENT, [_sent_row(each) for each in sent]),
+        ("sent", count(len(sent), "message"), f"see: ridgeway client export {folder}"),
         json=json,
     )
 
@@ -159,19 +159,4 @@ def _handovers(holder: Holder) -> list[dict[str, Any]]:
             "fork": entry.kind == FORKED_KEY,
         }
         for entry in holder.journal.entries(HANDED_OVER, FORKED_KEY)
-    ]
-
-
-SENT = ("sent at (UTC)", "round", "nonce", "what", "of", "bytes", "why not")
-
-
-def _sent_row(sent: dict[str, Any]) -> list[object]:
-    return [
-        sent["time"][:19],
-        str(sent.get("number") or "–"),
-        sent["round"][:8],
-        sent["kind"].replace("_", " "),
-        sent.get("lot", ""),
-        sent["bytes"],
-        sent.get("reason", ""),
     ]

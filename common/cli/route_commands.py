@@ -355,7 +355,7 @@ def calibrate(
     again.
     """
     from ridgeway.common.base.jsonl import field_names, labelled_texts
-    from ridgeway.common.cli.plots import check_plot
+    from ridgeway.common.cli.plots import check_plot, draw_curve
     from ridgeway.common.routing import coverage
     from ridgeway.common.routing.release import load_release
     from ridgeway.common.routing.router import router_of
@@ -374,7 +374,13 @@ def calibrate(
     points = coverage.curve(found)
     chosen = coverage.proposal(found, accuracy / 100)
     if plot is not None:
-        _draw(plot, found, accuracy, chosen)
+        finest = coverage.curve(found, sorted({0.0, *found.confidence.tolist()}))
+        drawn = [
+            point
+            for point in finest
+            if point.texts >= coverage.MIN_ANSWERED_TEXTS and point.accuracy is not None
+        ]
+        draw_curve(plot, drawn, accuracy / 100, chosen)
         step("drew", str(plot))
     lines = advice(loaded, chosen, accuracy)
     if chosen is not None and chosen.threshold > 0:
@@ -510,25 +516,6 @@ def fitted_on(manifest: Mapping[str, Any], texts: Mapping[str, int]) -> bool:
         )
     }
     return "temperature" in figures and rows == dict(texts)
-
-
-def _draw(path: Path, found: Outcomes, accuracy: float, chosen: Point | None) -> None:
-    from ridgeway.common.cli.plots import draw_curve
-    from ridgeway.common.routing.coverage import MIN_ANSWERED_TEXTS, curve
-
-    points = curve(found, sorted({0.0, *found.confidence.tolist()}))
-    drawn = [
-        (point.coverage, point.accuracy, point.low, point.high)
-        for point in points
-        if point.texts >= MIN_ANSWERED_TEXTS and point.accuracy is not None
-    ]
-    mark = (
-        None
-        if chosen is None or chosen.accuracy is None
-        else (chosen.coverage, chosen.accuracy)
-    )
-    words = f"threshold {chosen.threshold}" if chosen else ""
-    draw_curve(path, drawn, accuracy / 100, mark, words)
 
 
 # Encoders
