@@ -131,6 +131,16 @@ def prepare(
         int | None,
         typer.Option(help="Maximum tokens per document (0: no limit)."),
     ] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Stride in tokens (0: no overlap).")
+    ] = None,
+    units: Annotated[
+        int | None, typer.Option(help="Total weight per document (0: one per window).")
+    ] = None,
+    mistyped: Annotated[
+        int | None,
+        typer.Option(help="Weight of a misspelt copy of each opening (0: off)."),
+    ] = None,
     holdout: Holdout = None,
     text_field: Fields = "text",
     skip_broken: SkipBroken = 0.0,
@@ -172,7 +182,13 @@ def prepare(
     from ridgeway.common.encoding.transformer_encoder import usual_sampling
     from ridgeway.common.statistics.statistics_file import save_prepared
 
-    given = {"window": window, "max_tokens": max_tokens}
+    given = {
+        "window": window,
+        "max_tokens": max_tokens,
+        "stride": stride,
+        "units": units,
+        "mistyped": mistyped,
+    }
     numbers = part_numbers(part) if part else None
     chosen = preset(preset_name)
     # what cannot be is said before the encoder is looked for
