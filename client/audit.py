@@ -1,17 +1,28 @@
-"""What a holder's own statistics give away: the known attacks run on them, held against the text
-that was summed.
+"""What sums give away: the known attacks run on them, measured against the text that was summed.
 
-Runs on the holder's machine and sends nothing.
+    exact sums ──▶ attack_holder, attack_cohort ──▶ a Finding for every view of a coordinator
+    documents  ──▶ one half summed under noise ──▶ audit_halves ──▶ PrivateAudit
+               ──▶ the other half, a control
+    canaries   ──▶ planted or not, under noise ──▶ plant ──▶ the ε that is proven at least
+
+A column must name the words of its domain, or it could not route: what it tells of a holder's own
+documents is what it tells of them beyond the control. Nothing is sent.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 
 from ridgeway.client.sums.accumulate import accumulators, gram_of_counts, only_counts
@@ -30,10 +41,17 @@ from ridgeway.client.sums.prepare import (
 )
 from ridgeway.common.attacks import (
     Measures,
-    Tick,
+    attribution,
+    auc,
+    auc_allowed,
+    auc_of_noise,
     column,
     histogram,
     measure,
+    membership_scores,
+    token_directions,
+    tokens_by_column,
+    tokens_by_products,
     unweighted,
 )
 from ridgeway.common.base.errors import CorpusError, EncoderMismatch
@@ -41,8 +59,19 @@ from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.mistyped_text import with_mistyped_copies
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
+from ridgeway.common.privacy.document_bound import (
+    DocumentSums,
+    bounded_sums,
+    count_unit,
+    empty_sums,
+    row_unit,
+)
+from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
 CLEAR = "clear statistics"
 COLUMN = "column of B alone"
@@ -51,39 +80,17 @@ UNIT_WINDOW = 12
 """Of a document's units, three fifths lie in windows of 8 tokens, and hardly any other part varies.
 """
 
-Ticks = Callable[[str], Tick]
-"""From what is being attacked to what is called once a step, at most MAX_STEPS times."""
+MIN_AUDITED_DOCUMENTS = 20
+"""Halves of fewer documents would say little."""
+
+CANARY_TOKENS = 32
+CONFIDENCE = 0.95
+THRESHOLDS = 64
+
+Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Finding:
-    """One attack and what it brought.
-
-    proven:   whether the counts that were found give exactly the sums that were seen: then they are
-              the truth.
-    measures: against the text, where that is known.
-    """
-
-    view: str
-    sampling: Sampling
-    counts: Integers
-    proven: bool
-    measures: Measures | None
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        shares = (
-            self.measures.to_json()
-            if self.measures
-            else {"found": int((self.counts > 0).sum())}
-        )
-        return {
-            "view": self.view,
-            **self.sampling.to_json(),
-            **shares,
-            "proven": self.proven,
-            "seconds": round(self.seconds, 1),
-        }
+# The text that was summed
 
 
 def read_summed(
@@ -101,23 +108,19 @@ def read_summed(
         each: accumulators(encoder.table, each, encoder.words)() for each in samplings
     }
     for batch in text_batches(summed_documents(job, watch or Watch())):
-        ids, lengths = encoder.tokenizer.encode_many(batch)
-        both = (
-            encoder.tokenizer.encode_many(with_mistyped_copies(batch))
-            if any(each.mistyped for each in sums)
-            else None
-        )
-        tokens.add(ids, lengths)
+        plain = encoder.tokenizer.encode_many(batch)
+        tokens.add(*plain)
         for sampling, accumulator in sums.items():
-            accumulator.add(
-                *(both if both is not None and sampling.mistyped else (ids, lengths))
-            )
+            if sampling.mistyped:
+                copies = with_mistyped_copies(batch)
+                accumulator.add(*encoder.tokenizer.encode_many(copies))
+            else:
+                accumulator.add(*plain)
     counts = tokens.state()["counts"]
     if not counts.any():
-        names = ", ".join(str(root) for root in job.roots)
         limited = f", or its documents are cut after {limit} tokens" if limit else ""
         raise CorpusError(
-            f"{names} holds no tokens that would be summed; all of it may be held"
+            f"{_names(job)} holds no tokens that would be summed; all of it may be held"
             f" out{limited}"
         )
     return counts, {
@@ -175,13 +178,16 @@ def true_counts(
     there = prepared.statistics
     here = summed[prepared.sampling]
     if not here.equals(there):
-        names = ", ".join(str(root) for root in job.roots)
         raise CorpusError(
-            f"{names} is not what the statistics of {prepared.domain!r} were made of:"
-            f" it gives {here.mass:,} samples and they hold {there.mass:,}, or other"
-            " sums; name the same files and --text-field as for prepare"
+            f"{_names(job)} is not what the statistics of {prepared.domain!r} were made"
+            f" of: it gives {here.mass:,} samples and they hold {there.mass:,}, or"
+            " other sums; name the same files and --text-field as for prepare"
         )
     return counts
+
+
+def _names(job: PrepareJob) -> str:
+    return ", ".join(map(str, job.roots))
 
 
 def must_fit(prepared: Prepared, encoder: TableEncoder) -> None:
@@ -194,63 +200,157 @@ def must_fit(prepared: Prepared, encoder: TableEncoder) -> None:
         )
 
 
+def token_texts(encoder: TableEncoder, ids: Sequence[int]) -> list[str]:
+    """What tokens look like, for the holder's own eyes."""
+    backend = Backend.from_str(encoder.definition.decode())
+    return [
+        backend.decode([number]) or str(backend.id_to_token(number)) for number in ids
+    ]
+
+
+# Exact sums
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finding:
+    """One attack on exact sums and what it brought.
+
+    proven:   whether the counts that were found give exactly the sums that were seen: then they are
+              the truth.
+    measures: against the text, where that is known.
+    """
+
+    view: str
+    sampling: Sampling
+    counts: Integers
+    proven: bool
+    measures: Measures | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        found = {"found": int((self.counts > 0).sum())}
+        return {
+            "view": self.view,
+            **self.sampling.to_json(),
+            **(asdict(self.measures) if self.measures else found),
+            "proven": self.proven,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AuditedHolder:
+    """A holder of a cohort, alone in its domain: its sums, and its counts where known."""
+
+    domain: str
+    statistics: Statistics
+    counts: Integers | None
+
+
 def attack_holder(
     encoder: TableEncoder,
     statistics: Statistics,
     sampling: Sampling,
     truth: Integers | None,
-    ticks: Ticks,
 ) -> Iterator[Finding]:
     """The attacks on one holder's statistics: on all of them, and on the column of its domain
     alone.
 
     Masking does not hide the column where the domain has one holder.
     """
-    yield attack_gram(CLEAR, encoder, statistics, sampling, truth, ticks)
+    yield _attack_gram(CLEAR, encoder, statistics, sampling, truth)
     started = time.monotonic()
     window, parts = _windows(sampling)
-    counts = column(
-        encoder.table, of_tokens(statistics, encoder).cross[:, 0] // parts, window
+    cross = _of_tokens(statistics, encoder).cross[:, 0] // parts
+    found = column(encoder.table, cross, window)
+    yield _measured(COLUMN, sampling, found, truth, started)
+
+
+def attack_cohort(
+    members: Sequence[AuditedHolder],
+    holder: int,
+    sampling: Sampling,
+    encoder: TableEncoder,
+) -> Iterator[Finding]:
+    """Attack one holder by every view of a coordinator: its statistics, its column, the total, and
+    the difference of two totals.
+    """
+    own = members[holder]
+    clear, alone = attack_holder(encoder, own.statistics, sampling, own.counts)
+    yield clear
+    yield alone
+    if len(members) == 1:
+        return
+    total = _total(members)
+    known = [member.counts for member in members if member.counts is not None]
+    truth = reduce(add, known) if len(known) == len(members) else None
+    name = f"total of {len(members)}"
+    union = _attack_gram(f"{name}: union", encoder, total, sampling, truth)
+    yield union
+    started = time.monotonic() - union.seconds
+    owners = attribution(encoder.table, _of_tokens(total, encoder))
+    called = np.where(owners == holder, union.counts, 0)
+    yield _measured(
+        f"{name}: called {own.domain}", sampling, called, own.counts, started
     )
-    yield measured(COLUMN, sampling, counts, truth, started)
+    view = "difference of totals"
+    seen = _seen_in_difference(members, holder)
+    if seen.equals(own.statistics):  # then what is found is the same too
+        yield replace(clear, view=view)
+    else:
+        yield _attack_gram(view, encoder, seen, sampling, own.counts)
 
 
-def attack_gram(
+def _seen_in_difference(members: Sequence[AuditedHolder], holder: int) -> Statistics:
+    """What two weighted totals, one of them without the holder, show of it: their difference, its
+    weighting undone.
+    """
+    others = [member for place, member in enumerate(members) if place != holder]
+    both = _total(members, EQUAL_MASS)
+    seen = single_domain(both.gram - _total(others, EQUAL_MASS).gram)
+    return unweighted(seen) or seen
+
+
+def _total(members: Sequence[AuditedHolder], mass: int | None = None) -> Statistics:
+    """The sum over holders, of raw sums or of those that each has weighted."""
+    own = (member.statistics for member in members)
+    parts = (each.weighted(mass) if mass else each for each in own)
+    placed = (part.placed(place, len(members)) for place, part in enumerate(parts))
+    return reduce(add, placed)
+
+
+def _attack_gram(
     view: str,
     encoder: TableEncoder,
     statistics: Statistics,
     sampling: Sampling,
     truth: Integers | None,
-    ticks: Ticks,
 ) -> Finding:
     """The histogram from second moments."""
     started = time.monotonic()
-    seen, (window, parts) = of_tokens(statistics, encoder).gram, _windows(sampling)
-    counts = histogram(encoder.table, seen // parts, window, ticks(view))
+    seen = _of_tokens(statistics, encoder).gram
+    window, parts = _windows(sampling)
+    counts = histogram(encoder.table, seen // parts, window)
     proven = only_counts(sampling) and np.array_equal(
         gram_of_counts(encoder.table, counts, cores()), seen
     )
-    return measured(view, sampling, counts, truth, started, proven=proven)
+    return _measured(view, sampling, counts, truth, started, proven)
 
 
-def of_tokens(statistics: Statistics, encoder: TableEncoder) -> Statistics:
+def _of_tokens(statistics: Statistics, encoder: TableEncoder) -> Statistics:
     """The sums over the features of tokens alone, with the constant one: what attacks look at."""
     kept = [*range(encoder.table.shape[1]), len(statistics.gram) - 1]
     return Statistics(statistics.gram[np.ix_(kept, kept)], statistics.cross[kept])
 
 
-def measured(
+def _measured(
     view: str,
     sampling: Sampling,
     counts: Integers,
     truth: Integers | None,
     started: float,
-    *,
     proven: bool = False,
 ) -> Finding:
-    """What an attack that began at `started` (by the monotonic clock) has found, held against the
-    truth if known.
-    """
     measures = None if truth is None else measure(counts, truth)
     return Finding(view, sampling, counts, proven, measures, time.monotonic() - started)
 
@@ -262,11 +362,9 @@ def _windows(sampling: Sampling) -> tuple[int, int]:
     to the next. Units vary as windows of UNIT_WINDOW tokens do, and count about once a token in
     documents of as many tokens as units.
     """
-    return (
-        (UNIT_WINDOW, UNIT_WINDOW)
-        if sampling.units
-        else (max(sampling.window, sampling.stride), 1)
-    )
+    if sampling.units:
+        return UNIT_WINDOW, UNIT_WINDOW
+    return max(sampling.window, sampling.stride), 1
 
 
 def survives_weighting(statistics: Statistics) -> bool:
@@ -275,14 +373,6 @@ def survives_weighting(statistics: Statistics) -> bool:
     """
     found = unweighted(statistics.weighted(EQUAL_MASS))
     return found is not None and found.equals(statistics)
-
-
-def token_texts(encoder: TableEncoder, ids: Sequence[int]) -> list[str]:
-    """What tokens look like, for the holder's own eyes."""
-    backend = Backend.from_str(encoder.definition.decode())
-    return [
-        backend.decode([number]) or str(backend.id_to_token(number)) for number in ids
-    ]
 
 
 def advice(finding: Finding) -> str:
@@ -304,3 +394,235 @@ def advice(finding: Finding) -> str:
         " tokens, some rare ones too: send them in a masked round, or in the clear only"
         " to a coordinator that may know which words the corpus uses."
     )
+
+
+# Sums of documents under noise
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Half:
+    """Documents of one half of a corpus: a row for each, and how often each token stands in
+    them.
+    """
+
+    rows: Integers
+    counts: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateFinding:
+    """One attack on noisy sums, measured against the documents that were summed and the control."""
+
+    view: str
+    own: Measures
+    control: Measures
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipAuc:
+    """How often a summed document scores higher than another one; 0.5 is guessing.
+
+    own_against_control: as measured.
+    worst_case:          by the best attack that knows all else, at this noise.
+    allowed:             the most that ε allows.
+    """
+
+    own_against_control: float
+    worst_case: float
+    allowed: float
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryFinding:
+    """What planted documents showed.
+
+    guesses:  how often it was guessed whether a document was planted.
+    at_least: ε is at least this, with a confidence of 95 %; 0 if nothing was shown.
+    """
+
+    guesses: int
+    auc: float
+    at_least: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateAudit:
+    """What attacks on sums under noise brought."""
+
+    privacy: str
+    epsilon: float
+    delta: float
+    documents: int
+    findings: tuple[PrivateFinding, ...]
+    membership_auc: MembershipAuc
+    canaries: CanaryFinding | None = None
+
+
+def halves(
+    texts: Iterable[str], encoder: TableEncoder, prior: PublicPrior
+) -> tuple[Half, Half]:
+    """Documents divided in two by their hash, the same way each time; copies of one document stay
+    together.
+    """
+    sides: tuple[list[str], list[str]] = ([], [])
+    for text in texts:
+        digest = hashlib.sha256(text.encode(errors="replace")).digest()
+        sides[digest[0] & 1].append(text)
+    own, control = (half_of(side, encoder, prior) for side in sides)
+    if min(len(own.rows), len(control.rows)) < MIN_AUDITED_DOCUMENTS:
+        raise CorpusError(
+            f"the halves of the corpus have {len(own.rows)} and {len(control.rows)}"
+            f" documents, and an audit under noise needs {MIN_AUDITED_DOCUMENTS} in"
+            " each; name more text"
+        )
+    return own, control
+
+
+def half_of(texts: list[str], encoder: TableEncoder, prior: PublicPrior) -> Half:
+    """These documents, all of them in one half."""
+    ids, lengths = encoder.tokenizer.encode_many(texts)
+    counts = np.bincount(ids, minlength=len(encoder.table))
+    return Half(document_vectors(prior, ids, lengths, encoder.table), counts)
+
+
+def audit_halves(
+    own: Half,
+    control: Half,
+    encoder: TableEncoder,
+    prior: PublicPrior,
+    privacy: Privacy,
+    draw: Randomness = secrets.token_bytes,
+) -> PrivateAudit:
+    """Sum one half under noise, as if its holder were alone, and attack the sums."""
+    noisy = _under_noise(bounded_sums(privacy.mode, own.rows), privacy, draw)
+    directions = token_directions(prior, encoder.table)
+    named = {"column": tokens_by_column(directions, noisy.column[:-1])}
+    if privacy.mode == "full":
+        named["products"] = tokens_by_products(directions, noisy.products)
+    findings = (
+        PrivateFinding(view, measure(each, own.counts), measure(each, control.counts))
+        for view, each in named.items()
+    )
+    scores = [membership_scores(half.rows, noisy) for half in (own, control)]
+    return PrivateAudit(
+        privacy=privacy.mode,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        documents=len(own.rows),
+        findings=tuple(findings),
+        membership_auc=MembershipAuc(
+            own_against_control=auc(*scores),
+            worst_case=auc_of_noise(privacy.epsilon, privacy.delta),
+            allowed=auc_allowed(privacy.epsilon, privacy.delta),
+        ),
+    )
+
+
+def _under_noise(
+    sums: DocumentSums, privacy: Privacy, draw: Randomness
+) -> DocumentSums:
+    """The sums with all of a round's noise on them."""
+    upper = np.triu_indices(len(sums.products), 1)
+    products = sums.products + np.diag(
+        discrete_gaussian(privacy.sigma, len(sums.products), draw)
+    )
+    if len(upper[0]):
+        drawn = discrete_gaussian(privacy.product_sigma, len(upper[0]), draw)
+        products[upper] += drawn
+        products.T[upper] += drawn
+    noise = discrete_gaussian(privacy.sigma, len(sums.column), draw)
+    return DocumentSums(sums.mode, products, sums.column + noise)
+
+
+# Planted documents
+
+
+def canaries(
+    encoder: TableEncoder, prior: PublicPrior, count: int, rng: np.random.Generator
+) -> Integers:
+    """The rows of documents of tokens drawn at random, which lie apart from all text and from each
+    other.
+    """
+    drawn = rng.choice(encoder.tokenizer.plain_ids, count * CANARY_TOKENS)
+    lengths = np.full(count, CANARY_TOKENS)
+    return document_vectors(prior, drawn.astype(np.int32), lengths, encoder.table)
+
+
+def plant(
+    privacy: Privacy,
+    rows: Integers,
+    runs: int,
+    rng: np.random.Generator,
+    draw: Randomness = secrets.token_bytes,
+    tick: Callable[[], None] = lambda: None,
+) -> CanaryFinding:
+    """Plant each document in each run or not, and guess by the sums which were. All else in them is
+    known.
+
+    Differential privacy bounds the ratio of true to false alarms by e^ε, so counted alarms give a
+    lower bound on ε. Above what the terms promise, something is broken; far below is as it should
+    be, for ε also covers chances of one in a hundred million, which no number of runs can show.
+    """
+    lengths = np.square(rows.astype(np.float64)).sum(axis=1)
+    squares = row_unit(privacy.mode) ** 2 * lengths + count_unit(privacy.mode) ** 2
+    squares += lengths**2 if privacy.mode == "full" else 0
+    sizes = np.sqrt(squares)
+    inside = list[Floats]()
+    outside = list[Floats]()
+    for _ in range(runs):
+        noise = _under_noise(empty_sums(privacy.mode, rows.shape[1]), privacy, draw)
+        scores = membership_scores(rows, noise) / sizes
+        coins = rng.random(len(rows)) < 0.5
+        inside.append((scores + sizes)[coins])
+        outside.append(scores[~coins])
+        tick()
+    members = np.concatenate(inside)
+    others = np.concatenate(outside)
+    return CanaryFinding(
+        guesses=len(rows) * runs,
+        auc=auc(members, others),
+        at_least=epsilon_at_least(members, others, privacy.delta),
+    )
+
+
+def epsilon_at_least(inside: Floats, outside: Floats, delta: float) -> float:
+    """The largest lower bound on ε, by a threshold that the first halves choose and the second
+    halves judge.
+    """
+    middle = len(inside) // 2, len(outside) // 2
+    first = inside[: middle[0]], outside[: middle[1]]
+    second = inside[middle[0] :], outside[middle[1] :]
+    shares = np.linspace(0, 1, THRESHOLDS + 2)[1:-1]
+    edges = np.quantile(np.concatenate(first), shares).tolist()
+    _, edge, sign = max(
+        (_bound(*first, edge, sign, delta), edge, sign)
+        for edge in edges
+        for sign in (1, -1)
+    )
+    return _bound(*second, edge, sign, delta)
+
+
+def _bound(
+    inside: Floats, outside: Floats, edge: float, sign: int, delta: float
+) -> float:
+    """ln of the least ratio of alarms that the counts leave room for (Clopper and Pearson).
+
+    sign: 1 for alarms above the edge; −1 for those below it, where documents that are not planted
+          give them.
+    """
+    from scipy.stats import beta
+
+    if sign > 0:
+        likely = inside > edge
+        unlikely = outside > edge
+    else:
+        likely = outside <= edge
+        unlikely = inside <= edge
+    tail = (1 - CONFIDENCE) / 2
+    hits = likely.sum()
+    alarms = unlikely.sum()
+    # Beyond the ends of what can be counted, beta has no quantile: 0 and 1 are the bounds there.
+    least = float(beta.ppf(tail, hits, len(likely) - hits + 1)) if hits else 0.0
+    missed = len(unlikely) - alarms
+    most = float(beta.ppf(1 - tail, alarms + 1, missed)) if missed else 1.0
+    return max(0.0, math.log((least - delta) / most)) if least > delta else 0.0

@@ -1,40 +1,41 @@
-"""What can be computed from sums about the tokens behind them: the attacks that are known, and how
-well they did.
+"""What can be computed from sums about the text behind them: the known attacks, and how well they
+did.
 
-    a holder's gram, in the clear or as a difference of two totals  → its histogram of tokens
-    (`histogram`)
-    a domain's column of cross                                      → its histogram, far less surely
-    (`column`)
-    a total                                                         → the union's histogram, and
-    whose a token looks
-                                                                      to be (`attribution`)
-    weighted statistics                                             → the raw ones
-    (`unweighted`)
+    exact sums
+      a holder's gram, in the clear or as a difference of totals → its histogram (`histogram`)
+      a domain's column of cross → its histogram, far less surely (`column`)
+      a total → the union's histogram, and whose each token is (`attribution`)
+      weighted statistics → the raw ones (`unweighted`)
+    sums of documents under noise
+      a column, or the sum of products → the tokens that point its way (`tokens_by_column`,
+      `tokens_by_products`)
+      either, and a known document → a score of its being among them (`membership_scores`)
 
-Everything that an attack is given is public or is seen by a coordinator: the encoder's table, the
-window, the sums.
+An attack is given what is public or what a coordinator sees: the encoder's table, the window or the
+prior, the sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import dataclass
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import ShapeMismatch
+from ridgeway.common.privacy.accountant import rho_for
+from ridgeway.common.privacy.document_bound import DocumentSums, count_unit, row_unit
+from ridgeway.common.privacy.public_prior import MEAN_BITS, PublicPrior
 from ridgeway.common.statistics.sums import Integers, Statistics
 
 Floats = NDArray[np.floating[Any]]
-Tick = Callable[[], None]
-"""Called once for each of at most MAX_STEPS steps."""
 
 MAX_ROUNDS = 16
 FIRST_ROUND_STEPS = 8
-MAX_STEPS = MAX_ROUNDS * (FIRST_ROUND_STEPS + MAX_ROUNDS - 1)
 """In each round the unknowns that are free are chosen anew, and it takes two more steps than the
 one before.
 """
@@ -53,6 +54,9 @@ RELATIVE_RIDGE = 1e-9
 
 ROW_BLOCK = 8192
 COLUMN_BLOCKS = 6
+
+NAMED_SHARE = 0.05
+"""Under noise an attack names the tokens that it believes in most: this share of the table."""
 
 MAX_RARE_COUNT = 2
 """A token is rare in a corpus if it occurs at most this often in what was summed."""
@@ -86,9 +90,6 @@ class Measures:
     precision: float | None
     chance: float
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def measure(estimate: Integers, truth: Integers) -> Measures:
     """Hold an estimated histogram against the true one, token by token."""
@@ -118,9 +119,7 @@ def _share(hits: NDArray[np.bool_]) -> float | None:
 # Histograms from second moments
 
 
-def histogram(
-    table: NDArray[np.int16], gram: Integers, window: int, tick: Tick = lambda: None
-) -> Integers:
+def histogram(table: NDArray[np.int16], gram: Integers, window: int) -> Integers:
     """The counts n ≥ 0 whose Eᵀ diag(n) E comes nearest to what gram says, rounded.
 
     At w = 1 gram *is* Eᵀ diag(n) E, F(F+1)/2 equations that determine the counts whenever the
@@ -148,7 +147,7 @@ def histogram(
     features /= np.sqrt(scale)[
         :, None
     ]  # the unknowns are then n · scale, each of unit weight
-    return _non_negative(features, change.T @ target @ change, scale, tick)
+    return _non_negative(features, change.T @ target @ change, scale)
 
 
 def _features(table: NDArray[np.int16]) -> Floats:
@@ -202,9 +201,7 @@ def _whitening(mean: Floats, covariance: Floats) -> Floats:
     return change
 
 
-def _non_negative(
-    features: Floats, target: Floats, scale: Floats, tick: Tick
-) -> Integers:
+def _non_negative(features: Floats, target: Floats, scale: Floats) -> Integers:
     """Non-negative least squares by conjugate gradients on the unknowns that are free, which are
     few before long.
 
@@ -241,7 +238,7 @@ def _non_negative(
         # more and more, since the unknowns that are free change less and less
         steps = FIRST_ROUND_STEPS + 2 * turn
         moved = unknowns[free] + _conjugate_gradients(
-            short[free], slope[free].astype(np.float32), steps, tick
+            short[free], slope[free].astype(np.float32), steps
         )
         unknowns[:] = 0
         unknowns[free] = np.maximum(moved, 0)
@@ -249,9 +246,7 @@ def _non_negative(
     return best.astype(np.int64)
 
 
-def _conjugate_gradients(
-    features: Floats, slope: Floats, steps: int, tick: Tick
-) -> Floats:
+def _conjugate_gradients(features: Floats, slope: Floats, steps: int) -> Floats:
     """Some steps towards the least squares solution, from the slope at zero."""
     found = np.zeros_like(slope)
     residual = slope.copy()
@@ -266,7 +261,6 @@ def _conjugate_gradients(
         residual -= norm / curvature * image
         norm, last = float(residual @ residual), norm
         direction = residual + norm / last * direction
-        tick()
     return found
 
 
@@ -358,3 +352,69 @@ def unweighted(weighted: Statistics) -> Statistics | None:
         rest = int(entry) % mass * candidates % mass
         candidates = candidates[2 * np.minimum(rest, mass - rest) <= candidates]
     return weighted.weighted(int(candidates[0])) if len(candidates) else None
+
+
+# Sums of documents under noise
+
+
+def token_directions(prior: PublicPrior, table: NDArray[np.int16]) -> Floats:
+    """Each token as the prior sees it: the direction of a document of this token alone."""
+    rows = (
+        table.astype(np.float64) - np.ldexp(prior.mean, -MEAN_BITS)
+    ) @ prior.whitening.T.astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(lengths, lengths, 1))
+
+
+def tokens_by_column(directions: Floats, column: Integers) -> Integers:
+    """1 for each token that points the way of a sum of vectors, 0 for the rest."""
+    return _named(directions @ column.astype(np.float64))
+
+
+def tokens_by_products(directions: Floats, products: Integers) -> Integers:
+    """1 for each token in whose direction documents vary most, 0 for the rest."""
+    return _named(_squares(directions, products.astype(np.float64)))
+
+
+def membership_scores(rows: Integers, sums: DocumentSums) -> Floats:
+    """How much sums under noise look as if they held each of these documents: its own contribution
+    against them.
+
+    If all else in the sums is known and taken away, no score tells more (Neyman and Pearson): noise
+    on a product of two features has half the variance, and the product stands in the matrix twice.
+    """
+    own = rows.astype(np.float64)
+    linear = row_unit(sums.mode) * (own @ sums.column[:-1].astype(np.float64))
+    linear += count_unit(sums.mode) * float(sums.column[-1])
+    return np.asarray(
+        linear + _squares(own, sums.products.astype(np.float64))
+        if sums.products.size
+        else linear
+    )
+
+
+def auc(members: Floats, others: Floats) -> float:
+    """How often a member scores higher than another: 0.5 is guessing, 1 is certain."""
+    ranked = np.sort(others)
+    below = np.searchsorted(ranked, members, "left")
+    upto = np.searchsorted(ranked, members, "right")
+    return float((below + upto).mean() / 2 / len(others))
+
+
+def auc_allowed(epsilon: float, delta: float) -> float:
+    """The largest AUC of any attack on one document that (ε, δ)-differential privacy allows,
+    whatever else is known.
+    """
+    return min(1.0, 1 / (1 + math.exp(-epsilon)) + delta)
+
+
+def auc_of_noise(epsilon: float, delta: float) -> float:
+    """The same for the noise that is added here, which is Gaussian and tells less than ε allows."""
+    return NormalDist().cdf(math.sqrt(rho_for(epsilon, delta)))
+
+
+def _named(scores: Floats) -> Integers:
+    count = max(1, round(NAMED_SHARE * len(scores)))
+    named = np.zeros(len(scores), dtype=np.int64)
+    named[np.argpartition(-scores, count - 1)[:count]] = 1
+    return named

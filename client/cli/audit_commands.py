@@ -1,10 +1,10 @@
-"""ridgeway client audit: what a holder's own statistics give away, shown before they are sent."""
+"""ridgeway client audit: what a holder's own sums give away, shown before they are sent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,18 +14,16 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.cli.options import Fields, Json, SkipBroken
 from ridgeway.common.cli.terminal import (
-    CountingBar,
+    TextTable,
     count,
-    emit_json,
     progress_bar,
+    show,
     step,
     stop_on_signal,
-    table,
 )
 
 if TYPE_CHECKING:
-    from ridgeway.client.audit import Finding
-    from ridgeway.client.private_audit import PrivateAudit
+    from ridgeway.client.audit import Finding, PrivateAudit
     from ridgeway.client.round.holder import HolderSettings
     from ridgeway.client.sums.prepare import PrepareJob, Watch
     from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -33,12 +31,6 @@ if TYPE_CHECKING:
     from ridgeway.common.privacy.public_prior import PublicPrior
     from ridgeway.common.statistics.statistics_file import Prepared
 
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Draw the shares: a file that ends in .png, .svg or .pdf."
-    ),
-]
 EncoderOption = Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")]
 AuditedEpsilon = Annotated[
     float | None,
@@ -64,18 +56,7 @@ UNDONE = (
 )
 HIDES = "hides the raw sums; they could not be computed from the weighted ones"
 TOKENS_SHOWN = 12
-HEADINGS = (
-    "view",
-    "window",
-    "found",
-    "recovered",
-    "rare",
-    "by chance",
-    "precision",
-    "counts exact",
-    "proven",
-    "time",
-)
+SHARES = ("recovered", "rare_recovered", "chance", "precision", "exact")
 
 
 def audit(
@@ -96,21 +77,20 @@ def audit(
     epsilon: AuditedEpsilon = None,
     privacy: AuditedMode = "columns",
     prior: PriorFile = None,
-    plot: Plot = None,
     json: Json = False,
 ) -> None:
-    """Attack your own statistics, as a coordinator that sees them could. Runs here and sends
-    nothing.
+    """Attack your own statistics; runs here and sends nothing.
+
+    The attacks are those of a coordinator that sees the statistics.
 
     With the corpus, the result is the share of its tokens that come back; without, what the attack
     believes to have found, and whether that is proven. Of a holder's folder, the sums are those of
     its current epoch, and client.toml names corpus, fields and encoder.
 
-    With --epsilon, one half of the documents is summed under noise, as in a round with differential
-    privacy, and what the attacks find is held against both halves: the other one is a control.
+    With --epsilon, one half of the documents is summed under noise, as in a private round, and what
+    the attacks find is held against both halves: the other one is a control.
     """
     from ridgeway.client.audit import must_fit
-    from ridgeway.common.cli.plots import check_plot
     from ridgeway.common.encoding.encoder_sources import (
         find_by_fingerprint,
         find_encoder,
@@ -125,41 +105,28 @@ def audit(
         corpus = list(map(Path, settings.corpus))
         text_field = settings.text_field
         skip_broken = settings.skip_broken
-    if plot is not None:
-        if not corpus:
-            raise InputError(
-                "a plot shows shares of the true tokens, so it needs the text too: give"
-                " --corpus"
-            )
-        check_plot(plot)
     prepared = load_prepared(statistics)
     if settings is None:
-        found = needs_table(find_encoder(encoder), "the audit")
+        source = find_encoder(encoder)
     else:
-        made_with = prepared.fingerprint, prepared.encoder_name, settings.encoder
-        found = needs_table(find_by_fingerprint(*made_with), "the audit")
+        source = find_by_fingerprint(
+            prepared.fingerprint, prepared.encoder_name, settings.encoder
+        )
+    found = needs_table(source, "the audit")
     must_fit(prepared, found)
-    job = replace(job_of(prepared, corpus or [], text_field), skip_broken=skip_broken)
-    if epsilon is not None:
-        plain = of_tokens_alone(found)
-        told = audit_under_noise(
-            job, plain, *audited_terms(plain, epsilon, privacy, prior)
-        )
-        (
-            emit_json({"domain": job.domain, **told.to_json()})
-            if json
-            else show_private(told)
-        )
-    else:
-        _audit_sums(prepared, job, found, plot, json)
+    job = job_of(prepared.domain, corpus or [], prepared.sampling, text_field)
+    job = replace(job, holdout=prepared.holdout, skip_broken=skip_broken)
+    if epsilon is None:
+        _audit_sums(prepared, job, found, json)
+        return
+    plain = of_tokens_alone(found)
+    terms, public = audited_terms(plain, epsilon, privacy, prior)
+    told = audit_under_noise(job, plain, terms, public)
+    show({"domain": job.domain, **asdict(told)}, *private_lines(told), json=json)
 
 
 def _audit_sums(
-    prepared: Prepared,
-    job: PrepareJob,
-    encoder: TableEncoder,
-    plot: Path | None,
-    json: bool,
+    prepared: Prepared, job: PrepareJob, encoder: TableEncoder, json: bool
 ) -> None:
     """Attack exact sums; what comes back is held against the corpus of the job, where it names
     one.
@@ -175,32 +142,34 @@ def _audit_sums(
     if job.roots:
         with watching(prepared.domain) as watch:
             truth = true_counts(prepared, job, encoder, watch)
-        step(
-            "read",
-            prepared.domain,
-            count(int(truth.sum()), "token"),
-            f"{(truth > 0).sum():,} distinct",
-        )
-    with attack_bar() as ticks:
-        findings = list(
-            attack_holder(encoder, prepared.statistics, prepared.sampling, truth, ticks)
-        )
+        tokens = count(int(truth.sum()), "token")
+        step("read", prepared.domain, tokens, f"{(truth > 0).sum():,} distinct")
+    attacks = attack_holder(encoder, prepared.statistics, prepared.sampling, truth)
+    findings = list(told_findings(attacks))
     weighting = survives_weighting(prepared.statistics)
     words = advice(findings[0])
-    if plot is not None:
-        draw(plot, f"What the sums of {prepared.domain} give away", findings)
-    if json:
-        facts = {
-            "domain": prepared.domain,
-            "rare": RARE,
-            "findings": [each.to_json() for each in findings],
-        }
-        emit_json({**facts, "weighting_undone": weighting, "advice": words})
-        return
-    show_findings(findings)
-    if truth is None:
-        _show_tokens(findings[0], encoder)
-    print(f"equal weighting: {UNDONE if weighting else HIDES}\n{words}")
+    facts = {
+        "domain": prepared.domain,
+        "rare": RARE,
+        "findings": [each.to_json() for each in findings],
+        "weighting_undone": weighting,
+        "advice": words,
+    }
+    show(
+        facts,
+        *finding_lines(findings),
+        *(_token_lines(findings[0], encoder) if truth is None else ()),
+        f"equal weighting: {UNDONE if weighting else HIDES}",
+        words,
+        json=json,
+    )
+
+
+def told_findings(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """A line about each attack as it ends: with the default encoder one takes minutes."""
+    for each in findings:
+        step("attacked", each.view, str(each.sampling), f"{each.seconds:.0f} s")
+        yield each
 
 
 def audited_terms(
@@ -219,8 +188,7 @@ def audited_terms(
 def audit_under_noise(
     job: PrepareJob, encoder: TableEncoder, terms: Privacy, public: PublicPrior
 ) -> PrivateAudit:
-    from ridgeway.client.audit import summed_documents
-    from ridgeway.client.private_audit import audit_halves, halves
+    from ridgeway.client.audit import audit_halves, halves, summed_documents
 
     if not job.roots:
         raise InputError(
@@ -229,50 +197,41 @@ def audit_under_noise(
         )
     with watching(job.domain) as watch:
         own, control = halves(summed_documents(job, watch, whole=True), encoder, public)
-    step(
-        "read",
-        job.domain,
-        count(len(own.rows), "document"),
-        f"{len(control.rows):,} as a control",
-    )
+    documents = count(len(own.rows), "document")
+    step("read", job.domain, documents, f"{len(control.rows):,} as a control")
     return audit_halves(own, control, encoder, public, terms)
 
 
-def show_private(told: PrivateAudit) -> None:
-    rows = []
-    for each in told.findings:
-        known = each.own, each.control
-        shares = (
-            [_percent(side.recovered) for side in known],
-            [_percent(side.rare_recovered) for side in known],
-        )
-        rows.append(
-            [
-                each.view,
-                f"{each.own.found:,}",
-                *shares[0],
-                *shares[1],
-                _percent(each.own.chance),
-            ]
-        )
-    table(
-        (
-            "view",
-            "named",
-            "recovered",
-            "of the control",
-            "rare",
-            "of the control",
-            "by chance",
-        ),
-        rows,
+def private_lines(told: PrivateAudit) -> Iterator[str | TextTable]:
+    rows = [
+        [
+            each.view,
+            each.own.found,
+            _percent(each.own.recovered),
+            _percent(each.control.recovered),
+            _percent(each.own.rare_recovered),
+            _percent(each.control.rare_recovered),
+            _percent(each.own.chance),
+        ]
+        for each in told.findings
+    ]
+    of_rare = "rare", "of the control", "by chance"
+    yield TextTable(["view", "named", "recovered", "of the control", *of_rare], rows)
+    yield RARE
+    yield CHANCE
+    auc = told.membership_auc
+    yield (
+        "membership AUC (50 % is guessing):"
+        f" {_percent(auc.own_against_control)} measured, {_percent(auc.worst_case)} for"
+        " an attacker who knows all else, and"
+        f" ε = {told.epsilon:g} allows {_percent(auc.allowed)}"
     )
-    print(
-        f"{RARE}\n{CHANCE}\na summed document scores above a control in"
-        f" {_percent(told.membership)}; who knows all else tells it in"
-        f" {_percent(told.of_noise)}, and ε = {told.privacy.epsilon:g} allows"
-        f" {_percent(told.allowed)}; 50 % is guessing"
-    )
+    if planted := told.canaries:
+        yield (
+            f"canaries: AUC {_percent(planted.auc)} over {planted.guesses:,} guesses,"
+            f" which proves ε ≥ {planted.at_least:.2f} (95 %) where {told.epsilon:g} is"
+            " promised"
+        )
 
 
 def _of_folder(folder: Path, corpus: list[Path] | None) -> tuple[HolderSettings, Path]:
@@ -295,21 +254,16 @@ def _of_folder(folder: Path, corpus: list[Path] | None) -> tuple[HolderSettings,
     return holder.settings, path
 
 
-def job_of(prepared: Prepared, corpus: Sequence[Path], text_field: str) -> PrepareJob:
-    """Read a corpus as it was read for these statistics."""
+def job_of(
+    domain: str, corpus: Sequence[Path], sampling: Sampling, text_field: str
+) -> PrepareJob:
+    """How to read a corpus for an audit."""
     from ridgeway.client.sums.prepare import PrepareJob
     from ridgeway.common.base.jsonl import field_names
     from ridgeway.common.base.threads import cores
 
     fields = field_names(text_field)
-    return PrepareJob(
-        tuple(corpus),
-        prepared.domain,
-        prepared.sampling,
-        prepared.holdout,
-        fields,
-        cores(),
-    )
+    return PrepareJob(tuple(corpus), domain, sampling, DEFAULT.holdout, fields, cores())
 
 
 @contextmanager
@@ -321,82 +275,30 @@ def watching(label: str) -> Iterator[Watch]:
         yield Watch(progress, stopped)
 
 
-@contextmanager
-def attack_bar() -> Iterator[Callable[[str], Callable[[], None]]]:
-    """A bar over the steps of each attack; most end before their last step."""
-    from ridgeway.common.attacks import MAX_STEPS
-
-    with closing(CountingBar()) as bar:
-        yield lambda view: lambda: bar.advance(view, MAX_STEPS)
-
-
-def draw(path: Path, title: str, findings: Sequence[Finding]) -> None:
-    """One panel a way of sampling: for every attack, the share of all tokens and of rare ones that
-    came back.
-    """
-    from ridgeway.common.cli.plots import Panel, draw_shares
-
-    panels = []
-    for sampling in dict.fromkeys(finding.sampling for finding in findings):
-        shown = [
-            each for each in findings if each.sampling == sampling and each.measures
-        ]
-        measures = [each.measures for each in shown if each.measures]
-        panels.append(
-            Panel(
-                title=(
-                    "single tokens (w = 1)" if sampling.window == 1 else str(sampling)
-                ),
-                labels=[each.view for each in shown],
-                series={
-                    "distinct tokens recovered": [each.recovered for each in measures],
-                    "rare tokens recovered": [each.rare_recovered for each in measures],
-                },
-                marks=[each.chance for each in measures],
-            )
-        )
-    draw_shares(path, title, panels, "as many at random")
-    step("wrote", str(path))
-
-
-def show_findings(findings: Sequence[Finding], title: str = "") -> None:
+def finding_lines(
+    findings: Sequence[Finding], title: str = ""
+) -> Iterator[str | TextTable]:
     rows = []
     for each in findings:
-        known = each.measures
-        shares = (
-            (
-                known.recovered,
-                known.rare_recovered,
-                known.chance,
-                known.precision,
-                known.exact,
-            )
-            if known
-            else ()
-        )
-        cells = [_percent(share) for share in shares] or ["–"] * 5
+        facts = each.to_json()
+        shares = (_percent(facts.get(name)) for name in SHARES)
         proven = "yes" if each.proven else "no"
-        found = f"{(each.counts > 0).sum():,}"
-        rows.append(
-            [
-                each.view,
-                str(each.sampling),
-                found,
-                *cells,
-                proven,
-                f"{each.seconds:.0f} s",
-            ]
-        )
-    table(HEADINGS, rows, title=title)
+        seconds = f"{each.seconds:.0f} s"
+        sampling = str(each.sampling)
+        rows.append([each.view, sampling, facts["found"], *shares, proven, seconds])
+    measured = ("recovered", "rare", "by chance", "precision", "counts exact")
+    headings = ["view", "samples", "found", *measured, "proven", "time"]
+    yield TextTable(headings, rows, title)
     if any(each.measures for each in findings):
-        print(f"{RARE}\n{CHANCE}")
+        yield RARE
+        yield CHANCE
 
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def _show_tokens(finding: Finding, encoder: TableEncoder) -> None:
+def _token_lines(finding: Finding, encoder: TableEncoder) -> Iterator[str]:
     """The most frequent and some of the rarest tokens that the attack believes in."""
     import numpy as np
 
@@ -404,14 +306,11 @@ def _show_tokens(finding: Finding, encoder: TableEncoder) -> None:
 
     found = np.flatnonzero(finding.counts)
     ranked = found[np.argsort(-finding.counts[found], kind="stable")].tolist()
-    for words, chosen in (
-        ("most frequent", ranked[:TOKENS_SHOWN]),
-        ("rarest", ranked[TOKENS_SHOWN:][-TOKENS_SHOWN:]),
-    ):
+    shown = {
+        "most frequent": ranked[:TOKENS_SHOWN],
+        "rarest": ranked[TOKENS_SHOWN:][-TOKENS_SHOWN:],
+    }
+    for words, chosen in shown.items():
         texts = zip(token_texts(encoder, chosen), chosen, strict=True)
-        print(
-            f"{words}: "
-            + "  ".join(
-                f"{text!r} {finding.counts[number]:,}" for text, number in texts
-            )
-        )
+        counted = (f"{text!r} {finding.counts[number]:,}" for text, number in texts)
+        yield f"{words}: {'  '.join(counted)}"

@@ -15,7 +15,7 @@ import typer
 from ridgeway.client.cli.holder_commands import Folder, open_holder
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.terminal import count, emit_json, step, table
+from ridgeway.common.cli.terminal import TextTable, count, show
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder
@@ -37,8 +37,9 @@ def bundle(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the code that a round runs on this machine: every file of the bundle, its lines and its
-    SHA-256.
+    """List the code that a round runs on this machine.
+
+    Every file of the bundle, its lines and its SHA-256.
 
     The bundle is the newest that the coordinator of DIR has announced and DIR has not approved,
     fetched from it and held against its hash, with what it changes beside the one that is approved;
@@ -53,16 +54,11 @@ def bundle(
         write_files,
     )
 
-    shown, earlier = (
-        _bundles(open_holder(folder))
-        if folder is not None
-        else (installed_bundle(), None)
-    )
+    holder = open_holder(folder) if folder else None
+    shown, earlier = _bundles(holder) if holder else (installed_bundle(), None)
     digest = bundle_sha256(shown)
     files = unpacked_bundle(shown)
-    approved = (
-        None if folder is None else digest in open_holder(folder).settings.bundles
-    )
+    approved = digest in holder.settings.bundles if holder else None
     changes = bundle_changes(unpacked_bundle(earlier), files) if earlier else []
     if out is not None:
         write_files(out, files)
@@ -75,47 +71,25 @@ def bundle(
         for name, content in files.items()
     ]
     lines = sum(content.count(b"\n") for content in files.values())
-    if json:
-        told = [asdict(each) for each in changes]
-        emit_json(
-            {
-                "bundle": digest,
-                "approved": approved,
-                "lines": lines,
-                "files": listed,
-                "changes": told,
-            }
-        )
-    else:
-        table(
-            ["file", "lines", "SHA-256"],
-            [list(map(str, entry.values())) for entry in listed],
-        )
-        if earlier:
-            rows = [
-                [
-                    each.change,
-                    each.name,
-                    f"+{each.added}",
-                    f"-{each.removed}",
-                    each.sha256,
-                ]
-                for each in changes
-            ]
-            table(
-                [
-                    f"beside {bundle_sha256(earlier)[:12]}",
-                    "file",
-                    "lines",
-                    "",
-                    "SHA-256",
-                ],
-                rows,
-                numbers_from=2,
-            )
-        step("bundle", digest, count(len(files), "file"), f"{lines:,} lines")
-        if out is not None:
-            step("written", str(out))
+    rows = [
+        [each.change, each.name, f"+{each.added}", f"-{each.removed}", each.sha256]
+        for each in changes
+    ]
+    before = f"beside {bundle_sha256(earlier)[:12]}" if earlier else ""
+    show(
+        {
+            "bundle": digest,
+            "approved": approved,
+            "lines": lines,
+            "files": listed,
+            "changes": [asdict(each) for each in changes],
+        },
+        TextTable(["file", "lines", "SHA-256"], [[*each.values()] for each in listed]),
+        TextTable([before, "file", "lines", "", "SHA-256"], rows) if earlier else None,
+        ("bundle", digest, count(len(files), "file"), f"{lines:,} lines"),
+        ("written", str(out)) if out else None,
+        json=json,
+    )
     if approved is False:
         raise InputError(
             f"the client.toml in {folder} does not approve the bundle {digest}, so no"
@@ -163,8 +137,9 @@ def approve(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Allow a bundle to run in DIR, beside those that are allowed already. `client bundle DIR`
-    shows what it changes.
+    """Allow a bundle to run in DIR.
+
+    Those that are allowed already stay so. `client bundle DIR` shows what it changes.
 
     A SuperNode that is running takes this up by itself. To take an approval back, remove the hash
     from `bundles` in client.toml.
@@ -196,10 +171,8 @@ def approve(
     new = chosen not in holder.settings.bundles
     if new:
         approve_bundle(folder, chosen)
-    if json:
-        emit_json({"approved": chosen, "new": new})
-        return
-    step("approved", chosen, "" if new else "as before")
-
-
-COMMANDS = (bundle, approve)
+    show(
+        {"approved": chosen, "new": new},
+        ("approved", chosen, "" if new else "as before"),
+        json=json,
+    )

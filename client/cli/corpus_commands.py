@@ -6,19 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.client.cli import (
-    audit_commands,
-    bundle_commands,
-    evidence_commands,
-    holder_commands,
-    init_command,
-    roster_commands,
-    status_command,
+from ridgeway.client.cli.audit_commands import audit
+from ridgeway.client.cli.bundle_commands import approve, bundle
+from ridgeway.client.cli.evidence_commands import export, page, statement, verify
+from ridgeway.client.cli.holder_commands import (
+    accept,
+    join,
+    prune,
+    ready,
+    releases,
+    renew,
 )
+from ridgeway.client.cli.init_command import init
+from ridgeway.client.cli.roster_commands import pin
+from ridgeway.client.cli.status_command import status
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
 from ridgeway.common.base.settings import (
@@ -32,19 +37,21 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.base.threads import cores
 from ridgeway.common.cli.options import Fields, Json, SkipBroken, with_sampling_options
 from ridgeway.common.cli.terminal import (
+    TextTable,
     command_group,
     count,
-    emit_json,
     progress_bar,
+    show,
+    size,
     step,
     stop_on_signal,
-    table,
 )
 
 if TYPE_CHECKING:
     from ridgeway.client.sums.corpus import Counters
     from ridgeway.client.sums.prepare import Engine, PrepareJob, PrepareOutcome
     from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+    from ridgeway.common.statistics.statistics_file import Prepared
 
 app = command_group("The domain holder's side: private files to sums that may leave.")
 
@@ -56,7 +63,6 @@ Corpus = Annotated[
         metavar="CORPUS...", help="Files, folders and URLs with the domain's text."
     ),
 ]
-Domain = Annotated[str, typer.Option(help="The domain that the text belongs to.")]
 PresetName = Annotated[
     str, typer.Option("--preset", help="default, or paper for the published method.")
 ]
@@ -64,35 +70,6 @@ Holdout = Annotated[
     float | None,
     typer.Option(
         help="Share of documents kept for evaluation. (default: the preset's)"
-    ),
-]
-Threads = Annotated[int, typer.Option(help="Threads to use; 0: one a core.")]
-Device = Annotated[
-    str,
-    typer.Option(
-        help=(
-            "Where to sum: auto, cpu, cuda, or one GPU such as cuda:0. auto and cuda"
-            " take all GPUs."
-        )
-    ),
-]
-PartOfCorpus = Annotated[
-    str,
-    typer.Option(
-        metavar="K/N",
-        help="Sum the K-th of N parts of the corpus; `client add` adds the files up.",
-    ),
-]
-EngineName = Annotated[
-    str,
-    typer.Option(
-        help="local, or ray for a Ray cluster whose machines all see the corpus."
-    ),
-]
-Fresh = Annotated[
-    bool,
-    typer.Option(
-        "--fresh", help="Forget what earlier runs with these settings have kept."
     ),
 ]
 
@@ -137,11 +114,10 @@ def _check_output(out: Path, roots: list[Path]) -> None:
         )
 
 
-@app.command()
 @with_sampling_options
 def prepare(
     corpus: Corpus,
-    domain: Domain,
+    domain: Annotated[str, typer.Option(help="The domain that the text belongs to.")],
     out: Annotated[Path, typer.Option(help="The statistics file to write.")],
     encoder: Annotated[
         str | None, typer.Option(help=f"{ENCODERS}. (default: the preset's)")
@@ -150,20 +126,37 @@ def prepare(
     holdout: Holdout = None,
     text_field: Fields = "text",
     skip_broken: SkipBroken = 0.0,
-    threads: Threads = 0,
-    device: Device = "auto",
-    part: PartOfCorpus = "",
-    engine: EngineName = "local",
+    threads: Annotated[int, typer.Option(help="Threads (0: one per core).")] = 0,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda (all GPUs), or one GPU such as cuda:0.")
+    ] = "auto",
+    part: Annotated[
+        str,
+        typer.Option(
+            metavar="K/N",
+            help="Sum the K-th of N parts of the corpus; `client add` adds them up.",
+        ),
+    ] = "",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="local, or ray for a Ray cluster whose machines all see the corpus."
+        ),
+    ] = "local",
     address: Annotated[
         str,
-        typer.Option(help="Of the Ray cluster. (default: one on this machine alone)"),
+        typer.Option(help="Address of the Ray cluster. (default: this machine)"),
     ] = "",
-    fresh: Fresh = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Ignore what interrupted runs have kept.")
+    ] = False,
     json: Json = False,
     **sampling: int | None,
 ) -> None:
-    """Turn private files into exact sums. Interrupted, it goes on where it was; unchanged files are
-    not read again. A --window without other numbers of sampling means plain windows.
+    """Turn private files into exact sums.
+
+    Interrupted, it goes on where it was; unchanged files are not read again. A --window
+    without other numbers of sampling means plain windows.
     """
     from ridgeway.client.sums.corpus_parts import part_numbers
     from ridgeway.client.sums.prepare import Interrupted, Watch
@@ -214,14 +207,7 @@ def prepare(
                 f"interrupted; what was summed is kept, and {again} goes on from there"
             ) from None
     save_prepared(outcome.prepared, out)
-    if outcome.counters.broken and not json:
-        step(
-            "skipped",
-            "broken",
-            count(outcome.counters.broken, "record"),
-            f"listed in {broken}",
-        )
-    _report(outcome, out, devices, json)
+    _report(outcome, out, broken, devices, json)
 
 
 @contextmanager
@@ -274,85 +260,85 @@ def _devices(word: str) -> tuple[str, ...]:
 
 
 def _report(
-    outcome: PrepareOutcome, out: Path, devices: tuple[str, ...], json: bool
+    outcome: PrepareOutcome,
+    out: Path,
+    broken: Path,
+    devices: tuple[str, ...],
+    json: bool,
 ) -> None:
     counters = outcome.counters
     share = outcome.prepared.part
-    if json:
-        part = {"part": share.number, "of": share.of} if share else {}
-        facts = (
-            asdict(counters)
-            | part
-            | {
-                "files": outcome.files,
-                "files_read": outcome.files_read,
-                "files_skipped": outcome.files_skipped,
-                "samples": outcome.prepared.statistics.mass,
-                "seconds": round(outcome.seconds, 3),
-                "devices": list(devices) or ["cpu"],
-                "out": str(out),
-                "bytes": out.stat().st_size,
-                "digest": outcome.prepared.digest,
-            }
-        )
-        emit_json(facts)
-        return
+    part = {"part": share.number, "of": share.of} if share else {}
+    facts = {
+        **asdict(counters),
+        **part,
+        "files": outcome.files,
+        "files_read": outcome.files_read,
+        "files_skipped": outcome.files_skipped,
+        "samples": outcome.prepared.statistics.mass,
+        "seconds": round(outcome.seconds, 3),
+        "devices": list(devices) or ["cpu"],
+        "out": str(out),
+        "bytes": out.stat().st_size,
+        "digest": outcome.prepared.digest,
+    }
+    read = count(outcome.files, "file")
+    if outcome.files_read < outcome.files:
+        read = f"{outcome.files_read:,} of {read}"
+    documents = count(counters.documents, "document")
+    tokens = count(counters.tokens, "token")
+    broken_line = (
+        ("skipped", "broken", count(counters.broken, "record"), f"listed in {broken}")
+        if counters.broken
+        else None
+    )
+    skipped = (
+        ("skipped", "other kinds of file", count(outcome.files_skipped, "file"))
+        if outcome.files_skipped
+        else None
+    )
+    show(
+        facts,
+        broken_line,
+        ("read", read, documents, tokens, _speed(outcome)),
+        ("summed", "on " + ", ".join(devices)) if devices else None,
+        skipped,
+        *_met(counters),
+        _wrote(out, outcome.prepared),
+        ("next", f"{share}; add the parts up with `ridgeway client add`")
+        if share
+        else None,
+        json=json,
+    )
+
+
+def _speed(outcome: PrepareOutcome) -> str:
     seconds = max(outcome.seconds, 1e-9)
-    fast = f"{outcome.bytes_read / 1e6 / seconds:.1f} MB/s"
-    slow = (  # where a model reads every token
-        f"{counters.tokens / seconds:,.0f} tokens/s"
-    )
-    speed = (
-        "nothing new"
-        if not outcome.files_read
-        else fast
-        if outcome.bytes_read > 1e5 * seconds
-        else slow
-    )
-    fewer = outcome.files_read < outcome.files
-    read = (
-        f"{outcome.files_read:,} of {count(outcome.files, 'file')}"
-        if fewer
-        else count(outcome.files, "file")
-    )
-    step(
-        "read",
-        read,
-        count(counters.documents, "document"),
-        count(counters.tokens, "token"),
-        speed,
-    )
-    if devices:
-        step("summed", "on " + ", ".join(devices))
-    if outcome.files_skipped:
-        step("skipped", "other kinds of file", count(outcome.files_skipped, "file"))
-    _report_met(counters)
-    which = (
-        [f"{share}; add it to the others with `ridgeway client add`"] if share else []
-    )
-    step(
-        "wrote",
-        str(out),
-        count(outcome.prepared.statistics.mass, "sample"),
-        _megabytes(out),
-        *which,
-    )
+    if not outcome.files_read:
+        return "nothing new"
+    if outcome.bytes_read > 1e5 * seconds:
+        return f"{outcome.bytes_read / 1e6 / seconds:.1f} MB/s"
+    # a model reads every token
+    return f"{outcome.counters.tokens / seconds:,.0f} tokens/s"
 
 
-def _report_met(counters: Counters) -> None:
-    if counters.held_out:
-        step("held out", "for evaluation", count(counters.held_out, "document"))
-    if counters.empty:
-        step("skipped", "without text", count(counters.empty, "document"))
-    if counters.replaced:
-        step("replaced", "bytes that are not UTF-8", count(counters.replaced, "place"))
+def _met(counters: Counters) -> list[tuple[str, ...]]:
+    """What was met on the way and is not in the sums as it stood."""
+    met = (
+        ("held out", "for evaluation", counters.held_out, "document"),
+        ("skipped", "without text", counters.empty, "document"),
+        ("replaced", "bytes that are not UTF-8", counters.replaced, "place"),
+    )
+    return [
+        (verb, what, count(number, noun)) for verb, what, number, noun in met if number
+    ]
 
 
-def _megabytes(path: Path) -> str:
-    return f"{path.stat().st_size / 1e6:.1f} MB"
+def _wrote(out: Path, prepared: Prepared) -> tuple[str, ...]:
+    samples = count(prepared.statistics.mass, "sample")
+    return "wrote", str(out), samples, size(out.stat().st_size)
 
 
-@app.command()
 def add(
     parts: Annotated[
         list[Path],
@@ -361,7 +347,10 @@ def add(
     out: Annotated[Path, typer.Option(help="The statistics file to write.")],
     json: Json = False,
 ) -> None:
-    """Add the parts of a corpus up to the file that one run over all of it makes, byte for byte."""
+    """Add up the files that `prepare --part` made.
+
+    The result is, byte for byte, the file of one run over the whole corpus.
+    """
     from ridgeway.client.sums.corpus import Counters
     from ridgeway.client.sums.corpus_parts import add_parts
     from ridgeway.client.sums.prepare import check_readable, check_text
@@ -375,26 +364,24 @@ def add(
     check_readable(counters, skip_broken, "each part's .broken.txt lists its own")
     check_text(counters, "the corpus")
     save_prepared(total, out)
-    if json:
-        facts = {
-            "parts": len(parts),
-            "samples": total.statistics.mass,
-            "out": str(out),
-            "digest": total.digest,
-        }
-        emit_json(met | facts)
-        return
-    step(
-        "added",
-        count(len(parts), "part"),
-        count(counters.documents, "document"),
-        count(counters.tokens, "token"),
+    facts = {
+        **met,
+        "parts": len(parts),
+        "samples": total.statistics.mass,
+        "out": str(out),
+        "digest": total.digest,
+    }
+    documents = count(counters.documents, "document")
+    tokens = count(counters.tokens, "token")
+    show(
+        facts,
+        ("added", count(len(parts), "part"), documents, tokens),
+        *_met(counters),
+        _wrote(out, total),
+        json=json,
     )
-    _report_met(counters)
-    step("wrote", str(out), count(total.statistics.mass, "sample"), _megabytes(out))
 
 
-@app.command("held-out")
 def held_out(
     corpus: Corpus,
     out: Annotated[
@@ -409,8 +396,9 @@ def held_out(
     skip_broken: SkipBroken = 0.0,
     json: Json = False,
 ) -> None:
-    """Write the documents that `prepare` leaves out of the sums, to evaluate with. They are private
-    text.
+    """Write the documents that `prepare` leaves out of the sums.
+
+    They serve to evaluate, and are private text.
     """
     import json as codec
     from itertools import chain
@@ -435,96 +423,77 @@ def held_out(
             )
         with whole_file(out, private=True) as file:
             for text in chain((first,), texts):
-                file.write(
-                    codec.dumps({"text": text}, ensure_ascii=False).encode() + b"\n"
-                )
-    if json:
-        emit_json(
-            {
-                "documents": counters.documents,
-                "held_out": counters.held_out,
-                "out": str(out),
-            }
-        )
-    else:
-        step(
-            "held out",
-            str(out),
-            f"{counters.held_out:,} documents",
-            f"of {counters.documents:,}",
-        )
+                line = codec.dumps({"text": text}, ensure_ascii=False)
+                file.write(line.encode() + b"\n")
+    documents = counters.documents
+    kept = counters.held_out
+    show(
+        {"documents": documents, "held_out": kept, "out": str(out)},
+        ("held out", str(out), f"{kept:,} documents", f"of {documents:,}"),
+        json=json,
+    )
 
 
-@app.command()
+MEANINGS = {
+    "domain": "the domain these sums speak for",
+    "encoder": "the public encoder they were made with; local: from a folder",
+    "fingerprint": "of that encoder",
+    **{name: about["meaning"] for name, about in SAMPLING.items()},
+    "holdout": "share of documents kept out of the sums",
+    "features": "the encoder's width and a constant",
+    "samples": "total weight of all samples: it tells the size of the corpus",
+    "numbers": "64-bit integers: the triangle of gram, and cross",
+    "largest": "of them, in absolute value",
+    "bytes": "of the file",
+    "digest": "of the sums and their terms",
+    "text": "no text, token ids, file names or paths",
+}
+
+
 def inspect(
     statistics: Annotated[
         Path, typer.Argument(metavar="FILE", help="A statistics file.")
     ],
     json: Json = False,
 ) -> None:
-    """What would leave this machine: shapes, masses, bytes and fingerprints. No text, because there
-    is none in it.
+    """List what a statistics file would tell: shapes, masses, hashes.
+
+    There is no text in it.
     """
     from ridgeway.common.statistics.statistics_file import load_prepared
 
     prepared = load_prepared(statistics)
     sums = prepared.statistics
-    terms = prepared.sampling
     triangle, cross = sums.packed()
-    counted = "" if terms.window > 1 else COUNTS_FOLLOW
-    told: list[tuple[str, Any, str]] = [
-        ("domain", prepared.domain, "the domain these sums speak for"),
-        (
-            "encoder",
-            prepared.encoder_name,
-            "the public encoder they were made with; local: from a folder",
-        ),
-        ("fingerprint", prepared.fingerprint, "of that encoder"),
-        *(
-            (name, getattr(terms, name), about["meaning"])
-            for name, about in SAMPLING.items()
-        ),
-        ("holdout", prepared.holdout, "share of documents kept out of the sums"),
-        ("features", sums.shape[0], "the encoder's width and a constant"),
-        (
-            "samples",
-            sums.mass,
-            (
-                "how much windows and documents counted in all: it tells the size of"
-                " the corpus"
-            ),
-        ),
-        (
-            "numbers",
-            triangle.size + cross.size,
-            "64-bit integers: the triangle of gram, and cross",
-        ),
-        (
-            "largest",
-            int(max(abs(triangle).max(), abs(cross).max())),
-            "of them, in absolute value",
-        ),
-        ("bytes", statistics.stat().st_size, "of the file"),
-        ("digest", prepared.digest, "of the sums and their terms"),
-        ("text", "none", "no text, token ids, file names or paths" + counted),
-    ]
-    if json:
-        emit_json({name: value for name, value, _ in told})
-        return
+    facts = {
+        "domain": prepared.domain,
+        "encoder": prepared.encoder_name,
+        "fingerprint": prepared.fingerprint,
+        **asdict(prepared.sampling),
+        "holdout": prepared.holdout,
+        "features": sums.shape[0],
+        "samples": sums.mass,
+        "numbers": triangle.size + cross.size,
+        "largest": int(max(abs(triangle).max(), abs(cross).max())),
+        "bytes": statistics.stat().st_size,
+        "digest": prepared.digest,
+        "text": "none",
+    }
+    counted = COUNTS_FOLLOW if prepared.sampling.window == 1 else ""
+    meanings = {**MEANINGS, "text": MEANINGS["text"] + counted}
     rows = [
-        [name, f"{value:,}" if isinstance(value, int) else str(value), words]
-        for name, value, words in told
+        [name, f"{value:,}" if isinstance(value, int) else str(value), meanings[name]]
+        for name, value in facts.items()
     ]
-    table(["what leaves", "value", "meaning"], rows, numbers_from=3)
+    show(facts, TextTable(["what leaves", "value", "meaning"], rows), json=json)
 
 
-for command in (
-    audit_commands.audit,
-    *init_command.COMMANDS,
-    *holder_commands.COMMANDS,
-    *status_command.COMMANDS,
-    *roster_commands.COMMANDS,
-    *bundle_commands.COMMANDS,
-    *evidence_commands.COMMANDS,
-):
-    app.command(command.__name__)(command)
+PANELS = {
+    "Prepare": (prepare, add, held_out, inspect, audit),
+    "Take part": (init, pin, ready, join, bundle, approve, accept, renew),
+    "Look back": (status, releases, verify, export, statement, page, prune),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        name = command.__name__.replace("_", "-")
+        app.command(name, rich_help_panel=panel)(command)

@@ -23,7 +23,7 @@ from ridgeway.common.cli.options import (
     TlsCert,
     TlsKey,
 )
-from ridgeway.common.cli.terminal import emit_json, step, table
+from ridgeway.common.cli.terminal import TextTable, show, step
 
 if TYPE_CHECKING:
     from ridgeway.client.evidence import HolderRecord, SentItem
@@ -39,23 +39,24 @@ MEMBERS_SHOWN = 6
 
 
 def verify(folder: Copy, json: Json = False) -> None:
-    """Check the journal of DIR, what was signed, opened and paid for, and the stored releases.
-    Writes nothing.
+    """Check the journal of DIR and the stored releases.
+
+    What was signed, opened and paid for is checked; nothing is written.
 
     The exit code is 0 only if all of it is as it was written.
     """
     from ridgeway.client.evidence import HolderRecord
 
     results = list(HolderRecord(folder).check())
-    if json:
-        emit_json(
-            [
-                {"checked": each.name, "good": each.good, "found": each.words}
-                for each in results
-            ]
-        )
-    for each in () if json else results:
-        step("verified" if each.good else "wrong", each.name, each.words)
+    facts = [
+        {"checked": each.name, "good": each.good, "found": each.words}
+        for each in results
+    ]
+    lines = (
+        ("verified" if each.good else "wrong", each.name, each.words)
+        for each in results
+    )
+    show(facts, *lines, json=json)
     wrong = [each for each in results if not each.good]
     if wrong:
         raise JournalError(f"{wrong[0].name}: {wrong[0].words}")
@@ -68,8 +69,9 @@ def export(
         bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")
     ] = False,
 ) -> None:
-    """List what left the machine of DIR, when, for which round and with whom; and what was refused.
-    Writes nothing.
+    """List what left the machine of DIR, when and with whom.
+
+    What was refused is listed too; nothing is written.
 
     `opened` says whether the coordinator has seen it: `clear` as it is; `noisy` under noise; of
     sums under masks `yes` if the sum with the other members was opened, `perhaps` if this holder
@@ -81,18 +83,15 @@ def export(
         raise InputError("--json and --csv cannot both be printed; give one of them")
     record = HolderRecord(folder)
     items = record.sent()
-    if json:
-        emit_json(
-            {
-                "domain": record.settings.domain,
-                "key": record.key,
-                "sent": [each.to_json() for each in items],
-            }
-        )
-    elif as_csv:
+    if as_csv:
         _print_csv(items)
-    else:
-        show_sent(record, items)
+        return
+    facts = {
+        "domain": record.settings.domain,
+        "key": record.key,
+        "sent": [each.to_json() for each in items],
+    }
+    show(facts, sent_table(record, items), json=json)
 
 
 def _print_csv(items: Sequence[SentItem]) -> None:
@@ -109,7 +108,7 @@ def _print_csv(items: Sequence[SentItem]) -> None:
     )
 
 
-def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
+def sent_table(record: HolderRecord, items: Sequence[SentItem]) -> TextTable:
     rows = [
         [
             each.time[:19],
@@ -122,11 +121,11 @@ def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
             _members(record, each),
             each.opened,
             each.reason,
-            f"{each.bytes:,}",
+            each.bytes,
         ]
         for each in items
     ]
-    headings = [
+    headings = (
         "sent at (UTC)",
         "round",
         "nonce",
@@ -137,8 +136,9 @@ def show_sent(record: HolderRecord, items: Sequence[SentItem]) -> None:
         "members",
         "opened",
         "why not",
-    ]
-    table([*headings, "bytes"], rows, numbers_from=10)
+        "bytes",
+    )
+    return TextTable(headings, rows)
 
 
 def _members(record: HolderRecord, item: SentItem) -> str:
@@ -160,8 +160,9 @@ def statement(
     ] = None,
     json: Json = False,
 ) -> None:
-    """State what one document of DIR has cost so far and may cost, what left, and whom one must
-    trust.
+    """State what one document of DIR has cost and may cost.
+
+    It also states what left, and whom one must trust.
 
     One page for a privacy officer, in plain words. Works on an archived copy without keys.
     """
@@ -180,10 +181,7 @@ def statement(
     if html is not None:
         write_whole(html, as_html(stated).encode())
         step("wrote", str(html))
-    if json:
-        emit_json(stated.to_json())
-    else:
-        print(as_text(stated), end="")
+    show(stated.to_json(), as_text(stated).rstrip("\n"), json=json)
 
 
 def page(
@@ -196,8 +194,9 @@ def page(
     rate: RequestRate = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Show DIR as a page in the browser: what left this machine, what that cost, what was refused,
-    the approved code.
+    """Show DIR as a page in the browser.
+
+    What left this machine, what that cost, what was refused, the approved code.
 
     The page only reads, and shows no text of the corpus. Any address but loopback needs --keys, as
     with `serve`.
@@ -208,6 +207,3 @@ def page(
 
     parts = holder_page(HolderView(folder))
     serve_page(parts, host, port, keys, tls_cert, tls_key, rate, allow_host)
-
-
-COMMANDS = (verify, export, statement, page)

@@ -13,13 +13,14 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import (
+    TextTable,
     count,
-    emit_json,
     progress_bar,
+    show,
+    show_leftovers,
     stamped_steps,
     step,
     stop_on_signal,
-    table,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from ridgeway.common.protocol.invitation import Invite
 
 SHOWN_DIGITS = 12
+EXACT_COST = (
+    "exact sums cost ε = ∞: no ε bounds what is known of a document after a round"
+)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The holder's folder.")]
 
@@ -91,7 +95,7 @@ def ready(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Sum the corpus of DIR as it is now, and let it stand ready for rounds: open an epoch.
+    """Sum the corpus of DIR as it is now: open an epoch.
 
     Rounds never read the corpus, only the epoch. Unchanged files are not summed again. In masked
     rounds the data of an epoch is in one opened total, ever; after that a new epoch needs many
@@ -99,26 +103,34 @@ def ready(
     """
     holder = open_holder(folder)
     terms = _invited_terms(holder)
-    used = _used_before(holder)
+    current = holder.epochs.current()
+    # whether the present epoch is in an exact total that was opened, or may have been
+    used = current is not None and holder.account.is_paid(
+        current.name, "statistics", "masked"
+    )
     report = _open(holder, terms, new_epoch=new_epoch)
-    if json:
-        emit_json(_ready_facts(holder, terms, report, used))
-        return
-    _show_ready(holder, terms, report, used)
+    facts = {
+        "domain": holder.domain,
+        "mode": terms.mode,
+        "means": MODE_SENTENCES[terms.mode],
+        "epoch": report.epoch.name,
+        "samples": report.samples,
+        "documents": report.epoch.documents,
+        "held_out": report.held_out,
+        "changed": report.changed,
+        "after_a_used_epoch": used,
+        "cost": _cost(holder, terms, report),
+    }
+    lines = _ready_lines(holder, terms, report)
+    if used and terms.mode == "masked":
+        lines.append(("tells", *_told_by_two_totals(report.changed)))
+    show(facts, *lines, json=json)
 
 
 def _invited_terms(holder: Holder) -> Terms:
     from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
 
     return read_paper(holder.folder / INVITE, Invite).terms
-
-
-def _used_before(holder: Holder) -> bool:
-    """Whether the present epoch is in an exact total that was opened, or may have been."""
-    current = holder.epochs.current()
-    return current is not None and holder.account.is_paid(
-        current.name, "statistics", "masked"
-    )
 
 
 def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyReport:
@@ -135,23 +147,6 @@ def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyRepo
             raise KeyboardInterrupt(
                 "interrupted; no epoch was opened, and the same command goes on"
             ) from None
-
-
-def _ready_facts(
-    holder: Holder, terms: Terms, report: ReadyReport, used: bool
-) -> dict[str, Any]:
-    facts = {
-        "domain": holder.domain,
-        "mode": terms.mode,
-        "means": MODE_SENTENCES[terms.mode],
-        "epoch": report.epoch.name,
-        "samples": report.samples,
-        "documents": report.epoch.documents,
-        "held_out": report.held_out,
-        "changed": report.changed,
-        "after_a_used_epoch": used,
-    }
-    return facts | {"cost": _cost(holder, terms, report)}
 
 
 def _cost(holder: Holder, terms: Terms, report: ReadyReport) -> dict[str, Any]:
@@ -174,61 +169,47 @@ def _finite(epsilon: float) -> float | None:
     return None if epsilon == float("inf") else epsilon
 
 
-def _show_ready(holder: Holder, terms: Terms, report: ReadyReport, used: bool) -> None:
+def _ready_lines(
+    holder: Holder, terms: Terms, report: ReadyReport
+) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
     if holder.broken_list.exists():
-        broken = count(
-            len(holder.broken_list.read_text(encoding="utf-8").splitlines()), "record"
-        )
-        step("skipped", "broken", broken, f"listed in {holder.broken_list}")
+        records = holder.broken_list.read_text(encoding="utf-8").splitlines()
+        listed = f"listed in {holder.broken_list}"
+        lines.append(("skipped", "broken", count(len(records), "record"), listed))
     summed = count(report.samples, "document" if terms.privacy else "sample")
-    step(
-        "ready",
-        holder.domain,
-        summed,
-        f"{count(report.held_out, 'document')} to evaluate on",
-    )
+    evaluated = f"{count(report.held_out, 'document')} to evaluate on"
     changed = (
         ""
         if report.changed is None
         else f"{count(report.changed, 'document')} changed since the last one"
     )
-    step("epoch", report.epoch.name[:SHOWN_DIGITS], changed)
-    step("mode", terms.mode, MODE_SENTENCES[terms.mode])
-    _show_cost(holder, terms, report)
-    if used and terms.mode == "masked":
-        step(
-            "tells",
-            "comparing the last total with the next one tells",
-            _told_by_two_totals(report.changed),
-        )
-
-
-def _show_cost(holder: Holder, terms: Terms, report: ReadyReport) -> None:
+    lines += [
+        ("ready", holder.domain, summed, evaluated),
+        ("epoch", report.epoch.name[:SHOWN_DIGITS], changed),
+        ("mode", terms.mode, MODE_SENTENCES[terms.mode]),
+    ]
     if terms.privacy is None:
-        step(
-            "cost",
-            "exact sums cost ε = ∞: no ε bounds what is known of a document after a"
-            " round",
-        )
-        return
-    facts = _cost(holder, terms, report)
-    words = f"ε {terms.privacy.epsilon:g} for the next round"
-    step(
-        "cost",
-        f"{words}, ε {epsilon_words(report.cost)} of"
-        f" {epsilon_words(holder.account.max_epsilon)} afterwards",
-    )
-    if facts["warning"]:
-        step("warning", facts["warning"])
+        return [*lines, ("cost", EXACT_COST)]
+    total = epsilon_words(report.cost)
+    limit = epsilon_words(holder.account.max_epsilon)
+    next_round = f"ε {terms.privacy.epsilon:g} for the next round"
+    lines.append(("cost", f"{next_round}, ε {total} of {limit} afterwards"))
+    if warning := _cost(holder, terms, report)["warning"]:
+        lines.append(("warning", warning))
+    return lines
 
 
-def _told_by_two_totals(changed: int | None) -> str:
+def _told_by_two_totals(changed: int | None) -> tuple[str, str]:
     many = (
         "the documents that changed"
         if changed is None
         else count(changed, "changed document")
     )
-    return f"the sum over {many}, and over what members that came or went have"
+    return (
+        "comparing the last total with the next one tells",
+        f"the sum over {many}, and over what members that came or went have",
+    )
 
 
 def epsilon_words(epsilon: float) -> str:
@@ -236,8 +217,9 @@ def epsilon_words(epsilon: float) -> str:
 
 
 def join(folder: Folder) -> None:
-    """Run the SuperNode of DIR: it answers rounds until you stop it with Ctrl-C, and runs only
-    approved code.
+    """Run the SuperNode of DIR: it answers rounds until Ctrl-C.
+
+    It runs approved code only.
 
     If no epoch is open yet, the first one is opened before. What it answers, what it refuses and
     what stands in its way is told as it happens, with times in UTC.
@@ -250,7 +232,8 @@ def join(folder: Folder) -> None:
     if holder.epochs.current() is None:
         terms = _invited_terms(holder)
         step("note", "no epoch is open yet, so the first one is opened now")
-        _show_ready(holder, terms, _open(holder, terms), used=False)
+        for line in _ready_lines(holder, terms, _open(holder, terms)):
+            step(*line)
 
     def approved() -> tuple[str, ...]:
         return open_holder(folder).settings.bundles
@@ -288,8 +271,9 @@ def accept(
     ],
     json: Json = False,
 ) -> None:
-    """Take from an invitation what the coordinator of DIR has renewed since: its authority, the
-    terms, the prior.
+    """Take what the coordinator of DIR has renewed.
+
+    An invitation may bring another authority, other terms, another prior.
 
     The key that is pinned in DIR must have signed it, and client.toml must agree to the terms. A
     SuperNode that is running takes a new authority from the coordinator itself.
@@ -306,7 +290,8 @@ def accept(
             " version of Ridgeway"
         )
     before = holder.coordinator
-    paper = _signed_by_pinned(holder, invite)
+    paper = agreed_invitation(invite)
+    check_pinned(holder, paper)
     _check_agreed(holder, paper.terms)
     news = (
         []
@@ -320,31 +305,27 @@ def accept(
         datetime.now(UTC),
     )
     news += _take_terms(holder, invite, paper)
-    if json:
-        emit_json({"news": news})
-        return
-    for words in news or ["nothing is new; what stands there was taken already"]:
-        step("accepted" if news else "note", words)
+    show(
+        {"news": news},
+        *(("accepted", words) for words in news),
+        None if news else ("note", "nothing is new"),
+        json=json,
+    )
 
 
-def _signed_by_pinned(holder: Holder, invite: Path) -> Invite:
+def check_pinned(holder: Holder, paper: Invite) -> None:
+    """Raise InputError unless the coordinator that is pinned here made the invitation."""
     from ridgeway.client.round.known_keys import check_coordinator
     from ridgeway.common.base.errors import Refused
 
-    paper = agreed_invitation(invite)
+    pinned = holder.settings.policy.coordinator
     try:
-        check_coordinator(
-            holder.journal,
-            holder.settings.policy.coordinator,
-            paper.coordinator,
-            paper.handovers,
-        )
+        check_coordinator(holder.journal, pinned, paper.coordinator, paper.handovers)
     except Refused as error:
         raise InputError(
             f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator"
             f" that is pinned here: {error}"
         ) from None
-    return paper
 
 
 def _check_agreed(holder: Holder, terms: Terms) -> None:
@@ -405,8 +386,9 @@ def renew(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Give the SuperNode of DIR another key to log in with, as after a theft; the holder's own key
-    stays as it is.
+    """Give the SuperNode of DIR another key, as after a theft.
+
+    The holder's own key stays as it is.
 
     With --identity it is the other way round: the holder signs with a new key, the key before signs
     that, and all who know the holder know it as the same one. The operator admits the new card
@@ -418,63 +400,53 @@ def renew(
     open_holder(folder)
     line = None if identity else renew_node_key(folder)
     link = renew_identity(folder) if identity else None
-    if json:
-        key = Holder(folder).identity.public
-        emit_json(
-            {
-                "card": str(folder / CARD),
-                "node": line,
-                "key": key,
-                "before": link.before if link else None,
-            }
-        )
-        return
-    if link:
-        step(
-            "renewed",
-            "the key of this holder",
-            f"{link.before[:12]}… signed for",
-            link.after,
-        )
-    else:
-        step("renewed", "the key of the SuperNode", str(folder / CARD))
-    step(
-        "next",
-        f"hand {folder / CARD} to the operator, who runs: ridgeway coordinator admit …"
-        " --name as before",
+    facts = {
+        "card": str(folder / CARD),
+        "node": line,
+        "key": Holder(folder).identity.public,
+        "before": link.before if link else None,
+    }
+    signed = (
+        ("the key of this holder", f"{link.before[:12]}… signed for", link.after)
+        if link
+        else ("the key of the SuperNode", str(folder / CARD))
     )
-    step("then", f"start again: ridgeway client join {folder}")
+    show(
+        facts,
+        ("renewed", *signed),
+        (
+            "next",
+            f"hand {folder / CARD} to the operator, who runs: ridgeway coordinator"
+            " admit … --name as before",
+        ),
+        ("then", f"start again: ridgeway client join {folder}"),
+        json=json,
+    )
 
 
 def releases(folder: Folder, json: Json = False) -> None:
-    """The releases that the holder of DIR received, verified and stored."""
+    """List the releases that the holder of DIR has received."""
     holder = open_holder(folder)
-    received = holder.releases()
-    if json:
-        emit_json(
-            [
-                {
-                    "time": entry.time,
-                    **entry.facts,
-                    "folder": str(holder.release_folder(entry.facts["number"])),
-                }
-                for entry in received
-            ]
-        )
-        return
+    facts = [
+        {
+            "time": entry.time,
+            **entry.facts,
+            "folder": str(holder.release_folder(entry.facts["number"])),
+        }
+        for entry in holder.releases()
+    ]
     rows = [
         [
-            f"{entry.facts['number']:04}",
-            entry.facts["release"][:12],
-            entry.time[:19],
-            ", ".join(entry.facts["domains"]),
-            str(holder.release_folder(entry.facts["number"])),
+            f"{each['number']:04}",
+            each["release"][:12],
+            each["time"][:19],
+            ", ".join(each["domains"]),
+            each["folder"],
         ]
-        for entry in received
+        for each in facts
     ]
-    table(
-        ["release", "id", "stored at (UTC)", "domains", "folder"], rows, numbers_from=5
-    )
+    headings = ["release", "id", "stored at (UTC)", "domains", "folder"]
+    show(facts, TextTable(headings, rows), json=json)
 
 
 def prune(
@@ -484,23 +456,19 @@ def prune(
     ] = 4,
     remove: Annotated[
         bool,
-        typer.Option("--remove", help="Take it away; without this it is only shown."),
+        typer.Option("--remove", help="Remove it; without this it is only listed."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show what DIR has gathered over the years and can do without, and with --remove take it away.
+    """List what DIR no longer needs, and remove it with --remove.
 
     The journal, by which what left and what it cost is proved, always stays; so do the keys,
     earlier ones too, and the epoch that stands ready.
     """
     from ridgeway.client.deploy.holder_folder import holder_leftovers, prune_holder
-    from ridgeway.common.cli.terminal import show_leftovers
 
     holder = open_holder(folder)
     rows = [each.row() for each in holder_leftovers(holder, keep)]
     if remove:
         prune_holder(holder, keep)
     show_leftovers(rows, removed=remove, json=json)
-
-
-COMMANDS = (ready, join, accept, renew, releases, prune)

@@ -19,7 +19,7 @@ from ridgeway.common.base.settings import (
     MAX_ROUND_EPSILON,
 )
 from ridgeway.common.cli.options import Fields, Json, SkipBroken
-from ridgeway.common.cli.terminal import count, emit_json, step
+from ridgeway.common.cli.terminal import count, show
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder, HolderSettings
@@ -85,10 +85,7 @@ def init(
     scores: Annotated[
         Path | None,
         typer.Option(
-            help=(
-                "Scores of experts on prompts of the domain, whose sums rounds may"
-                " learn."
-            )
+            help="Expert scores on prompts of the domain (only their sums are shared)."
         ),
     ] = None,
     accept_mode: AcceptMode = None,
@@ -125,8 +122,9 @@ def init(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the holder's folder DIR from an invitation: an identity, a card for the operator,
-    client.toml.
+    """Make the holder's folder DIR from an invitation.
+
+    It holds an identity, a card for the operator, and client.toml.
 
     A holder takes part in private rounds only, unless --accept-mode says otherwise.
     """
@@ -300,64 +298,55 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
     key = made.identity.public
     terms = paper.terms
     policy = made.settings.policy
-    if json:
-        facts = {
-            "folder": str(folder),
-            "card": str(folder / CARD),
-            "key": key,
-            "bundle": paper.bundle,
-        }
-        emit_json(
-            facts
-            | {
-                "mode": terms.mode,
-                "means": MODE_SENTENCES[terms.mode],
-                "accepted": list(policy.modes),
-            }
-        )
-        return
-    step("made", str(folder), f"domain {made.domain}", f"key {key[:12]}")
-    step("pinned", f"coordinator {paper.coordinator}")
-    step(
-        "bundle",
-        paper.bundle,
-        "the code of this very installation" if same else "approved by you",
-    )
-    step("agreed", f"encoder {terms.encoder_name}", str(terms.sampling))
-    for mode in policy.modes:
-        step("accepts", f"{mode} rounds", MODE_SENTENCES[mode])
+    facts = {
+        "folder": str(folder),
+        "card": str(folder / CARD),
+        "key": key,
+        "bundle": paper.bundle,
+        "mode": terms.mode,
+        "means": MODE_SENTENCES[terms.mode],
+        "accepted": list(policy.modes),
+    }
+    approved = "the code of this very installation" if same else "approved by you"
+    privacy: tuple[str, ...] = ()
     if terms.privacy:
-        limits = (
-            f"at most ε {policy.max_round_epsilon:g} a round",
-            f"{policy.max_epsilon:g} in all",
-        )
-        step(
+        privacy = (
             "privacy",
             terms.privacy.mode,
             f"ε {terms.privacy.epsilon:g}",
-            *limits,
+            f"at most ε {policy.max_round_epsilon:g} a round",
+            f"{policy.max_epsilon:g} in all",
             f"δ {terms.privacy.delta:g}",
         )
-    _warn(paper)
-    step(
-        "next",
-        f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who"
-        " admits you",
+    others = (
+        "pin the other holders, by their cards or by a later invitation: ridgeway"
+        f" client pin {folder} …"
     )
-    step("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}")
-    if terms.uses_masks:
-        step(
-            "and",
-            "pin the other holders, by their cards or by a later invitation: ridgeway"
-            f" client pin {folder} …",
-        )
+    show(
+        facts,
+        ("made", str(folder), f"domain {made.domain}", f"key {key[:12]}"),
+        ("pinned", f"coordinator {paper.coordinator}"),
+        ("bundle", paper.bundle, approved),
+        ("agreed", f"encoder {terms.encoder_name}", str(terms.sampling.sampling)),
+        *(("accepts", f"{mode} rounds", MODE_SENTENCES[mode]) for mode in policy.modes),
+        privacy,
+        *_warnings(terms),
+        (
+            "next",
+            f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who"
+            " admits you",
+        ),
+        ("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}"),
+        ("and", others) if terms.uses_masks else None,
+        json=json,
+    )
 
 
-def _warn(paper: Invite) -> None:
-    """Say plainly what unusual terms would give away; where documents are bounded, none of it."""
-    terms = paper.terms
+def _warnings(terms: Terms) -> list[tuple[str, ...]]:
+    """What unusual terms would give away; where documents are bounded, none of it."""
     if terms.privacy:
-        return
+        return []
+    warnings: list[tuple[str, ...]] = []
     apart = max(terms.sampling.window, terms.sampling.stride)
     smallest = min(apart, terms.sampling.max_tokens or apart)
     if smallest < SMALL_WINDOW_TOKENS:
@@ -365,15 +354,11 @@ def _warn(paper: Invite) -> None:
             f"a window for every {count(smallest, 'token')} gives away how often tokens"
             " occur in your text"
         )
-        step("warning", words, "ask the operator for larger ones")
+        warnings.append(("warning", words, "ask the operator for larger ones"))
     if terms.mode == "clear":
-        step(
-            "warning",
-            "statistics travel in the clear: the coordinator will see yours",
-            "see `ridgeway client audit`",
-        )
+        words = "statistics travel in the clear: the coordinator will see yours"
+        warnings.append(("warning", words, "see `ridgeway client audit`"))
     if terms.weighting == "tokens":
-        step("warning", "weighting by tokens tells how large your corpus is")
-
-
-COMMANDS = (init,)
+        words = "weighting by tokens tells how large your corpus is"
+        warnings.append(("warning", words))
+    return warnings

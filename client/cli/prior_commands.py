@@ -16,13 +16,13 @@ from ridgeway.common.cli.options import Fields, Json
 from ridgeway.common.cli.terminal import (
     command_group,
     count,
-    emit_json,
     progress_bar,
+    show,
     step,
     stop_on_signal,
 )
 
-app = command_group("What is public beforehand in rounds with differential privacy.")
+app = command_group("The public prior of private rounds.")
 
 
 @app.command()
@@ -65,17 +65,14 @@ def make(
         step("reads", "built-in text")
         prior = built_in_prior(found)
     write_prior(prior, out)
-    if json:
-        emit_json(
-            {
-                "file": str(out),
-                "fingerprint": prior.fingerprint,
-                "encoder": prior.encoder,
-                "width": prior.width,
-            }
-        )
-        return
-    step("wrote", str(out), prior.fingerprint[:12], f"encoder {found.name}")
+    facts = {
+        "file": str(out),
+        "fingerprint": prior.fingerprint,
+        "encoder": prior.encoder,
+        "width": prior.width,
+    }
+    wrote = "wrote", str(out), prior.fingerprint[:12], f"encoder {found.name}"
+    show(facts, wrote, json=json)
 
 
 def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
@@ -110,29 +107,3 @@ def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
         f"{skipped:,} passed over",
     )
     return list(groups.values())
-
-
-@app.command()
-def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A prior.")],
-    json: Json = False,
-) -> None:
-    """What a prior is: its fingerprint, which the terms of a round name, and the encoder that it is
-    for.
-    """
-    from ridgeway.common.privacy.public_prior import read_prior
-
-    prior = read_prior(file)
-    if json:
-        emit_json(
-            {
-                "fingerprint": prior.fingerprint,
-                "encoder": prior.encoder,
-                "width": prior.width,
-            }
-        )
-        return
-    print(
-        f"fingerprint  {prior.fingerprint}\nencoder      {prior.encoder}\nwidth       "
-        f" {prior.width}"
-    )

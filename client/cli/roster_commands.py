@@ -1,4 +1,4 @@
-"""ridgeway client pin, unpin, roster: whom a holder takes part with in rounds under masks."""
+"""ridgeway client pin: whom a holder takes part with in rounds under masks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.client.cli.holder_commands import Folder, open_holder
+from ridgeway.client.cli.holder_commands import Folder, check_pinned, open_holder
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.terminal import count, emit_json, step, table
+from ridgeway.common.cli.terminal import TextTable, count, show
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder
-    from ridgeway.common.protocol.invitation import Invite, Place
+    from ridgeway.common.base.identity import HandOver
+    from ridgeway.common.protocol.invitation import Place
+
+OPERATORS_WORD = (
+    "these keys are the operator's word; compare them with the holders by another way"
+)
 
 
 def pin(
@@ -27,35 +32,63 @@ def pin(
     ] = None,
     invite: Annotated[
         Path | None,
+        typer.Option(help="Take the members from the operator's invitation instead."),
+    ] = None,
+    remove: Annotated[
+        str | None,
         typer.Option(
-            help="Take the members from an invitation of the operator instead."
+            metavar="KEY", help="Unpin a member: its key, or the first digits of it."
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Pin the holders that the holder of DIR takes part with: from their own cards, or from the
-    operator's invitation.
+    """Pin the other members of DIR, unpin one, or list them.
 
     In a masked round the other members are who keeps the sums hidden. A coordinator that made
     members up could see what is left, so their keys must be known by another way: have the cards
-    from the holders themselves, or compare what `roster` prints with them.
+    from the holders themselves, or compare the list with them.
     """
+    from ridgeway.client.round.roster import load_roster
+
+    if sum(map(bool, (cards, invite, remove is not None))) > 1:
+        raise InputError("name cards, --invite or --remove, one of them")
+    holder = open_holder(folder)
+    if remove is not None:
+        places = _unpin(holder, remove)
+    elif cards or invite:
+        places = _pin(holder, cards or [], invite)
+    else:
+        places = load_roster(folder)
+    newest = holder.handovers.newest
+    rows = [(place, newest(place.key)) for place in places]
+    cells = [
+        [
+            place.name,
+            place.domain,
+            key,
+            f"{place.key[:12]}…" if key != place.key else "",
+        ]
+        for place, key in rows
+    ]
+    show(
+        [{**place.model_dump(mode="json"), "key": key} for place, key in rows],
+        ("pinned", count(len(places), "other holder"), f"in {folder / 'roster.json'}"),
+        TextTable(["holder", "domain", "key", "handed over from"], cells),
+        ("note", OPERATORS_WORD) if invite else None,
+        json=json,
+    )
+
+
+def _pin(holder: Holder, cards: list[Path], invite: Path | None) -> tuple[Place, ...]:
     from ridgeway.client.round.known_keys import check_members, take_handovers
     from ridgeway.client.round.roster import pin as keep
     from ridgeway.common.protocol.invitation import Card, Place, read_paper
 
-    if bool(cards) == (invite is not None):
-        raise InputError(
-            "name the cards of other holders, or an invitation with --invite, one of"
-            " them"
-        )
-    holder = open_holder(folder)
+    handovers: tuple[HandOver, ...]
     if invite is not None:
-        paper = _read_members(holder, invite)
-        places = list(paper.roster)
-        handovers = paper.handovers
+        places, handovers = _invited(holder, invite)
     else:
-        papers = [read_paper(path, Card) for path in cards or ()]
+        papers = [read_paper(path, Card) for path in cards]
         places = [
             Place(name=card.domain, domain=card.domain, key=card.key) for card in papers
         ]
@@ -64,60 +97,30 @@ def pin(
     own = known.owner(holder.identity.public)
     others = [place for place in places if known.owner(place.key) != own]
     check_members(known, holder.pinned_keys, [place.key for place in others])
-    _show_roster(holder, keep(folder, others, known.owner), json)
-    if invite is not None and not json:
-        step(
-            "note",
-            "these keys are the operator's word; compare them with the holders by"
-            " another way",
-        )
+    return keep(holder.folder, others, known.owner)
 
 
-def _read_members(holder: Holder, folder: Path) -> Invite:
-    from ridgeway.client.round.known_keys import check_coordinator
-    from ridgeway.common.base.errors import Refused
+def _invited(holder: Holder, folder: Path) -> tuple[list[Place], tuple[HandOver, ...]]:
     from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
 
     paper = read_paper(folder / INVITE, Invite)
-    try:
-        check_coordinator(
-            holder.journal,
-            holder.settings.policy.coordinator,
-            paper.coordinator,
-            paper.handovers,
-        )
-    except Refused as error:
-        raise InputError(
-            f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator"
-            f" that is pinned here: {error}"
-        ) from None
+    check_pinned(holder, paper)
     if not paper.roster:
         raise InputError(
             "the invitation names no members yet; ask the operator for one that was"
             " made after holders were admitted"
         )
-    return paper
+    return list(paper.roster), paper.handovers
 
 
-def unpin(
-    folder: Folder,
-    key: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY", help="The key of the member, or the first digits of it."
-        ),
-    ],
-    json: Json = False,
-) -> None:
-    """Take a member off the roster of DIR: no masked round with it from now on."""
-    from ridgeway.client.round.roster import load_roster
-    from ridgeway.client.round.roster import unpin as take_off
+def _unpin(holder: Holder, key: str) -> tuple[Place, ...]:
+    """Take a member off the roster: no masked round with it from now on."""
+    from ridgeway.client.round.roster import load_roster, unpin
 
-    holder = open_holder(folder)
     known = holder.handovers
     found = [
         place.key
-        for place in load_roster(folder)
+        for place in load_roster(holder.folder)
         if any(each.startswith(key.lower()) for each in known.keys(place.key))
     ]
     if len(found) != 1 or len(key) < 8:
@@ -125,49 +128,4 @@ def unpin(
             f"{key!r} names {len(found)} pinned keys; give at least 8 of the first"
             " digits of one"
         )
-    _show_roster(holder, take_off(folder, found), json)
-
-
-def roster(folder: Folder, json: Json = False) -> None:
-    """The members that the holder of DIR has pinned; compare their keys with them by another
-    way.
-    """
-    from ridgeway.client.round.roster import load_roster
-
-    holder = open_holder(folder)
-    _show_roster(holder, load_roster(folder), json)
-
-
-def _show_roster(holder: Holder, places: tuple[Place, ...], json: bool) -> None:
-    """The pinned members by the keys that they have now, and the pinned ones where these are
-    others.
-    """
-    newest = holder.handovers.newest
-    if json:
-        emit_json(
-            [
-                {**place.model_dump(mode="json"), "key": newest(place.key)}
-                for place in places
-            ]
-        )
-        return
-    step(
-        "pinned",
-        count(len(places), "other holder"),
-        f"in {holder.folder / 'roster.json'}",
-    )
-    rows = [
-        [
-            place.name,
-            place.domain,
-            key,
-            f"{place.key[:12]}…" if key != place.key else "",
-        ]
-        for place, key in ((place, newest(place.key)) for place in places)
-    ]
-    renewed = any(row[3] for row in rows)
-    headings = ["holder", "domain", "key", *(["handed over from"] if renewed else [])]
-    table(headings, [row[: len(headings)] for row in rows], numbers_from=len(headings))
-
-
-COMMANDS = (pin, unpin, roster)
+    return unpin(holder.folder, found)

@@ -14,56 +14,55 @@ from ridgeway.client.cli.holder_commands import (
 )
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.terminal import count, emit_json, step, table
+from ridgeway.common.cli.terminal import count, show
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder
-    from ridgeway.common.base.journal import JournalEntry
+
+Line = tuple[str, ...]
 
 
 def status(folder: Folder, json: Json = False) -> None:
-    """What the holder of DIR was asked for and sent, what that has cost its documents, and which
-    epoch is open.
-    """
+    """What DIR has sent and spent, and which epoch is open."""
     from ridgeway.client.deploy.notices import tell_unapproved, unapproved
 
     holder = open_holder(folder)
     approved = holder.settings.bundles
-    sent = holder.journal.entries("sent")
-    if json:
-        facts = {
-            "domain": holder.domain,
-            "key": holder.identity.public,
-            "release": holder.newest,
-            "coordinator": holder.coordinator,
-            "handovers": _handovers(holder),
-            "modes": holder.settings.policy.modes,
-            "bundles": approved,
-            "unapproved": [each.sha256 for each in unapproved(folder, approved)],
-            "privacy": holder.account.to_json(),
-            "epoch": _epoch(holder),
-            "notices": _notices(holder),
-        }
-        emit_json(
-            {**facts, "sent": [{"time": entry.time, **entry.facts} for entry in sent]}
-        )
-        return
-    step(
-        "holder",
-        holder.domain,
-        f"key {holder.identity.public[:12]}",
-        f"of {holder.settings.address}",
+    sent = [
+        {"time": entry.time, **entry.facts} for entry in holder.journal.entries("sent")
+    ]
+    epoch = _epoch(holder)
+    handovers = _handovers(holder)
+    notices = _notices(holder)
+    modes = holder.settings.policy.modes
+    key = holder.identity.public
+    facts = {
+        "domain": holder.domain,
+        "key": key,
+        "release": holder.newest,
+        "coordinator": holder.coordinator,
+        "handovers": handovers,
+        "modes": modes,
+        "bundles": approved,
+        "unapproved": [each.sha256 for each in unapproved(folder, approved)],
+        "privacy": holder.account.to_json(),
+        "epoch": epoch,
+        "notices": notices,
+        "sent": sent,
+    }
+    show(
+        facts,
+        ("holder", holder.domain, f"key {key[:12]}", f"of {holder.settings.address}"),
+        *map(_handover_line, handovers),
+        ("modes", ", ".join(modes)),
+        ("release", f"{holder.newest:04}" if holder.newest else "none so far"),
+        _epoch_line(epoch),
+        spent_line(holder),
+        *(("notice", each["sentence"]) for each in notices),
+        *(("waiting", words) for words in tell_unapproved(folder, approved)),
+        ("sent", count(len(sent), "message"), f"see: ridgeway client export {folder}"),
+        json=json,
     )
-    _show_handovers(holder)
-    step("modes", ", ".join(holder.settings.policy.modes))
-    step("release", f"{holder.newest:04}" if holder.newest else "none so far")
-    _show_epoch(_epoch(holder))
-    show_spent(holder)
-    for each in _notices(holder):
-        step("notice", each["sentence"])
-    for words in tell_unapproved(folder, approved):
-        step("waiting", words)
-    _show_sent(sent)
 
 
 def _epoch(holder: Holder) -> dict[str, Any] | None:
@@ -78,42 +77,28 @@ def _epoch(holder: Holder) -> dict[str, Any] | None:
     return {"name": current.name, "documents": current.documents, "used": used}
 
 
-def _show_epoch(epoch: dict[str, Any] | None) -> None:
+def _epoch_line(epoch: dict[str, Any] | None) -> Line:
     if epoch is None:
-        step("epoch", "none is open yet", "open one with `ridgeway client ready`")
-    elif "problem" in epoch:
-        step("warning", epoch["problem"])
-    else:
-        used = (
-            "used: something made of it has left" if epoch["used"] else "not used yet"
-        )
-        documents = (
-            count(epoch["documents"], "document")
-            if epoch["documents"]
-            else "sums made ahead"
-        )
-        step("epoch", epoch["name"][:SHOWN_DIGITS], documents, used)
+        return "epoch", "none is open yet", "open one with `ridgeway client ready`"
+    if "problem" in epoch:
+        return "warning", epoch["problem"]
+    number = epoch["documents"]
+    documents = count(number, "document") if number else "sums made ahead"
+    used = "used: something made of it has left" if epoch["used"] else "not used yet"
+    return "epoch", epoch["name"][:SHOWN_DIGITS], documents, used
 
 
-def show_spent(holder: Holder) -> None:
+def spent_line(holder: Holder) -> Line:
     account = holder.account
     spent = account.epsilon()
     allowed = account.max_epsilon
     exact = [each for each in account.expenses() if each.rho == float("inf")]
     if exact:
-        step(
-            "spent",
-            "ε ∞",
-            f"{count(len(exact), 'exact output')} left, so no ε bounds what is known",
-        )
-        return
-    left = epsilon_words(max(0.0, allowed - spent))
-    step(
-        "spent",
-        f"ε {spent:.3g} of {epsilon_words(allowed)}",
-        f"{left} left",
-        f"δ {account.delta:g}",
-    )
+        left = f"{count(len(exact), 'exact output')} left"
+        return "spent", "ε ∞", f"{left}, so no ε bounds what is known"
+    rest = epsilon_words(max(0.0, allowed - spent))
+    share = f"ε {spent:.3g} of {epsilon_words(allowed)}"
+    return "spent", share, f"{rest} left", f"δ {account.delta:g}"
 
 
 def _notices(holder: Holder) -> list[dict[str, Any]]:
@@ -148,18 +133,12 @@ def notice_sentence(before: str, after: str, members: list[str]) -> str:
     )
 
 
-def _show_handovers(holder: Holder) -> None:
-    for each in _handovers(holder):
-        words = f"{each['before'][:12]}… handed over to {each['after'][:12]}…"
-        if each["fork"]:
-            step(
-                "warning",
-                each["whose"],
-                words,
-                "a second time, so it counts for nothing here; ask its owner",
-            )
-        else:
-            step("key", each["whose"], words, each["time"][:10])
+def _handover_line(each: dict[str, Any]) -> Line:
+    words = f"{each['before'][:12]}… handed over to {each['after'][:12]}…"
+    if each["fork"]:
+        forked = "a second time, so it counts for nothing here; ask its owner"
+        return "warning", each["whose"], words, forked
+    return "key", each["whose"], words, each["time"][:10]
 
 
 def _handovers(holder: Holder) -> list[dict[str, Any]]:
@@ -181,26 +160,3 @@ def _handovers(holder: Holder) -> list[dict[str, Any]]:
         }
         for entry in holder.journal.entries(HANDED_OVER, FORKED_KEY)
     ]
-
-
-def _show_sent(sent: list[JournalEntry]) -> None:
-    rows = [
-        [
-            entry.time[:19],
-            str(entry.facts.get("number") or "–"),
-            str(entry.facts["round"])[:8],
-            str(entry.facts["kind"]).replace("_", " "),
-            str(entry.facts.get("lot", "")),
-            f"{entry.facts['bytes']:,}",
-            str(entry.facts.get("reason", "")),
-        ]
-        for entry in sent
-    ]
-    table(
-        ["sent at (UTC)", "round", "nonce", "what", "of", "bytes", "why not"],
-        rows,
-        numbers_from=7,
-    )
-
-
-COMMANDS = (status,)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.terminal import command_group, emit_json, step, table
+from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 
 if TYPE_CHECKING:
     from ridgeway.common.http.api_keys import KeyRecord
@@ -68,10 +68,7 @@ def add(
 
     budget = make_budget(window, max_requests, max_tokens, max_cost)
     key, entry = add_key(file, name, rate, scope=scope, budget=budget)
-    if json:
-        emit_json({"key": key, **_shown(entry)})
-    else:
-        print(key)
+    show({"key": key, **_shown(entry)}, key, json=json)
     sys.stdout.flush()
     step(
         "added",
@@ -95,10 +92,7 @@ def listed(file: KeysPath, json: Json = False) -> None:
         for each in entries
         if book and each.window
     }
-    if json:
-        told = {name: {"spent": asdict(usage)} for name, usage in spent.items()}
-        emit_json([_shown(each) | told.get(each.name, {}) for each in entries])
-        return
+    told = {name: {"spent": asdict(usage)} for name, usage in spent.items()}
     rows = [
         (
             each.name,
@@ -109,7 +103,11 @@ def listed(file: KeysPath, json: Json = False) -> None:
         )
         for each in entries
     ]
-    table(("name", "created", "scope", "budget", "requests/s"), rows, numbers_from=4)
+    show(
+        [_shown(each) | told.get(each.name, {}) for each in entries],
+        TextTable(("name", "created", "scope", "budget", "requests/s"), rows),
+        json=json,
+    )
 
 
 def _shown(entry: KeyRecord) -> dict[str, Any]:

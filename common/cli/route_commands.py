@@ -21,7 +21,7 @@ from ridgeway.common.cli.options import (
     ReleaseFolder,
     RunsOn,
 )
-from ridgeway.common.cli.terminal import command_group, emit_json, step, table
+from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 
 if TYPE_CHECKING:
     from ridgeway.common.experts.expert_choice import ExpertChooser
@@ -67,7 +67,7 @@ def route(
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Route PROMPT to the expert it belongs to, by the release in the folder RELEASE.
+    """Route PROMPT to the expert that it belongs to.
 
     With - as the prompt, prompts are read from standard input, one a line, and each is answered by
     one line: the domain and the confidence (and with --experts the expert), or a JSON object with
@@ -121,23 +121,16 @@ def _show_one(
     explanation = router.explain(prompt) if explain else None
     decision = explanation.decision if explanation else router.route(prompt)
     choice = chooser.choose(decision) if chooser else None
-    if json:
-        emit_json(
-            (explanation or decision).to_json()
-            | (choice.to_json() if choice else {})
-            | origin(router)
-        )
-        return
-    print(_words(decision, router))
+    facts = (explanation or decision).to_json() | origin(router)
+    lines: list[str | TextTable] = [_words(decision, router)]
     if choice:
-        expected = (
-            ""
-            if choice.quality is None
-            else f", expected quality {100 * choice.quality:.1f} %"
-        )
-        print(f"expert {choice.expert}   because: {choice.reason}{expected}")
+        facts |= choice.to_json()
+        quality = choice.quality
+        told = "" if quality is None else f", expected quality {100 * quality:.1f} %"
+        lines.append(f"expert {choice.expert}   because: {choice.reason}{told}")
     if explanation:
-        _show_explanation(explanation)
+        lines.append(_explanation_table(explanation))
+    show(facts, *lines, json=json)
 
 
 def _show_many(
@@ -211,7 +204,7 @@ def _words(decision: Decision, router: Router) -> str:
     )
 
 
-def _show_explanation(explanation: Explanation, most: int = 12) -> None:
+def _explanation_table(explanation: Explanation, most: int = 12) -> TextTable:
     best = explanation.decision.best
     runner_up = explanation.runner_up
     merged: dict[tuple[str, str], tuple[int, float]] = {}
@@ -232,11 +225,10 @@ def _show_explanation(explanation: Explanation, most: int = 12) -> None:
         [*words, f"{weight:+.4f}", f"{weight / margin:+.0%}" if margin else "–"]
         for *words, weight in shown
     ]
-    table(
+    return TextTable(
         ["word", "speaks for", "times", "weight", "of margin"],
         rows,
-        numbers_from=2,
-        title=f"{best} over {runner_up}, margin {margin:.4f}: what each word added",
+        f"{best} over {runner_up}, margin {margin:.4f}: what each word added",
     )
 
 
@@ -250,44 +242,26 @@ def evaluate(
         ),
     ],
     text_field: Fields = "text",
-    selector: Annotated[
-        str | None, typer.Option(help="Try another selector: average, entropy or all.")
-    ] = None,
-    k: Annotated[
-        int | None,
-        typer.Option(help="How many tokens vote under the entropy selector."),
-    ] = None,
     json: Json = False,
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Measure a release on labelled text: accuracy by domain, what is taken for what, and how true
-    confidence is.
+    """Measure the accuracy of a release on labelled text.
+
+    Accuracy and confusion by domain, and the calibration error.
 
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
-    from dataclasses import replace
-
     from ridgeway.common.base.jsonl import field_names, labelled_texts
     from ridgeway.common.routing.evaluation import evaluate as measure
     from ridgeway.common.routing.router import Router
 
     router = Router.load(release, key=key, model=model, device=device)
-    if selector is not None or k is not None:
-        changes: dict[str, Any] = {"name": selector, "k": k}
-        changed = replace(
-            router.selector,
-            **{name: value for name, value in changes.items() if value is not None},
-        )
-        router = router.with_selector(changed)
     texts = labelled_texts(data, router.domains, field_names(text_field))
     tell_left_out(data, router.domains)
     result = measure(router, texts)
-    if json:
-        emit_json(result.to_json())
-        return
-    show_evaluation(result)
+    show(result.to_json(), *evaluation_lines(result), json=json)
 
 
 def tell_left_out(data: Path, domains: Sequence[str]) -> None:
@@ -311,43 +285,34 @@ are named instead.
 MAX_ROWS_SHOWN = 20
 
 
-def show_evaluation(result: Evaluation) -> None:
+def evaluation_lines(result: Evaluation) -> list[TextTable | tuple[str, str]]:
     """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they
     are taken for.
     """
     accuracy = {name: f"{share:.1f} %" for name, share in result.by_domain.items()}
     many = len(result.domains) > MAX_MATRIX_DOMAINS
-    rows = [
-        [
-            name,
-            f"{sum(row):,}",
-            accuracy.get(name, "–"),
-            *([_taken_for(result, name)] if many else map(str, row)),
-        ]
-        for name, row in zip(result.domains, result.confusion, strict=True)
-    ]
+    rows = []
+    for name, row in zip(result.domains, result.confusion, strict=True):
+        taken_for = [_taken_for(result, name)] if many else row
+        rows.append([name, sum(row), accuracy.get(name, "–"), *taken_for])
+    columns = [f"→ {name}" for name in result.domains]
+    shown = rows
     if many:
-        rows.sort(key=lambda row: result.by_domain.get(row[0], 101.0))
+        columns = ["most often taken for"]
+        weakest = sorted(rows, key=lambda row: result.by_domain.get(str(row[0]), 101.0))
+        shown = weakest[:MAX_ROWS_SHOWN]
     mean = f"{result.accuracy:.1f} %" if accuracy else "–"
-    total = ["mean over domains", f"{sum(map(sum, result.confusion)):,}", mean]
-    columns = (
-        ["most often taken for"] if many else [f"→ {name}" for name in result.domains]
-    )
-    table(
-        ["domain", "texts", "accuracy", *columns],
-        [*(rows[:MAX_ROWS_SHOWN] if many else rows), total],
-    )
+    total = ["mean over domains", sum(map(sum, result.confusion)), mean]
+    lines: list[TextTable | tuple[str, str]] = [
+        TextTable(["domain", "texts", "accuracy", *columns], [*shown, total])
+    ]
     if result.gap is not None:
-        step(
-            "sure",
-            f"confidence is {result.gap:.1f} points from accuracy, over its tenths",
-        )
-    if len(rows) > MAX_ROWS_SHOWN and many:
-        step(
-            "note",
-            f"the {MAX_ROWS_SHOWN} weakest of {len(rows):,} domains are shown; `--json`"
-            " has all of them",
-        )
+        bins = f"{result.gap:.1f} points (10 bins)"
+        lines.append(("sure", f"calibration error {bins}"))
+    if len(shown) < len(rows):
+        words = f"the {len(shown)} weakest of {len(rows):,} domains are shown"
+        lines.append(("note", f"{words}; `--json` has all of them"))
+    return lines
 
 
 def _taken_for(result: Evaluation, name: str) -> str:
@@ -369,13 +334,13 @@ def calibrate(
     ],
     accuracy: Annotated[
         float,
-        typer.Option(help="The wished accuracy among answered prompts, in percent."),
+        typer.Option(help="Target accuracy among answered prompts, in percent."),
     ] = 99.0,
     tokens: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Measure on the first so many tokens of each text; 0: on all of it.",
+            help="Use only the first N tokens of each text (0: all).",
         ),
     ] = 0,
     plot: Annotated[
@@ -387,15 +352,16 @@ def calibrate(
     model: Model = None,
     device: RunsOn = "auto",
 ) -> None:
-    """Print how many prompts a release answers above each threshold, how often it is right, and a
-    threshold to set.
+    """Propose a confidence threshold for a release.
+
+    For each threshold: how many prompts are answered, and how often the answer is right.
 
     RELEASE is the folder of a release; DATA_DIR holds DOMAIN.test.jsonl for every domain. Nothing
     is changed: `ridgeway coordinator calibrate` fits the confidence itself and signs the release
     again.
     """
     from ridgeway.common.base.jsonl import field_names, labelled_texts
-    from ridgeway.common.cli.plots import check_plot
+    from ridgeway.common.cli.plots import check_plot, draw_curve
     from ridgeway.common.routing import coverage
     from ridgeway.common.routing.release import load_release
     from ridgeway.common.routing.router import router_of
@@ -414,33 +380,33 @@ def calibrate(
     points = coverage.curve(found)
     chosen = coverage.proposal(found, accuracy / 100)
     if plot is not None:
-        _draw(plot, found, accuracy, chosen)
+        finest = coverage.curve(found, sorted({0.0, *found.confidence.tolist()}))
+        drawn = [
+            point
+            for point in finest
+            if point.texts >= coverage.MIN_ANSWERED_TEXTS and point.accuracy is not None
+        ]
+        draw_curve(plot, drawn, accuracy / 100, chosen)
         step("drew", str(plot))
-    if json:
-        emit_json(
-            {
-                "release": router.release,
-                "calibrated": router.confidence.calibrated,
-                "texts": len(found.right),
-                "tokens": tokens or None,
-                "wished_accuracy": accuracy / 100,
-                "curve": [point._asdict() for point in points],
-                "proposal": chosen._asdict() if chosen else None,
-                "unit": "share",
-            }
-        )
-        return
-    show_coverage(points)
     lines = advice(loaded, chosen, accuracy)
     if chosen is not None and chosen.threshold > 0:
-        lines += ways_to_set(
-            loaded,
-            {name: len(own) for name, own in texts.items()},
-            release,
-            data,
-            chosen,
-        )
-    print("\n".join(lines))
+        sizes = {name: len(own) for name, own in texts.items()}
+        lines += ways_to_set(loaded, sizes, release, data, chosen)
+    show(
+        {
+            "release": router.release,
+            "calibrated": router.confidence.calibrated,
+            "texts": len(found.right),
+            "tokens": tokens or None,
+            "wished_accuracy": accuracy / 100,
+            "curve": [point._asdict() for point in points],
+            "proposal": chosen._asdict() if chosen else None,
+            "unit": "share",
+        },
+        _coverage_table(points),
+        *lines,
+        json=json,
+    )
 
 
 def outcomes(
@@ -459,26 +425,22 @@ def outcomes(
     return equal_domains(parts)
 
 
-def show_coverage(points: Sequence[Point]) -> None:
-    rows = [
-        [
-            f"{point.threshold:g}",
-            f"{100 * point.coverage:.1f} %",
-            "–" if point.accuracy is None else f"{_percent(point.accuracy)} %",
-            (
-                "–"
-                if point.accuracy is None
-                else f"{100 * point.low:.1f} to {100 * point.high:.1f} %"
-            ),
-            f"{point.texts:,}",
-        ]
-        for point in points
-    ]
-    table(
-        ["threshold", "answered", "accuracy", "19 times of 20 within", "texts"],
-        rows,
-        numbers_from=0,
-    )
+def _coverage_table(points: Sequence[Point]) -> TextTable:
+    rows = []
+    for point in points:
+        within = f"{100 * point.low:.1f} to {100 * point.high:.1f} %"
+        unknown = point.accuracy is None
+        rows.append(
+            [
+                f"{point.threshold:g}",
+                f"{100 * point.coverage:.1f} %",
+                "–" if point.accuracy is None else f"{_percent(point.accuracy)} %",
+                "–" if unknown else within,
+                point.texts,
+            ]
+        )
+    headings = ["threshold", "answered", "accuracy", "95 % interval", "texts"]
+    return TextTable(headings, rows)
 
 
 def _percent(share: float) -> str:
@@ -562,25 +524,6 @@ def fitted_on(manifest: Mapping[str, Any], texts: Mapping[str, int]) -> bool:
     return "temperature" in figures and rows == dict(texts)
 
 
-def _draw(path: Path, found: Outcomes, accuracy: float, chosen: Point | None) -> None:
-    from ridgeway.common.cli.plots import draw_curve
-    from ridgeway.common.routing.coverage import MIN_ANSWERED_TEXTS, curve
-
-    points = curve(found, sorted({0.0, *found.confidence.tolist()}))
-    drawn = [
-        (point.coverage, point.accuracy, point.low, point.high)
-        for point in points
-        if point.texts >= MIN_ANSWERED_TEXTS and point.accuracy is not None
-    ]
-    mark = (
-        None
-        if chosen is None or chosen.accuracy is None
-        else (chosen.coverage, chosen.accuracy)
-    )
-    words = f"threshold {chosen.threshold}" if chosen else ""
-    draw_curve(path, drawn, accuracy / 100, mark, words)
-
-
 # Encoders
 
 
@@ -590,56 +533,23 @@ def list_encoders(json: Json = False) -> None:
     from ridgeway.common.encoding.encoder_sources import SOURCES, cached_encoders
 
     cards = cached_encoders()
-    if json:
-        emit_json({"sources": SOURCES, "converted": cards})
-        return
-    table(
-        ["source", "what it is"],
-        [[name, words] for name, words in SOURCES.items()],
-        numbers_from=2,
-    )
-    if cards:
-        rows = [
-            [
-                card["name"],
-                card.get("kind", "table"),
-                f"{card['rows']:,}",
-                str(card["width"]),
-                card["fingerprint"],
-            ]
-            for card in cards
+    rows = [
+        [
+            card["name"],
+            card.get("kind", "table"),
+            card["rows"],
+            card["width"],
+            card["fingerprint"],
         ]
-        table(["converted", "kind", "tokens", "width", "fingerprint"], rows)
-
-
-@encoder.command()
-def show(source: EncoderSource, json: Json = False) -> None:
-    """An encoder's size, scale and fingerprint."""
-    from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
-
-    found = find_encoder(source)
-    facts: dict[str, Any] = {
-        "name": found.name,
-        "kind": "contextual" if isinstance(found, ContextualEncoder) else "table",
-        "tokens": found.rows,
-        "width": found.width,
-        "scale": found.scale,
-        "bytes": (
-            (0 if isinstance(found, ContextualEncoder) else found.table.nbytes)
-            + len(found.definition)
-        ),
-        "fingerprint": found.fingerprint,
-    }
-    if isinstance(found, ContextualEncoder):
-        facts["weights"] = found.weights
-    if json:
-        emit_json(facts)
-        return
-    for name, value in facts.items():
-        print(
-            f"{name:<13}{value:,}" if isinstance(value, int) else f"{name:<13}{value}"
-        )
+        for card in cards
+    ]
+    headings = ["converted", "kind", "tokens", "width", "fingerprint"]
+    show(
+        {"sources": SOURCES, "converted": cards},
+        TextTable(["source", "what it is"], list(SOURCES.items())),
+        TextTable(headings, rows) if cards else None,
+        json=json,
+    )
 
 
 @encoder.command()
@@ -655,17 +565,22 @@ def save(
     """
     from ridgeway.common.encoding.encoder_files import save_encoder
     from ridgeway.common.encoding.encoder_sources import find_encoder
+    from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
 
     if folder.is_file():
         raise InputError(f"{folder} is a file; an encoder is saved as a folder")
     found = find_encoder(source)
     save_encoder(found, folder)
-    if json:
-        emit_json({"folder": str(folder), "fingerprint": found.fingerprint})
-    else:
-        step(
-            "saved",
-            str(folder),
-            f"{found.rows:,} tokens",
-            f"fingerprint {found.fingerprint[:12]}",
-        )
+    facts: dict[str, Any] = {
+        "folder": str(folder),
+        "name": found.name,
+        "kind": "table",
+        "tokens": found.rows,
+        "width": found.width,
+        "scale": found.scale,
+        "fingerprint": found.fingerprint,
+    }
+    if isinstance(found, ContextualEncoder):
+        facts |= {"kind": "contextual", "weights": found.weights}
+    mark = f"fingerprint {found.fingerprint[:12]}"
+    show(facts, ("saved", str(folder), f"{found.rows:,} tokens", mark), json=json)

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import errno
 import io
-import json
+import json as codec
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +26,8 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 MAX_WORD_WIDTH = 20
 MAX_TABLE_WIDTH = 10_000
+NUMBER = re.compile(r"[–?]?|[+-]?[\d,.]+( ?%| s| [kM]B)?( \([\d,]+\))?")
+"""How a cell looks that holds a number, perhaps with its unit and a count, or none."""
 
 
 def command_group(words: str) -> typer.Typer:
@@ -66,20 +70,48 @@ def size(number: int) -> str:
     return f"{number / 1e6:.1f} MB" if number >= 1_000_000 else f"{number / 1e3:.1f} kB"
 
 
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table of a result for people; numbers are written with commas and stand to the right."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+
+
+def show(
+    facts: Any, *lines: str | TextTable | tuple[str, ...] | None, json: bool
+) -> None:
+    """Print a result: its facts as JSON, or what says them to people.
+
+    lines: a sentence or a table for stdout; or a step: its verb, its subject and figures; or None.
+    """
+    if json:
+        emit_json(facts)
+        return
+    for line in lines:
+        if isinstance(line, TextTable):
+            table(line.headings, line.rows, title=line.title)
+        elif isinstance(line, str):
+            print(line)
+        elif line:
+            step(*line)
+
+
 def emit_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2))
+    print(codec.dumps(value, ensure_ascii=False, indent=2))
 
 
 def table(
     headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[object]],
     *,
-    numbers_from: int = 1,
     numbers: Sequence[bool] | None = None,
     title: str = "",
 ) -> None:
-    """Print a table: words to the left, numbers to the right; they stand from a column on, or in
-    those marked.
+    """Print a table: words to the left, numbers to the right.
+
+    numbers: which columns hold numbers; left out: those whose cells all look like some.
     """
     from rich import box
     from rich.cells import cell_len
@@ -87,24 +119,26 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
+    shown = [
+        [f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
+        for row in rows
+    ]
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, heading in enumerate(headings):
-        number = place >= numbers_from if numbers is None else numbers[place]
-        cells = [heading, *(row[place] for row in rows if place < len(row))]
-        whole = max(map(cell_len, cells))
-        word = max(
-            (cell_len(word) for cell in cells for word in cell.split()), default=1
-        )
+        cells = [row[place] for row in shown if place < len(row)]
+        number = numbers[place] if numbers else all(map(NUMBER.fullmatch, cells))
+        widths = [cell_len(cell) for cell in (heading, *cells)]
+        word = max(cell_len(word) for word in " ".join((heading, *cells)).split(" "))
         grid.add_column(
             heading,
             justify="right" if number else "left",
             no_wrap=number,
             overflow="fold",
             # figures are never cut; words may be folded
-            min_width=whole if number else min(word, MAX_WORD_WIDTH),
+            min_width=max(widths) if number else min(word, MAX_WORD_WIDTH),
         )
-    for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
+    for row in shown:
+        grid.add_row(*map(Text, row))
     if title:
         print(title)
     console = Console(file=sys.stdout, highlight=False)
@@ -118,29 +152,27 @@ def table(
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
     """A bar over bytes on stderr; silent where stderr is not a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    columns = (
-        TextColumn(label),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with _bar(label, DownloadColumn(), TransferSpeedColumn()) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _bar(label: str, *figures: Any) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn(f"{label:<10}"),
+        BarColumn(),
+        *figures,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 class CountingBar:
@@ -154,27 +186,12 @@ class CountingBar:
 
     def advance(self, label: str, total: int) -> None:
         """One more of these; silent where stderr is not a terminal."""
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import MofNCompleteColumn
 
         if label != self._label:
             self.close()
-            console = Console(stderr=True)
-            columns = (
-                TextColumn(f"{label:<10}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=console, transient=True)
             self._label = label
-            self._bar.disable = not console.is_terminal
+            self._bar = _bar(label, MofNCompleteColumn())
             self._bar.start()
             self._bar.add_task(label, total=total)
         self._bar.advance(0)
@@ -209,8 +226,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         asked = True
         os.write(
             2,
-            b"\nstopping  once what is at hand is done; ask again to stop at once, and"
-            b" lose it\n",
+            b"\nstopping after this batch; Ctrl-C again aborts and loses it\n",
         )
 
     before = {
@@ -299,26 +315,15 @@ def show_leftovers(
     rows: Sequence[Mapping[str, Any]], *, removed: bool, json: bool
 ) -> None:
     total = sum(row["bytes"] for row in rows)
-    if json:
-        emit_json({"removed": removed, "bytes": total, "kinds": list(rows)})
-        return
     cells = [
-        [row["what"], f"{row['files']:,}", size(row["bytes"]), row["stays"]]
-        for row in rows
+        [row["what"], row["files"], size(row["bytes"]), row["stays"]] for row in rows
     ]
-    table(
-        ["went" if removed else "would go", "files", "room", "stays"],
-        cells,
-        numbers_from=4,
+    left = f"with --remove {size(total)} are freed" if total else "nothing to remove"
+    show(
+        {"removed": removed, "bytes": total, "kinds": list(rows)},
+        TextTable(
+            ["removed" if removed else "removable", "files", "size", "kept"], cells
+        ),
+        ("pruned", size(total)) if removed else ("next", left),
+        json=json,
     )
-    if removed:
-        step("pruned", size(total))
-    else:
-        step(
-            "next",
-            (
-                f"with --remove {size(total)} are freed"
-                if total
-                else "there is nothing to take away"
-            ),
-        )

@@ -6,22 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json, Key, Model, ReleaseFolder, RunsOn
-from ridgeway.common.cli.terminal import command_group, emit_json, step, table
+from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 from ridgeway.coordinator.cli.solve_commands import KeyFile, signing_identity
 
 if TYPE_CHECKING:
     from ridgeway.common.routing.quality import DomainScore, QualityTable
     from ridgeway.common.routing.router import Router
 
-app = command_group(
-    "The experts behind a router: how good each is in each domain, and which is chosen."
-)
+app = command_group("The experts behind a router: how good each is in each domain.")
 
 
 @app.command()
@@ -113,8 +111,8 @@ def _domain_scores(
             yield DomainScore(line.domain or routed[line.prompt], expert, score)
 
 
-@app.command()
-def show(
+@app.command("show")
+def show_quality(
     release: ReleaseFolder,
     experts: Annotated[
         Path | None,
@@ -178,50 +176,37 @@ def _show(found: QualityTable, chosen: dict[str, str], json: bool) -> None:
         range(len(found.domains)),
         [found.experts.index(chosen[name]) for name in found.domains],
     ]
-    if json:
-        figures: dict[str, Any] = {
-            "quality": found.expected.tolist(),
-            "overall": overall,
-            "best_single": single,
-            "chosen": chosen,
-            "of_chosen": float(routed.mean()),
-        }
-        emit_json({**found.to_json(), **figures, "quality_unit": "share"})
-        return
-    cells = zip(
-        found.domains, found.expected.tolist(), found.counts.tolist(), strict=True
-    )
-    rows = [
-        [
-            domain,
-            *(
-                f"{100 * value:.1f} % ({count:,})"
-                for value, count in zip(*line, strict=True)
-            ),
-            chosen[domain],
-        ]
-        for domain, *line in cells
-    ]
-    rows.append(
-        [
-            "mean over domains",
-            *(f"{100 * value:.1f} %" for value in overall.values()),
-            "",
-        ]
-    )
-    table(
-        ["domain", *found.experts, "chosen"],
-        rows,
-        numbers=[False, *(True for _ in found.experts), False],
-        title="Quality to expect, and the number of scores behind it",
-    )
-    print(
+    facts = {
+        **found.to_json(),
+        "quality": found.expected.tolist(),
+        "overall": overall,
+        "best_single": single,
+        "chosen": chosen,
+        "of_chosen": float(routed.mean()),
+        "quality_unit": "share",
+    }
+    cells = zip(found.expected.tolist(), found.counts.tolist(), strict=True)
+    rows = []
+    for domain, (qualities, counts) in zip(found.domains, cells, strict=True):
+        scored = zip(qualities, counts, strict=True)
+        shares = (f"{100 * value:.1f} % ({count:,})" for value, count in scored)
+        rows.append([domain, *shares, chosen[domain]])
+    means = (f"{100 * value:.1f} %" for value in overall.values())
+    rows.append(["mean over domains", *means, ""])
+    gaps = int((found.counts == 0).sum())
+    show(
+        facts,
+        TextTable(
+            ["domain", *found.experts, "chosen"],
+            rows,
+            "Quality to expect, and the number of scores behind it",
+        ),
         f"Best single expert: {single}, {100 * overall[single]:.1f} %. The chosen"
         f" expert of each domain: {100 * float(routed.mean()):.1f} %, if every prompt's"
-        " domain is known."
+        " domain is known.",
+        f"{gaps} of {found.counts.size} cells have no scores: there the domain's level"
+        " and the expert's lead stand."
+        if gaps
+        else None,
+        json=json,
     )
-    if gaps := int((found.counts == 0).sum()):
-        print(
-            f"{gaps} of {found.counts.size} cells have no scores: there the domain's"
-            " level and the expert's lead stand."
-        )

@@ -31,12 +31,14 @@ from ridgeway.common.cli.options import (
     check_mode,
 )
 from ridgeway.common.cli.terminal import (
+    TextTable,
     count,
-    emit_json,
+    show,
+    show_leftovers,
+    size,
     stamped_steps,
     step,
     stop_on_signal,
-    table,
 )
 
 if TYPE_CHECKING:
@@ -74,8 +76,9 @@ def init(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR: keys, a private authority and certificates,
-    coordinator.toml.
+    """Make the coordinator's folder DIR.
+
+    It holds keys, a private authority and certificates, and coordinator.toml.
     """
     from pydantic import ValidationError
 
@@ -113,29 +116,27 @@ def init(
     made = create_federation(
         folder, settings, lambda draft: create_authority(draft / "link", hosts)
     )
-    if json:
-        facts = {
+    made_with = f"unless you put {PRIOR} into the folder: ridgeway prior make"
+    show(
+        {
             "folder": str(folder),
             "public_key": made.identity.public,
             "encoder": found.fingerprint,
-        }
-        emit_json({**facts, "mode": chosen})
-        return
-    step("made", str(folder), f"certificates for {', '.join(hosts)}")
-    step("key", made.identity.public, "releases are signed with it; holders pin it")
-    step("mode", chosen, MODE_SENTENCES[chosen])
-    if chosen == "private":
-        step(
-            "prior",
-            "made of built-in text",
-            f"unless you put {PRIOR} into the folder: ridgeway prior make",
-        )
-    step("next", f"read {folder / SETTINGS}, then: ridgeway coordinator up {folder}")
+            "mode": chosen,
+        },
+        ("made", str(folder), f"certificates for {', '.join(hosts)}"),
+        ("key", made.identity.public, "releases are signed with it; holders pin it"),
+        ("mode", chosen, MODE_SENTENCES[chosen]),
+        ("prior", "made of built-in text", made_with) if chosen == "private" else None,
+        ("next", f"read {folder / SETTINGS}, then: ridgeway coordinator up {folder}"),
+        json=json,
+    )
 
 
 def up(folder: Folder) -> None:
-    """Run the SuperLink of DIR: TLS, node authentication, control API on loopback only. Stop it
-    with Ctrl-C.
+    """Run the SuperLink of DIR until Ctrl-C.
+
+    TLS, node authentication, and the control API on loopback only.
     """
     from ridgeway.coordinator.deploy.supervisor import up as keep_up
 
@@ -176,14 +177,13 @@ def renew(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Renew the certificate under which holders reach DIR, for the hosts that coordinator.toml
-    names.
+    """Renew the certificate under which holders reach DIR.
+
+    It is for the hosts that coordinator.toml names.
 
     A coordinator that is up takes it as soon as no round is running. With --authority its
-    certificate is renewed
-    under the key that it has: holders that are connected take it from the gate, because the key
-                               that they have pinned
-    signs it, and until then the old one does.
+    certificate is renewed under the key that it has: holders that are connected take it from the
+    gate, because the key that they have pinned signs it, and until then the old one does.
 
     With --signing-key the certificates stay, and requests, releases and all else are signed with a
     new key from then on. The key before signs that: holders take it up by themselves, and what was
@@ -220,30 +220,27 @@ def renew(
     ends = {
         name: end.isoformat() for name, end in certificate_ends(federation.link).items()
     }
-    if json:
-        emit_json({"hosts": hosts, "certificates": ends})
-        return
-    step(
-        "renewed",
-        f"for {', '.join(hosts)}",
-        *(f"{name} to {end[:10]}" for name, end in ends.items()),
+    whom = (
+        "every holder"
+        if new_key
+        else "holders that were not connected before the old one ended"
     )
-    step(
-        "next",
-        "a coordinator that is up takes it as soon as no round is running; there is"
-        " nothing to restart",
+    accept = "they run: ridgeway client accept DIR --invite invite/"
+    show(
+        {"hosts": hosts, "certificates": ends},
+        (
+            "renewed",
+            f"for {', '.join(hosts)}",
+            *(f"{name} to {end[:10]}" for name, end in ends.items()),
+        ),
+        (
+            "next",
+            "a coordinator that is up takes it as soon as no round is running; there is"
+            " nothing to restart",
+        ),
+        ("and", f"hand {folder / 'invite'} to {whom}", accept) if authority else None,
+        json=json,
     )
-    if authority:
-        whom = (
-            "every holder"
-            if new_key
-            else "holders that were not connected before the old one ended"
-        )
-        step(
-            "and",
-            f"hand {folder / 'invite'} to {whom}",
-            "they run: ridgeway client accept DIR --invite invite/",
-        )
 
 
 def _renew_signing_key(federation: Federation, json: bool) -> None:
@@ -252,23 +249,25 @@ def _renew_signing_key(federation: Federation, json: bool) -> None:
     link = federation.renew_key()
     announce(federation)
     write_invite(federation)
-    if json:
-        emit_json(
-            {
-                "before": link.before,
-                "after": link.after,
-                "handovers": len(federation.identity.handovers),
-            }
-        )
-        return
-    step("renewed", "the signing key", f"{link.before[:12]}… signed for", link.after)
-    step(
-        "next",
-        "holders take it from the coordinator by themselves; tell them the new key by"
-        " another way too",
-    )
-    step(
-        "and", "take a backup", "one from before this cannot sign for holders any more"
+    show(
+        {
+            "before": link.before,
+            "after": link.after,
+            "handovers": len(federation.identity.handovers),
+        },
+        (
+            "renewed",
+            "the signing key",
+            f"{link.before[:12]}… signed for",
+            link.after,
+        ),
+        (
+            "next",
+            "holders take it from the coordinator by themselves; tell them the new key"
+            " by another way too",
+        ),
+        ("and", "take a backup: an older one can no longer sign for holders"),
+        json=json,
     )
 
 
@@ -277,7 +276,7 @@ def _hosts(*places: str) -> list[str]:
 
 
 def status(folder: Folder, json: Json = False) -> None:
-    """Who is on the roster of DIR, who is online, what they sent, and which release they hold.
+    """Who is on the roster of DIR, online, and has which release.
 
     The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be
     read.
@@ -299,50 +298,51 @@ def status(folder: Folder, json: Json = False) -> None:
     bundle = _bundle(federation)
     mode = federation.settings.mode
     evaluation = federation.manifest(newest.number)["evaluation"] if newest else None
-    if json:
-        emit_json(
-            {
-                "up": online is not None,
-                "mode": mode,
-                "rounds": standing.rounds,
-                "unfinished_round": standing.open_round is not None,
-                "release": newest.number if newest else 0,
-                "release_id": newest.release if newest else None,
-                "accuracy": evaluation and evaluation["accuracy"],
-                "interval": evaluation and evaluation.get("interval"),
-                "certificates": {name: end.isoformat() for name, end in ends.items()},
-                "warnings": ending,
-                "bundle": bundle,
-                "holders": holders,
-            }
-        )
-    else:
-        until = (f"{name} to {end:%Y-%m-%d}" for name, end in ends.items())
-        place = f"at {federation.settings.listen}", f"certificates: {', '.join(until)}"
-        step("down" if online is None else "up", *place)
-        step("mode", mode, MODE_SENTENCES[mode])
-        for words in ending:
-            step("warning", words)
-        if bundle and bundle["waiting"]:
-            step(
-                "bundle",
-                bundle["newest"],
-                "not known to be approved by",
-                ", ".join(bundle["waiting"]),
-            )
-            step("", bundle["in_use"], "runs in rounds")
-        released = (
-            (f"release {newest.number:04}", accuracy_words(evaluation))
-            if newest
-            else ("no release yet",)
-        )
-        step("rounds", str(standing.rounds), *released)
-        if standing.open_round is not None:
-            step(
-                "note",
-                "the last round runs now, or was cut off; what it accepted is kept",
-            )
-        _show_holders(federation, holders)
+    facts = {
+        "up": online is not None,
+        "mode": mode,
+        "rounds": standing.rounds,
+        "unfinished_round": standing.open_round is not None,
+        "release": newest.number if newest else 0,
+        "release_id": newest.release if newest else None,
+        "accuracy": evaluation and evaluation["accuracy"],
+        "interval": evaluation and evaluation.get("interval"),
+        "certificates": {name: end.isoformat() for name, end in ends.items()},
+        "warnings": ending,
+        "bundle": bundle,
+        "holders": holders,
+    }
+    until = ", ".join(f"{name} to {end:%Y-%m-%d}" for name, end in ends.items())
+    place = f"at {federation.settings.listen}", f"certificates: {until}"
+    released = (
+        (f"release {newest.number:04}", accuracy_words(evaluation))
+        if newest
+        else ("no release yet",)
+    )
+    waiting: list[tuple[str, ...]] = []
+    if bundle and bundle["waiting"]:
+        names = ", ".join(bundle["waiting"])
+        waiting = [
+            ("bundle", bundle["newest"], "not known to be approved by", names),
+            ("", bundle["in_use"], "runs in rounds"),
+        ]
+    unfinished = "the last round runs now, or was cut off; what it accepted is kept"
+    show(
+        facts,
+        ("down" if online is None else "up", *place),
+        ("mode", mode, MODE_SENTENCES[mode]),
+        *(("warning", words) for words in ending),
+        *waiting,
+        ("rounds", str(standing.rounds), *released),
+        ("note", unfinished) if standing.open_round is not None else None,
+        TextTable(
+            ["holder", "domain", "online", "sums", "release"],
+            [_holder_row(each) for each in holders],
+        ),
+        json=json,
+    )
+    if not json:
+        _tell_obstacles(federation)
     if online is None:
         raise typer.Exit(NOT_AS_WISHED)
 
@@ -372,40 +372,31 @@ def _holders(federation: Federation, online: frozenset[str]) -> list[dict[str, A
     ]
 
 
-def _show_holders(federation: Federation, holders: list[dict[str, Any]]) -> None:
-    """A table of them, and what stands in the way of a round or a delivery."""
+def _holder_row(holder: dict[str, Any]) -> list[str]:
+    retired = " (retired)" if holder["retired"] else ""
+    sums = "here" if holder["contributed"] else "none"
+    release = f"{holder['release']:04}" if holder["release"] else "none"
+    if holder["other_release"]:
+        release += f" {str(holder['release_id'])[:12]}, another"
+    return [
+        holder["name"],
+        holder["domain"] + retired,
+        "yes" if holder["online"] else "no",
+        "in the release" if holder["in_total"] else sums,
+        release,
+    ]
+
+
+def _tell_obstacles(federation: Federation) -> None:
+    """What stands in the way of a round or a delivery."""
     from ridgeway.coordinator.page.narrator import tell_event
     from ridgeway.coordinator.round.progress import DeliveryBlocked
     from ridgeway.coordinator.round.remedies import OTHER_RELEASE
 
-    rows = [
-        [
-            each["name"],
-            f"{each['domain']} (retired)" if each["retired"] else each["domain"],
-            "yes" if each["online"] else "no",
-            (
-                "in the release"
-                if each["in_total"]
-                else "here"
-                if each["contributed"]
-                else "none"
-            ),
-            (f"{each['release']:04}" if each["release"] else "none")
-            + (
-                f" {str(each['release_id'])[:12]}, another"
-                if each["other_release"]
-                else ""
-            ),
-        ]
-        for each in holders
-    ]
-    table(["holder", "domain", "online", "sums", "release"], rows, numbers_from=5)
-    standing = federation.ledger.standing()
+    ahead = federation.ledger.standing().ahead
     newest = federation.newest
-    if standing.ahead and newest:
-        tell_event(
-            DeliveryBlocked(OTHER_RELEASE, sorted(standing.ahead), newest.number)
-        )
+    if ahead and newest:
+        tell_event(DeliveryBlocked(OTHER_RELEASE, sorted(ahead), newest.number))
     tell_too_few(federation)
 
 
@@ -440,19 +431,14 @@ def tell_too_few(federation: Federation) -> None:
 
 
 def verify(folder: Folder, json: Json = False) -> None:
-    """Check the ledger of DIR: its chain of hashes, the stored sums, and every release's
-    signature.
+    """Check the ledger of DIR.
+
+    Its chain of hashes, the stored sums, and every release's signature.
     """
     federation = open_federation(folder)
     counts = federation.verify()
-    if json:
-        emit_json(counts)
-        return
-    step(
-        "verified",
-        str(folder),
-        *(count(number, noun.rstrip("s")) for noun, number in counts.items()),
-    )
+    numbers = (count(number, noun.rstrip("s")) for noun, number in counts.items())
+    show(counts, ("verified", str(folder), *numbers), json=json)
 
 
 def page(
@@ -465,8 +451,9 @@ def page(
     rate: RequestRate = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Show DIR as a page in the browser: members, obstacles, rounds as they run, releases, the
-    ledger; and metrics.
+    """Show DIR as a page in the browser.
+
+    Members, obstacles, rounds as they run, releases, the ledger; and metrics.
 
     The page only reads. Any address but loopback needs --keys, as with `serve`.
     """
@@ -486,31 +473,29 @@ def backup(
     ],
     json: Json = False,
 ) -> None:
-    """Write the ledger, the sums, the releases, the settings and the keys of DIR to one FILE, and
-    verify it.
+    """Write all of DIR that cannot be made again to one FILE.
+
+    The ledger, the sums, the releases, the settings and the keys; FILE is verified.
 
     A round may be running meanwhile. FILE holds the private keys, and only its owner can read it:
     keep it as safe as DIR.
     """
-    from ridgeway.common.cli.terminal import size
     from ridgeway.coordinator.deploy.backup import back_up
 
     made = back_up(open_federation(folder), target)
-    if json:
-        emit_json(
-            {
-                "file": str(target),
-                "bytes": target.stat().st_size,
-                **made.model_dump(mode="json"),
-            }
-        )
-        return
-    counted = (
-        count(len(made.files), "file"),
-        f"ledger to entry {made.entries:,}",
-        size(target.stat().st_size),
+    room = target.stat().st_size
+    show(
+        {"file": str(target), "bytes": room, **made.model_dump(mode="json")},
+        (
+            "wrote",
+            str(target),
+            count(len(made.files), "file"),
+            f"ledger to entry {made.entries:,}",
+            size(room),
+            "read again and verified",
+        ),
+        json=json,
     )
-    step("wrote", str(target), *counted, "read again and verified")
 
 
 def restore(
@@ -522,43 +507,39 @@ def restore(
     ],
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR of a backup FILE; hashes, ledger, sums and releases are
-    verified first.
+    """Make the coordinator's folder DIR of a backup FILE.
+
+    Hashes, ledger, sums and releases are verified first.
     """
     from ridgeway.coordinator.deploy.backup import restore as make
 
     made = make(source, folder)
-    if json:
-        emit_json(
-            {
-                "folder": str(folder),
-                "time": made.time,
-                "coordinator": made.coordinator,
-                "entries": made.entries,
-            }
-        )
-        return
-    step(
-        "restored",
-        str(folder),
-        f"as of {made.time[:19]} UTC",
-        f"ledger to entry {made.entries:,}",
-        "verified",
-    )
-    step(
-        "first",
-        "see that the old coordinator does not run any more: two with one key would"
-        " tell two stories",
-    )
-    step(
-        "then",
-        f"ridgeway coordinator up {folder}",
-        f"and: ridgeway coordinator preflight {folder}",
-    )
-    step(
-        "note",
-        "holders whose data is in a total that this copy has not got are named there,"
-        " with what to do",
+    show(
+        {
+            "folder": str(folder),
+            "time": made.time,
+            "coordinator": made.coordinator,
+            "entries": made.entries,
+        },
+        (
+            "restored",
+            str(folder),
+            f"as of {made.time[:19]} UTC",
+            f"ledger to entry {made.entries:,}",
+            "verified",
+        ),
+        ("first", "stop the old coordinator: two with one key would conflict"),
+        (
+            "then",
+            f"ridgeway coordinator up {folder}",
+            f"and: ridgeway coordinator preflight {folder}",
+        ),
+        (
+            "note",
+            "holders whose data is in a total that this copy lacks are named there,"
+            " with what to do",
+        ),
+        json=json,
     )
 
 
@@ -572,16 +553,15 @@ def prune(
     ] = 10,
     remove_: Annotated[
         bool,
-        typer.Option("--remove", help="Take it away; without this it is only shown."),
+        typer.Option("--remove", help="Remove it; without this it is only listed."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show what DIR has gathered over the years and can do without, and with --remove take it away.
+    """List what DIR no longer needs, and remove it with --remove.
 
     The ledger, every signed manifest, the sums and totals that are still needed, and the keys
     always stay. If the coordinator is down, what Flower keeps of past runs goes too.
     """
-    from ridgeway.common.cli.terminal import show_leftovers
     from ridgeway.coordinator.deploy.coordinator_folder import leftovers
     from ridgeway.coordinator.deploy.coordinator_folder import prune as take_away
 

@@ -11,7 +11,7 @@ import typer
 
 from ridgeway.common.base.errors import LinkDown
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.terminal import emit_json, step
+from ridgeway.common.cli.terminal import show, step
 from ridgeway.coordinator.cli.federation_commands import (
     Folder,
     open_federation,
@@ -21,6 +21,19 @@ from ridgeway.coordinator.cli.federation_commands import (
 if TYPE_CHECKING:
     from ridgeway.coordinator.round.federation import Federation
     from ridgeway.coordinator.round.membership import Change
+
+HIDDEN = (
+    "its sums are hidden in a masked total, so nobody can take them out of the newest"
+    " release"
+)
+RETIRE = (
+    "drop its domain at once with `retire`; the next total, of new epochs, is without"
+    " them"
+)
+TOO_FEW_DOMAINS = (
+    "fewer than two domains are left, so no release was made: the newest one still"
+    " holds its sums"
+)
 
 
 def admit(
@@ -45,20 +58,25 @@ def admit(
     check_public_line(paper.node)
     holder = federation.ledger.admit(name, paper)
     registered = _register(federation)
-    if json:
-        emit_json(
-            {
-                "name": holder.name,
-                "domain": holder.domain,
-                "key": holder.key,
-                "registered": registered,
-            }
-        )
-        return
-    step("admitted", holder.name, f"domain {holder.domain}", f"key {holder.key[:12]}")
-    tell_too_few(federation)
-    if not registered:
-        step("note", "the coordinator is not up; the holder can connect once it is")
+    down = "the coordinator is not up; the holder can connect once it is"
+    show(
+        {
+            "name": holder.name,
+            "domain": holder.domain,
+            "key": holder.key,
+            "registered": registered,
+        },
+        (
+            "admitted",
+            holder.name,
+            f"domain {holder.domain}",
+            f"key {holder.key[:12]}",
+        ),
+        None if registered else ("note", down),
+        json=json,
+    )
+    if not json:
+        tell_too_few(federation)
 
 
 def _register(federation: Federation) -> bool:
@@ -77,21 +95,27 @@ def _register(federation: Federation) -> bool:
 
 
 def invite(folder: Folder, json: Json = False) -> None:
-    """Write DIR/invite, the folder to hand to holders: addresses, keys, hashes, no secrets."""
+    """Write DIR/invite, the folder to hand to holders.
+
+    It holds addresses, keys and hashes, and no secrets.
+    """
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import write_invite
 
     federation = open_federation(folder)
     made = write_invite(federation)
-    if json:
-        emit_json({"folder": str(folder / "invite"), **made.model_dump(mode="json")})
-        return
-    step("wrote", str(folder / "invite"), "hand this folder to holders")
-    step("address", made.address)
-    step("key", made.coordinator, "tell it to holders by another way too")
-    step("encoder", made.terms.encoder_name, made.terms.encoder[:12])
-    step("mode", made.terms.mode, MODE_SENTENCES[made.terms.mode])
-    step("bundle", made.bundle, "the code that rounds run on holders' machines")
+    target = str(folder / "invite")
+    mode = made.terms.mode
+    show(
+        {"folder": target, **made.model_dump(mode="json")},
+        ("wrote", target, "hand this folder to holders"),
+        ("address", made.address),
+        ("key", made.coordinator, "tell it to holders by another way too"),
+        ("encoder", made.terms.encoder_name, made.terms.encoder[:12]),
+        ("mode", mode, MODE_SENTENCES[mode]),
+        ("bundle", made.bundle, "the code that rounds run on holders' machines"),
+        json=json,
+    )
 
 
 def retire(
@@ -102,7 +126,10 @@ def retire(
     ],
     json: Json = False,
 ) -> None:
-    """Drop DOMAIN from the router of DIR at once, without a round; later rounds leave it out."""
+    """Drop DOMAIN from the router of DIR at once, without a round.
+
+    Later rounds leave it out.
+    """
     from ridgeway.coordinator.round.membership import retire as change
 
     federation = open_federation(folder)
@@ -116,8 +143,9 @@ def remove(
     ],
     json: Json = False,
 ) -> None:
-    """Take the holder NAME off the roster of DIR, subtract its sums exactly, erase them, and solve
-    again.
+    """Take the holder NAME off the roster of DIR.
+
+    Its sums are subtracted exactly and erased, and the router is solved again.
     """
     from ridgeway.coordinator.round.membership import remove as change
 
@@ -139,8 +167,9 @@ def rollback(
     ],
     json: Json = False,
 ) -> None:
-    """Publish the router of the earlier release NUMBER of DIR anew, under the next number;
-    `deliver` brings it out.
+    """Publish the earlier release NUMBER of DIR again.
+
+    It gets the next number; `deliver` brings it out.
     """
     from ridgeway.coordinator.round.membership import rollback as change
 
@@ -152,47 +181,24 @@ def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
     published = done.published
     if done.note:
         step("note", done.note)
-    if json:
-        release = (
-            {"number": published.number, "release": published.release}
-            if published
-            else None
-        )
-        facts = {
-            "unbalanced": list(done.unbalanced),
-            "newest_release_is_as_it_was": done.names_it,
-        }
-        facts |= {"hidden_in_a_masked_total": done.hidden}
-        emit_json({verb: subject, "release": release, **facts})
-        return
-    step(verb, subject)
+    release = published and {"number": published.number, "release": published.release}
+    facts = {
+        verb: subject,
+        "release": release,
+        "unbalanced": list(done.unbalanced),
+        "newest_release_is_as_it_was": done.names_it,
+        "hidden_in_a_masked_total": done.hidden,
+    }
+    lines: list[tuple[str, ...]] = [(verb, subject)]
     if published is not None:
-        step(
-            "release",
-            f"{published.number:04}",
-            published.release[:12],
-            ", ".join(published.domains),
-        )
+        domains = ", ".join(published.domains)
+        number = f"{published.number:04}"
+        lines.append(("release", number, published.release[:12], domains))
     if done.hidden:
-        step(
-            "note",
-            "its sums are hidden in a masked total, so nobody can take them out of the"
-            " newest release",
-        )
-        step(
-            "next",
-            "drop its domain at once with `retire`; the next total, of new epochs, is"
-            " without them",
-        )
+        lines += [("note", HIDDEN), ("next", RETIRE)]
     elif done.names_it:
-        step(
-            "note",
-            "fewer than two domains are left, so no release was made: the newest one"
-            " still holds its sums",
-        )
+        lines.append(("note", TOO_FEW_DOMAINS))
     if done.unbalanced:
-        step(
-            "note",
-            f"{', '.join(done.unbalanced)} will take over the whole mass of the domain"
-            " in the next round",
-        )
+        words = "will take over the whole mass of the domain in the next round"
+        lines.append(("note", f"{', '.join(done.unbalanced)} {words}"))
+    show(facts, *lines, json=json)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.terminal import emit_json, table
+from ridgeway.common.cli.terminal import TextTable, show
+
+if TYPE_CHECKING:
+    from ridgeway.common.privacy.document_bound import PrivacyMode
 
 
 def plan(
@@ -24,8 +27,9 @@ def plan(
     delta: Annotated[float, typer.Option(help="δ of the round.")] = 1e-8,
     json: Json = False,
 ) -> None:
-    """Predict how accurate a router under noise will be, by a formula that was held against
-    simulations.
+    """Predict the accuracy of a private round.
+
+    The formula was held against simulations.
 
     The range spans text of three kinds, from one-line requests to pages of books, with a prior of
     built-in text. It holds for prompts that are like the domains' documents; for others, accuracy
@@ -36,39 +40,31 @@ def plan(
 
     rows = []
     found = []
+    modes: tuple[PrivacyMode, ...] = ("columns", "full")
     for each in epsilon or [1.0]:
         check_privacy("full", each, delta)
-        for mode in ("columns", "full"):
-            told = forecast(
-                "full" if mode == "full" else "columns", documents, domains, each, delta
-            )
+        for mode in modes:
+            told = forecast(mode, documents, domains, each, delta)
             found.append({"epsilon": each, **told.to_json()})
-            shares = (
-                f"{100 * share:.0f} %"
-                for share in (told.expected, told.least, told.most)
-            )
+            accuracies = (told.expected, told.least, told.most)
+            shares = (f"{100 * share:.0f} %" for share in accuracies)
             rows.append([f"{each:g}", mode, *shares, f"{told.noise:.3f}"])
-    if json:
-        emit_json(
-            {
-                "documents": documents,
-                "domains": domains,
-                "delta": delta,
-                "forecasts": found,
-            }
-        )
-        return
-    table(
-        ("ε", "privacy", "accuracy", "at least", "at most", "noise on a mean"),
-        rows,
-        numbers_from=2,
-    )
-    print(
+    noise = max(each["noise_on_a_mean"] for each in found)
+    show(
+        {
+            "documents": documents,
+            "domains": domains,
+            "delta": delta,
+            "forecasts": found,
+        },
+        TextTable(
+            ("ε", "privacy", "accuracy", "at least", "at most", "noise on a mean"), rows
+        ),
         "at least, at most: over text of three kinds; noise on a mean: beside"
-        " documents, whose length is 1"
+        " documents, whose length is 1",
+        "with so much noise nothing was simulated: take more documents, or a larger ε,"
+        " or a guess for what it is"
+        if noise > MAX_NOISE
+        else None,
+        json=json,
     )
-    if max(each["noise_on_a_mean"] for each in found) > MAX_NOISE:
-        print(
-            "with so much noise nothing was simulated: take more documents, or a larger"
-            " ε, or a guess for what it is"
-        )

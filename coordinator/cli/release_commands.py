@@ -1,4 +1,4 @@
-"""ridgeway coordinator releases, show: what was published."""
+"""ridgeway coordinator releases: what was published."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.terminal import count, emit_json, step, table
+from ridgeway.common.cli.terminal import TextTable, count, show, step
 from ridgeway.coordinator.cli.federation_commands import (
     Folder,
     accuracy_words,
@@ -18,113 +18,104 @@ from ridgeway.coordinator.cli.federation_commands import (
 if TYPE_CHECKING:
     from ridgeway.coordinator.round.federation import Federation
 
-
-def releases(folder: Folder, json: Json = False) -> None:
-    """The releases of DIR, the newest last."""
-    federation = open_federation(folder)
-    listed = federation.ledger.standing().releases
-    if json:
-        emit_json(
-            [
-                {
-                    "number": each.number,
-                    "release": each.release,
-                    "cause": each.cause,
-                    "time": each.time,
-                }
-                | {"mode": each.terms.mode, **_accuracy(federation, each.number)}
-                | {
-                    "domains": list(each.domains),
-                    "folder": str(federation.release_folder(each.number)),
-                }
-                for each in listed
-            ]
-        )
-        return
-    rows = [
-        [
-            f"{each.number:04}",
-            each.release[:12],
-            each.time[:19],
-            each.cause,
-            each.terms.mode,
-            accuracy_words(federation.manifest(each.number)["evaluation"]),
-            ", ".join(each.domains),
-        ]
-        for each in listed
-    ]
-    table(
-        ["release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains"],
-        rows,
-        numbers_from=7,
-    )
+HEADINGS = ("release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains")
 
 
-def _accuracy(federation: Federation, number: int) -> dict[str, Any]:
-    evaluation = federation.manifest(number)["evaluation"] or {}
-    return {
-        "accuracy": evaluation.get("accuracy"),
-        "interval": evaluation.get("interval"),
-    }
-
-
-def show(
+def releases(
     folder: Folder,
     number: Annotated[
         int | None,
-        typer.Argument(
-            metavar="[NUMBER]", help="Which release; the newest if left out."
-        ),
+        typer.Argument(metavar="[NUMBER]", help="Show one of them; 0: the newest."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """What release NUMBER of DIR says of itself: choices, held-out accuracy, confusion."""
+    """List the releases of DIR, or show one of them."""
     federation = open_federation(folder)
+    if number is not None:
+        _show_one(federation, number, json)
+        return
+    facts = []
+    rows = []
+    for each in federation.ledger.standing().releases:
+        evaluation = federation.manifest(each.number)["evaluation"]
+        figures = evaluation or {}
+        facts.append(
+            {
+                "number": each.number,
+                "release": each.release,
+                "cause": each.cause,
+                "time": each.time,
+                "mode": each.terms.mode,
+                "accuracy": figures.get("accuracy"),
+                "interval": figures.get("interval"),
+                "domains": list(each.domains),
+                "folder": str(federation.release_folder(each.number)),
+            }
+        )
+        rows.append(
+            [
+                f"{each.number:04}",
+                each.release[:12],
+                each.time[:19],
+                each.cause,
+                each.terms.mode,
+                accuracy_words(evaluation),
+                ", ".join(each.domains),
+            ]
+        )
+    show(facts, TextTable(HEADINGS, rows), json=json)
+
+
+def _show_one(federation: Federation, number: int, json: bool) -> None:
+    """Choices, held-out accuracy, confusion."""
     newest = federation.newest
     if newest is None:
-        raise InputError(f"{folder} has no release yet; run a round first")
-    if number is not None and number not in {
-        each.number for each in federation.ledger.standing().releases
-    }:
+        raise InputError(f"{federation.folder} has no release yet; run a round first")
+    numbers = {each.number for each in federation.ledger.standing().releases}
+    if number and number not in numbers:
         raise InputError(
-            f"{folder} has no release {number}; its newest is {newest.number}"
+            f"{federation.folder} has no release {number}; its newest is"
+            f" {newest.number}"
         )
     number = number or newest.number
     manifest = federation.manifest(number)
-    if json:
-        emit_json(manifest)
-        return
+    holders = count(manifest["cohort"]["holders"], "holder")
+    show(
+        manifest,
+        ("release", f"{number:04}", str(federation.release_folder(number))),
+        ("cohort", holders, ", ".join(manifest["domains"])),
+        *_choices(manifest),
+        json=json,
+    )
+    if not json:
+        show_held_out(federation, number)
+
+
+def _choices(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
     selector = manifest["selector"]
-    rule = selector["name"] + (
-        f" k={selector['k']}" if selector["name"] == "entropy" else ""
-    )
-    step("release", f"{number:04}", str(federation.release_folder(number)))
-    step(
-        "cohort",
-        count(manifest["cohort"]["holders"], "holder"),
-        ", ".join(manifest["domains"]),
-    )
+    rule = selector["name"]
+    if rule == "entropy":
+        rule += f" k={selector['k']}"
     normalised = "columns normalised" if manifest["normalise_columns"] else ""
-    if privacy := manifest.get("privacy"):
-        step(
+    privacy = manifest.get("privacy")
+    if privacy is None:
+        ridge = f"λ {manifest['ridge']['value']:g}"
+        return [("chosen", ridge, rule, normalised)]
+    return [
+        (
             "privacy",
             privacy["mode"],
             f"ε {privacy['epsilon']:g}",
             f"δ {privacy['delta']:g}",
             privacy["adjacency"],
-        )
-        step("says", privacy["sentence"])
-    step(
-        "chosen",
-        rule if privacy else f"λ {manifest['ridge']['value']:g}",
-        "" if privacy else rule,
-        normalised,
-    )
-    show_held_out(federation, number)
+        ),
+        ("says", privacy["sentence"]),
+        ("chosen", rule, normalised),
+    ]
 
 
 def show_held_out(federation: Federation, number: int) -> None:
-    from ridgeway.common.cli.route_commands import show_evaluation
+    from ridgeway.common.cli.route_commands import evaluation_lines
     from ridgeway.common.routing.evaluation import Evaluation
 
     figures = federation.manifest(number)["evaluation"]
@@ -133,8 +124,6 @@ def show_held_out(federation: Federation, number: int) -> None:
         return
     if "interval" in figures:
         step("accuracy", accuracy_words(figures), "the counts below have noise in them")
-    show_evaluation(
-        Evaluation(
-            tuple(figures["order"]), tuple(tuple(row) for row in figures["confusion"])
-        )
-    )
+    order = tuple(figures["order"])
+    result = Evaluation(order, tuple(tuple(row) for row in figures["confusion"]))
+    show(None, *evaluation_lines(result), json=False)

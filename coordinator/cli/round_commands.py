@@ -4,19 +4,21 @@ for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.cli.options import Json, ModeOption, check_mode
 from ridgeway.common.cli.terminal import (
+    TextTable,
     emit_json,
+    show,
     stamped_steps,
     step,
     stop_on_signal,
-    table,
 )
 from ridgeway.coordinator.cli.federation_commands import (
     NOT_AS_WISHED,
@@ -37,16 +39,15 @@ RunsBundle = Annotated[
     str | None,
     typer.Option(
         metavar="HASH",
-        help=(
-            "Run this bundle, whoever refuses it; else the one that the fewest refuse."
-        ),
+        help="Bundle to run. (default: the most widely approved)",
     ),
 ]
 
 
 def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> None:
-    """Ask every holder of DIR what would keep it from a round, and say what each has to do. Opens
-    nothing.
+    """Ask every holder of DIR what would keep it from a round.
+
+    The answer says what each has to do. Nothing is opened.
 
     Nobody reads a corpus for it. The exit code is 0 if nothing is in the way, 1 if something is,
     and 2 if holders could not be asked.
@@ -56,12 +57,7 @@ def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> 
     from ridgeway.coordinator.page.narrator import tell_event
     from ridgeway.coordinator.round.masked_round import too_few_on_roster
     from ridgeway.coordinator.round.progress import OperatorNote
-    from ridgeway.coordinator.round.remedies import (
-        BUNDLE,
-        CHECKED,
-        EPOCH_USED,
-        REMEDIES,
-    )
+    from ridgeway.coordinator.round.remedies import CHECKED, REMEDIES
     from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = open_federation(folder)
@@ -74,67 +70,54 @@ def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> 
     mode = federation.settings.mode
     too_few = too_few_on_roster(federation)
     is_clear = too_few is None and not any(each.obstacles for each in holders)
-    if json:
-        rows = [
-            {
-                "name": each.name,
-                "domain": each.domain,
-                "obstacles": _explained(each),
-                "total_of_round": each.total_of,
-            }
-            for each in holders
-        ]
-        facts = {
+    rows = [
+        {
+            "name": each.name,
+            "domain": each.domain,
+            "obstacles": [
+                {"code": code, "names": names, "remedy": REMEDIES.get(code)}
+                for code, names in each.obstacles
+            ],
+            "total_of_round": each.total_of,
+        }
+        for each in holders
+    ]
+    show(
+        {
             "clear": is_clear,
             "mode": mode,
             "sentence": MODE_SENTENCES[mode],
             "bundle": runs,
-        }
-        emit_json({**facts, "too_few": too_few, "holders": rows})
-    else:
-        step("mode", mode, MODE_SENTENCES[mode])
-        table(
-            ["holder", "domain", *CHECKED],
-            [_marks(each) for each in holders],
-            numbers_from=2 + len(CHECKED),
-        )
-        for each in holders:
-            for code, names in each.obstacles:
-                about = f"{code}: {', '.join(names)}" if names else code
-                step(
-                    "next",
-                    each.name,
-                    about,
-                    REMEDIES.get(code, ""),
-                    f"bundle {runs}" if code == BUNDLE else "",
-                )
-                if code == EPOCH_USED:
-                    step(
-                        "",
-                        f"{each.name} waits for its next epoch:"
-                        f" {_where_its_data_is(each)}",
-                    )
-        if too_few:
-            step("note", too_few)
-        if is_clear:
-            step("clear", "nothing is in the way of a round")
+            "too_few": too_few,
+            "holders": rows,
+        },
+        ("mode", mode, MODE_SENTENCES[mode]),
+        TextTable(["holder", "domain", *CHECKED], [_marks(each) for each in holders]),
+        *(line for each in holders for line in _remedies(each, runs)),
+        ("note", too_few) if too_few else None,
+        ("clear", "nothing is in the way of a round") if is_clear else None,
+        json=json,
+    )
     if not is_clear:
         raise typer.Exit(NOT_AS_WISHED)
 
 
-def _where_its_data_is(checked: HolderChecked) -> str:
-    if checked.total_of is None:
-        return "its data is in a total that this ledger has not got, or may be"
-    return f"its data is in the total of round {checked.total_of}"
+def _remedies(checked: HolderChecked, bundle: str) -> Iterator[tuple[str, ...]]:
+    """What a holder has to do before a round."""
+    from ridgeway.coordinator.round.remedies import BUNDLE, EPOCH_USED, REMEDIES
 
-
-def _explained(checked: HolderChecked) -> list[dict[str, Any]]:
-    from ridgeway.coordinator.round.remedies import REMEDIES
-
-    return [
-        {"code": code, "names": names, "remedy": REMEDIES.get(code)}
-        for code, names in checked.obstacles
-    ]
+    for code, names in checked.obstacles:
+        about = f"{code}: {', '.join(names)}" if names else code
+        which = f"bundle {bundle}" if code == BUNDLE else ""
+        yield "next", checked.name, about, REMEDIES.get(code, ""), which
+        if code == EPOCH_USED:
+            total = (
+                "a total that this ledger has not got, or may be"
+                if checked.total_of is None
+                else f"the total of round {checked.total_of}"
+            )
+            waits = f"{checked.name} waits for its next epoch"
+            yield "", f"{waits}: its data is in {total}"
 
 
 def _marks(checked: HolderChecked) -> list[str]:
@@ -190,19 +173,17 @@ def round_(
     bundle: RunsBundle = None,
     json: Json = False,
 ) -> None:
-    """Run a round in DIR: wait for holders, gather their total, solve, let them evaluate, publish,
-    deliver.
+    """Run a round in DIR and publish its release.
+
+    Wait for holders, gather their total, solve, let them evaluate, publish, deliver.
 
     The mode stands in coordinator.toml; --mode says it for this round, and holders refuse those
-    that they have not
-    agreed to. A router that is worse than the newest release on a domain's held-out text is not
-    published unless
-    --accept-worse names that domain; nor is one that no holder of a domain has counted for, unless
-    --accept-unevaluated names it; nor one that would lose a domain of the newest release, because
-    its holders are away
-    or refuse, unless --allow-missing names it. If no sums and no settings have changed since the
-    newest release, it
-    stands, unless --even-unchanged asks for another.
+    that they have not agreed to. A router that is worse than the newest release on a domain's held-
+    out text is not published unless --accept-worse names that domain; nor is one that no holder of
+    a domain has counted for, unless --accept-unevaluated names it; nor one that would lose a domain
+    of the newest release, because its holders are away or refuse, unless --allow-missing names it.
+    If no sums and no settings have changed since the newest release, it stands, unless --even-
+    unchanged asks for another.
 
     The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released":
     false}.
@@ -245,34 +226,22 @@ def round_(
         raise
     newest = federation.newest
     assert newest is not None
-    if json:
-        emit_json(
-            {
-                "released": True,
-                "number": newest.number,
-                "release": newest.release,
-                "unchanged": any(isinstance(each, ReleaseStands) for each in told),
-                "domains": list(newest.domains),
-                "evaluation": federation.manifest(newest.number)["evaluation"],
-                "absent": sorted(
-                    {
-                        name
-                        for each in told
-                        if isinstance(each, HoldersAbsent)
-                        for name in each.names
-                    }
-                ),
-                "refused": [
-                    asdict(each) for each in told if isinstance(each, AnswerRefused)
-                ],
-                "exchanges": [
-                    asdict(each) for each in told if isinstance(each, ExchangeDone)
-                ],
-                "folder": str(federation.release_folder(newest.number)),
-            }
-        )
-        return
-    show_held_out(federation, newest.number)
+    absent = (each.names for each in told if isinstance(each, HoldersAbsent))
+    facts = {
+        "released": True,
+        "number": newest.number,
+        "release": newest.release,
+        "unchanged": any(isinstance(each, ReleaseStands) for each in told),
+        "domains": list(newest.domains),
+        "evaluation": federation.manifest(newest.number)["evaluation"],
+        "absent": sorted({name for names in absent for name in names}),
+        "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
+        "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
+        "folder": str(federation.release_folder(newest.number)),
+    }
+    show(facts, json=json)
+    if not json:
+        show_held_out(federation, newest.number)
 
 
 def schedule(
@@ -294,8 +263,9 @@ def schedule(
         ),
     ] = 0,
 ) -> None:
-    """Run rounds in DIR at fixed times, such as "0 3 * * 0" for Sundays at 3:00 UTC, until you stop
-    it with Ctrl-C.
+    """Run rounds in DIR at fixed times until Ctrl-C.
+
+    "0 3 * * 0" means Sundays at 3:00 UTC.
 
     `coordinator up` must run beside it. If something stands in the way of a round, or if fewer than
     --min-changed holders have changed, a line says so, nothing is opened, and the next time is
@@ -319,7 +289,7 @@ def schedule(
 
 
 def deliver(folder: Folder) -> None:
-    """Hand the newest release of DIR to the holders that are there and do not have it."""
+    """Hand the newest release of DIR to holders that lack it."""
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import Narrator
     from ridgeway.coordinator.round.run_order import RunOrder

@@ -143,7 +143,9 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
                 ", ".join(domains),
             )
         case progress.TotalSolved(features, condition):
-            step("solved", f"{features} features", f"condition {condition:.1e}")
+            # a private total is divided, not inverted
+            told = f"condition {condition:.1e}" if condition > 1 else ""
+            step("solved", f"{features} features", told)
         case progress.RouterEvaluated() if event.accuracy is None:
             step("counted", "no held-out documents", "the router is not evaluated")
         case progress.RouterEvaluated(documents, ridge, selector, accuracy, interval):

@@ -178,8 +178,7 @@ def check_plain(encoder: AnyEncoder) -> None:
     if not isinstance(encoder, TableEncoder) or encoder.more:
         raise InputError(
             "private rounds know features of tokens alone, so they cannot use"
-            f" {encoder.name}; make a federation for them with `ridgeway coordinator"
-            f" init --encoder {PLAIN_ENCODER}`"
+            f" {encoder.name}; take an encoder of tokens: --encoder {PLAIN_ENCODER}"
         )
 
 

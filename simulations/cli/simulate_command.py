@@ -13,13 +13,12 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder
 from ridgeway.common.base.settings import (
     DEFAULT,
-    DEFAULT_DELTA,
     ENCODERS,
     PLAIN_ENCODER,
 )
 from ridgeway.common.cli.options import Json
-from ridgeway.common.cli.route_commands import show_evaluation
-from ridgeway.common.cli.terminal import CountingBar, count, emit_json, step
+from ridgeway.common.cli.route_commands import evaluation_lines
+from ridgeway.common.cli.terminal import CountingBar, count, show, step
 from ridgeway.coordinator.round.progress import Event, Watch
 
 if TYPE_CHECKING:
@@ -107,14 +106,6 @@ def simulate(
             help="With --private: what the round costs a document. (default: 1)"
         ),
     ] = None,
-    delta: Annotated[
-        float | None,
-        typer.Option(
-            help=(
-                f"With --private: the δ that goes with it. (default: {DEFAULT_DELTA:g})"
-            )
-        ),
-    ] = None,
     prior: Annotated[
         Path | None,
         typer.Option(
@@ -123,8 +114,9 @@ def simulate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a whole federation on this machine: holders, a coordinator, one round, a release, and a
-    test of it.
+    """Run a whole federation on this machine.
+
+    Holders, a coordinator, one round, a release, and a test of it.
 
     Rounds are masked, as the published method has them: exact sums, under masks. A deployment runs
     private rounds.
@@ -133,14 +125,14 @@ def simulate(
 
     if private and clear:
         raise InputError("--private and --clear are two modes; name one of them")
-    given = {"--sums": sums, "--epsilon": epsilon, "--delta": delta, "--prior": prior}
+    given = {"--sums": sums, "--epsilon": epsilon, "--prior": prior}
     named = [name for name, value in given.items() if value is not None]
     if named and not private:
         raise InputError(
             f"give --private with {' and '.join(named)}: other rounds have no noise"
         )
     mode: Mode = "private" if private else "clear" if clear else "masked"
-    asked = _asked(sums, epsilon, delta)
+    asked = _asked(sums, epsilon)
     with _place(work) as folder:
         done = run(
             Path(folder),
@@ -156,31 +148,27 @@ def simulate(
             privacy=asked,
             prior=prior,
         )
-    if json:
-        emit_json(done.to_json())
-        return
     laps = (
         f"{name.replace('_', ' ')} {lap:.1f} s" for name, lap in done.timings.items()
     )
-    step("took", f"{sum(done.timings.values()):.1f} s", *laps)
-    if out is not None:
-        step("wrote", str(out), done.release[:12])
-    show_evaluation(done.evaluation)
+    show(
+        done.to_json(),
+        ("took", f"{sum(done.timings.values()):.1f} s", *laps),
+        ("wrote", str(out), done.release[:12]) if out else None,
+        *evaluation_lines(done.evaluation),
+        json=json,
+    )
 
 
-def _asked(
-    sums: str | None, epsilon: float | None, delta: float | None
-) -> PrivacySettings:
+def _asked(sums: str | None, epsilon: float | None) -> PrivacySettings:
     """What private rounds are to be like; what was not named is as in a deployment."""
     from ridgeway.common.privacy.privacy_settings import check_privacy
     from ridgeway.coordinator.round.federation import PrivacySettings
 
     usual = PrivacySettings()
     cost = usual.epsilon if epsilon is None else epsilon
-    chance = usual.delta if delta is None else delta
-    return PrivacySettings(
-        sums=check_privacy(sums or usual.sums, cost, chance), epsilon=cost, delta=chance
-    )
+    chosen = check_privacy(sums or usual.sums, cost)
+    return PrivacySettings(sums=chosen, epsilon=cost)
 
 
 def _place(work: Path | None) -> AbstractContextManager[str | Path]:

@@ -116,14 +116,6 @@ def test_a_corpus_of_one_sample_can_be_attacked(window: int) -> None:
     assert np.all(found >= 0)
 
 
-def test_progress_is_told() -> None:
-    """One call a step."""
-    table, counts = random_table(), zipf_counts(0)
-    ticks: list[None] = []
-    histogram(table, gram_of_counts(table, counts), 1, lambda: ticks.append(None))
-    assert len(ticks) >= 8
-
-
 def test_sums_of_another_width_are_refused() -> None:
     """A gram that the table cannot have made."""
     with pytest.raises(ShapeMismatch, match="was not made with a table of width 40"):

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeway.client.private_audit import audit_halves, half_of, halves
-from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.privacy.document_bound import PrivacyMode, bounded_sums
-from ridgeway.common.privacy.document_vectors import document_vectors
-from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
-from ridgeway.common.privacy_attacks import (
+from ridgeway.client.audit import audit_halves, half_of, halves
+from ridgeway.common.attacks import (
     auc,
     auc_allowed,
     auc_of_noise,
@@ -20,6 +15,11 @@ from ridgeway.common.privacy_attacks import (
     tokens_by_column,
     tokens_by_products,
 )
+from ridgeway.common.base.errors import CorpusError
+from ridgeway.common.privacy.document_bound import PrivacyMode, bounded_sums
+from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
 from tests.support.tiny import LETTERS, tiny_encoder
 
 ENCODER = tiny_encoder(width=32)
@@ -71,7 +71,8 @@ def test_under_noise_own_and_control_are_told_alike(mode: PrivacyMode, prior: Pu
     privacy = Privacy(mode=mode, epsilon=0.1, prior=prior.fingerprint)
     told = audit_halves(own, control, ENCODER, prior, privacy, np.random.default_rng(1).bytes)
     assert [each.view for each in told.findings] == (["column"] if mode == "columns" else ["column", "products"])
-    assert 0.35 < told.membership < 0.65 and told.of_noise < told.allowed
+    found = told.membership_auc
+    assert 0.35 < found.own_against_control < 0.65 and found.worst_case < found.allowed
     assert len(own.rows) + len(control.rows) == 400 == told.documents + len(control.rows)
 
 

@@ -221,13 +221,7 @@ def refused_solve(shop: Workshop, place: Path, *words: str | Path, **options: An
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--ridge 0", r"the ridge λ must be a positive number, not 0"),
-        ("--ridge -1", r"the ridge λ must be a positive number, not -1"),
-        ("--ridge nan", r"the ridge λ must be a positive number, not nan"),
-        ("--selector best", r"there is no selector 'best'; there are average, entropy and all"),
-        ("--weighting fair", r"there is no weighting 'fair'; there are equal and tokens"),
         ("--preset best", r"there is no preset 'best'; there are default and paper"),
-        ("--k 0", r"k must be at least 1, not 0"),
         ("--threshold 0.5", r"to abstain below a threshold, name a fallback"),
         ("--threshold 1.5 --fallback x", r"a threshold is a probability between 0 and 1, not 1\.5"),
         ("--key-file nowhere.key", r"there is no key file nowhere\.key"),
@@ -268,8 +262,8 @@ def test_two_files_of_one_domain_add_up(shop: Workshop, place: Path) -> None:
         *stats,
         "--out",
         place / "new",
-        "--weighting",
-        "tokens",
+        "--preset",
+        "paper",
         "--json",
     )
     assert solved.code == 0, solved.stderr
@@ -394,8 +388,8 @@ def test_a_folder_that_cannot_be_written_is_named(shop: Workshop, place: Path) -
         ("evaluate release .", r"has no code\.test\.jsonl; it has no test files"),
         ("evaluate nowhere .", r"nowhere holds no release"),
         ("coordinator calibrate release .", r"has no code\.test\.jsonl"),
-        ("encoder show word2vec", r"there is no encoder 'word2vec'"),
-        ("encoder show dir:release", r"release holds no encoder"),
+        ("encoder save word2vec copy", r"there is no encoder 'word2vec'"),
+        ("encoder save dir:release copy", r"release holds no encoder"),
         ("encoder save dir:nowhere copy", r"nowhere holds no encoder"),
         ("unheard-of", r"No such command 'unheard-of'; see ridgeway --help"),
     ],
@@ -417,7 +411,6 @@ def test_test_files_that_do_not_fit_the_release_are_refused(shop: Workshop, plac
     assert "law.test.jsonl holds no text" in refused(shop, place, *words)
     (data / "law.test.jsonl").write_text('{"text": "good"}\n{"body": "x"}\n')
     assert "law.test.jsonl, line 2: no field 'text'; its fields are body" in refused(shop, place, *words)
-    assert "there is no selector 'best'" in refused(shop, place, *words, "--selector", "best")
 
 
 def test_a_changed_release_is_refused(shop: Workshop, place: Path) -> None:
@@ -465,8 +458,8 @@ def test_a_damaged_encoder_is_refused(shop: Workshop, place: Path) -> None:
     table = place / "encoder" / "table.safetensors"
     raw = table.read_bytes()
     table.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    assert "a file was changed; save it again" in refused(shop, place, "encoder", "show", "dir:encoder")
+    assert "a file was changed; save it again" in refused(shop, place, "encoder", "save", "dir:encoder", "new")
     table.write_bytes(raw[:100])
-    assert "is damaged" in refused(shop, place, "encoder", "show", "dir:encoder")
+    assert "is damaged" in refused(shop, place, "encoder", "save", "dir:encoder", "new")
     table.unlink()
-    assert "lacks table.safetensors" in refused(shop, place, "encoder", "show", "dir:encoder")
+    assert "lacks table.safetensors" in refused(shop, place, "encoder", "save", "dir:encoder", "new")

@@ -42,10 +42,10 @@ def prepared(shop: Workshop, corpus: Path, domain: str, out: str) -> Path:
 
 def test_from_a_model_to_a_decision(shop: Workshop) -> None:
     """Holders with halves of a corpus give the router of the pooled corpus, byte for byte; it tells domains apart."""
-    done(shop.call("encoder", "save", "contextual:model", "card"))
-    shown = done(shop.call("encoder", "show", "dir:card", "--json")).json
+    saved = done(shop.call("encoder", "save", "contextual:model", "card", "--json")).json
+    assert saved["kind"] == "contextual"
     listed = done(shop.call("encoder", "list", "--json")).json
-    assert shown["fingerprint"] in [card["fingerprint"] for card in listed["converted"]]
+    assert saved["fingerprint"] in [card["fingerprint"] for card in listed["converted"]]
     assert "contextual:NAME_OR_DIR" in listed["sources"]
     pooled = [prepared(shop, shop / "data" / f"{name}.train.jsonl", name, f"{name}.stats") for name in DOMAINS]
     halves = [

@@ -174,7 +174,7 @@ def test_the_operator_sees_who_is_there_and_what_was_made(town: Deployment, firs
     assert status["holders"] == [{"name": name, "domain": name, **expected} for name in FIRST]
     [release] = town.do("coordinator", "releases", town.coordinator, "--json").json
     assert (release["number"], release["cause"]) == (1, "round 1")
-    manifest = town.do("coordinator", "show", town.coordinator, "--json").json
+    manifest = town.do("coordinator", "releases", town.coordinator, "0", "--json").json
     assert (manifest["domains"], manifest["cohort"]) == (list(FIRST), {"holders": 3})
     verified = town.do("coordinator", "verify", town.coordinator, "--json").json
     assert (verified["contributions"], verified["releases"]) == (3, 1)

@@ -15,15 +15,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return workshop(tmp_path_factory.mktemp("workshop"))
 
 
-def test_a_prior_of_a_folder_can_be_made_and_shown(shop: Workshop, tmp_path: Path) -> None:
-    """Its fingerprint is the same whenever it is made of the same text, and shown is what was made."""
+def test_a_prior_of_a_folder_can_be_made(shop: Workshop, tmp_path: Path) -> None:
+    """Its fingerprint is the same whenever it is made of the same text."""
     words = ("prior", "make", "law.jsonl", "code.jsonl", "--encoder", shop.encoder, "--json", "--out")
     made = [shop.call(*words, tmp_path / name) for name in ("one", "two")]
     assert [each.code for each in made] == [0, 0]
     assert made[0].json["fingerprint"] == made[1].json["fingerprint"] == read_prior(tmp_path / "one").fingerprint
-    shown = shop.call("prior", "show", tmp_path / "one", "--json").json
-    assert shown == {name: made[0].json[name] for name in ("fingerprint", "encoder", "width")}
-    assert shown["fingerprint"] in shop.call("prior", "show", tmp_path / "one").stdout
 
 
 def test_without_a_folder_the_text_of_the_machine_is_taken(
@@ -41,13 +38,10 @@ def test_without_a_folder_the_text_of_the_machine_is_taken(
         (("make", "nowhere"), "no file or folder nowhere"),
         (("make", "empty"), "no text that Ridgeway reads"),
         (("make", "law.jsonl", "--out", "tests"), "is a folder"),
-        (("show", "nowhere"), "there is no prior nowhere"),
-        (("show", "law.jsonl"), "not a prior"),
     ],
 )
 def test_what_is_no_use_is_said_in_one_sentence(shop: Workshop, words: tuple[str, ...], told: str) -> None:
     """An error names what was seen and is no traceback."""
     (shop / "empty").mkdir(exist_ok=True)
-    given = (*words, "--encoder", shop.encoder) if words[0] == "make" else words
-    done = shop.call("prior", *given)
+    done = shop.call("prior", *words, "--encoder", shop.encoder)
     assert done.code == 2 and told in done.stderr and "Traceback" not in done.stderr

@@ -160,7 +160,6 @@ def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None
         (["--private", "--clear"], "--private and --clear are two modes; name one of them"),
         (["--private", "--sums", "rows"], "private sums cannot be 'rows'; they are columns or full"),
         (["--private", "--epsilon", "0"], "ε must be above 0 and at most 20, not 0"),
-        (["--private", "--delta", "1"], "δ must lie between 1e-30 and 0.001, not at 1"),
         (["--epsilon", "1"], "give --private with --epsilon: other rounds have no noise"),
         (["--clear", "--sums", "full", "--prior", "p"], "give --private with --sums and --prior"),
         (["--holders", "2"], "3 domains need at least as many holders, not 2"),

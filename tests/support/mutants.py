@@ -193,7 +193,7 @@ def main(pattern: str = "") -> int:
     unmet = [(check.name, "meets it") for check in checks if check not in met]
     survivors = unmet + [(check.name, f"of {len(met[check])} fails") for check in checks if check in passed]
     if survivors:
-        table(("removed", "no test"), survivors, numbers_from=2)
+        table(("removed", "no test"), survivors)
     print(f"{count(len(checks), 'mutant')}, {len(survivors)} not noticed")
     return 1 if survivors else 0
 

@@ -149,15 +149,15 @@ def test_cards_are_pinned_under_their_domain_and_shown(desk: Desk) -> None:
     assert desk.pinned == {desk.keys[name] for name in OTHERS}
     assert all(desk.keys[name] in both.stdout for name in OTHERS)
     assert "2 other holders" in both.stderr
-    assert desk("roster").stdout == both.stdout
+    assert desk("pin").stdout == both.stdout
 
 
 def test_with_json_the_roster_is_all_there_is_on_stdout(desk: Desk) -> None:
     """For machines, from each of the three commands."""
     expected = [{"name": name, "domain": name, "key": desk.keys[name]} for name in OTHERS]
     assert desk("pin", *(desk.cards[name] for name in OTHERS), "--json").json == expected
-    assert desk("roster", "--json").json == expected
-    assert desk("unpin", desk.keys["code"], "--json").json == expected[1:]
+    assert desk("pin", "--json").json == expected
+    assert desk("pin", "--remove", desk.keys["code"], "--json").json == expected[1:]
     assert json.loads((desk.home / ROSTER).read_bytes())["members"] == expected[1:]
 
 
@@ -217,16 +217,15 @@ def test_a_changed_invitation_or_a_missing_paper_pins_nobody(desk: Desk) -> None
 
 
 def test_cards_or_an_invitation_are_named_and_not_both(desk: Desk) -> None:
-    """Neither is an error too."""
-    words = "name the cards of other holders, or an invitation with --invite, one of them"
-    failed(desk("pin"), words)
+    """One way at a time."""
+    words = "name cards, --invite or --remove, one of them"
     failed(desk("pin", desk.cards["code"], "--invite", desk.invitation(*OTHERS)), words)
 
 
 def test_a_member_is_unpinned_by_the_first_digits_of_its_key(desk: Desk) -> None:
     """In either case of letters; the others stay."""
     desk("pin", *(desk.cards[name] for name in OTHERS))
-    assert desk("unpin", desk.keys["code"][:8].upper()).code == 0
+    assert desk("pin", "--remove", desk.keys["code"][:8].upper()).code == 0
     assert desk.pinned == {desk.keys["medicine"]}
 
 
@@ -236,26 +235,29 @@ def test_a_key_that_is_ambiguous_too_short_or_not_there_unpins_nobody(desk: Desk
     desk("pin", desk.cards["code"])
     pin(desk.home, [twin])
     before = desk.pinned
-    failed(desk("unpin", desk.keys["code"][:10]), "names 2 pinned keys; give at least 8 of the first digits of one")
-    failed(desk("unpin", desk.keys["code"][:7]), "names 2 pinned keys")
-    failed(desk("unpin", "f" * 64), "names 0 pinned keys")
-    failed(desk("unpin", ""), "names 2 pinned keys")
+    failed(
+        desk("pin", "--remove", desk.keys["code"][:10]),
+        "names 2 pinned keys; give at least 8 of the first digits of one",
+    )
+    failed(desk("pin", "--remove", desk.keys["code"][:7]), "names 2 pinned keys")
+    failed(desk("pin", "--remove", "f" * 64), "names 0 pinned keys")
+    failed(desk("pin", "--remove", ""), "names 2 pinned keys")
     assert desk.pinned == before
-    assert desk("unpin", desk.keys["code"]).code == 0
+    assert desk("pin", "--remove", desk.keys["code"]).code == 0
     assert desk.pinned == {twin.key}
 
 
 def test_a_folder_that_is_no_holders_is_said_so(desk: Desk) -> None:
     """By each of the commands."""
     desk.home = desk.parties.folder
-    for words in (("roster",), ("unpin", "0" * 64), ("pin", desk.cards["code"])):
+    for words in (("pin",), ("pin", "--remove", "0" * 64), ("pin", desk.cards["code"])):
         failed(desk(*[str(word) for word in words]), "is not a holder's folder")
 
 
 def test_a_damaged_roster_is_told_in_one_sentence(desk: Desk) -> None:
     """And a holder with one answers no announcement, rather than as if it had pinned nobody."""
     (desk.home / ROSTER).write_text("{")
-    failed(desk("roster"), "is damaged; remove it, and pin the members again")
+    failed(desk("pin"), "is damaged; remove it, and pin the members again")
     federation = desk.parties.federation()
     request = seal_packet(Announce(terms=federation.terms), federation.identity, round="cd" * 16)
     refusal = open_packet(answer(desk.parties.holder(OWN), request)).message

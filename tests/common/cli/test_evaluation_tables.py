@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeway.common.cli.route_commands import MAX_MATRIX_DOMAINS, MAX_ROWS_SHOWN, show_evaluation
+from ridgeway.common.cli.route_commands import MAX_MATRIX_DOMAINS, MAX_ROWS_SHOWN, evaluation_lines
+from ridgeway.common.cli.terminal import show
 from ridgeway.common.routing.evaluation import Evaluation
 
 
@@ -22,7 +23,7 @@ def evaluation(many: int) -> Evaluation:
 
 def test_few_domains_are_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     """Every count of a small matrix is printed."""
-    show_evaluation(evaluation(3))
+    show(None, *evaluation_lines(evaluation(3)), json=False)
     printed = capsys.readouterr().out
     assert all(f"→ d{place:03}" in printed for place in range(3))
     assert "taken for" not in printed
@@ -32,7 +33,7 @@ def test_of_many_domains_the_weakest_come_first_with_what_they_are_taken_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A table of 150 columns is read by nobody: each weak domain names the domains that get its texts."""
-    show_evaluation(evaluation(150))
+    show(None, *evaluation_lines(evaluation(150)), json=False)
     out, notes = capsys.readouterr()
     lines = [line for line in out.splitlines() if line.strip().startswith("d")]
     shown = [line.split()[0] for line in lines if line.split()[0] != "domain"]
@@ -46,8 +47,8 @@ def test_of_many_domains_the_weakest_come_first_with_what_they_are_taken_for(
 
 def test_the_largest_matrix_has_every_domain(capsys: pytest.CaptureFixture[str]) -> None:
     """The step from one way of showing to the other loses no domain."""
-    show_evaluation(evaluation(MAX_MATRIX_DOMAINS))
+    show(None, *evaluation_lines(evaluation(MAX_MATRIX_DOMAINS)), json=False)
     assert f"→ d{MAX_MATRIX_DOMAINS - 1:03}" in capsys.readouterr().out
-    show_evaluation(evaluation(MAX_MATRIX_DOMAINS + 1))
+    show(None, *evaluation_lines(evaluation(MAX_MATRIX_DOMAINS + 1)), json=False)
     out = capsys.readouterr().out
     assert all(f"d{place:03}" in out for place in range(MAX_MATRIX_DOMAINS + 1))

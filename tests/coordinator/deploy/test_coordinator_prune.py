@@ -146,11 +146,11 @@ def test_the_command_shows_a_table_and_removes_only_if_told(parties: Parties, tm
     folder = parties.federation().folder if side == "coordinator" else parties.homes["law"]
     shop = Workshop(tmp_path)
     command = (side, "prune", folder, "--keep", "2")
-    assert "would go" in shop.call(*command).stdout
+    assert "removable" in shop.call(*command).stdout
     told = [shop.call(*command, *words, "--json").json for words in ((), ("--remove",), ())]
     assert told[0]["bytes"] == told[1]["bytes"] > 0 == told[2]["bytes"]
     assert [each["removed"] for each in told] == [False, True, False]
-    assert "nothing to take away" in shop.call(*command).stderr
+    assert "nothing to remove" in shop.call(*command).stderr
 
 
 def test_the_log_of_unforeseen_errors_is_put_aside_once_it_is_long(parties: Parties) -> None:

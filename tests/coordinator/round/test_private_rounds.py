@@ -200,7 +200,7 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_pat
     shop, folder = Workshop(tmp_path), new.federation().folder
     words = f"(95 %: {low:.1f} to {high:.1f})"
     assert words in shop.call("coordinator", "releases", folder).stdout
-    assert words in shop.call("coordinator", "show", folder).stderr
+    assert words in shop.call("coordinator", "releases", folder, "0").stderr
     assert shop.call("coordinator", "releases", folder, "--json").json[0]["interval"] == [low, high]
 
 

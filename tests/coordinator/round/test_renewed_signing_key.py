@@ -353,5 +353,5 @@ def test_a_holder_renews_and_is_admitted_and_pinned_by_commands(parties: Parties
     assert sorted(each["domain"] for each in pinned) == ["code", "law", "medicine"]
     assert told["key"] in {each["key"] for each in pinned}
     assert "(you)" in {each["whose"] for each in shop.call("client", "status", law, "--json").json["handovers"]}
-    left = shop.call("client", "unpin", code, told["before"][:12], "--json").json
+    left = shop.call("client", "pin", code, "--remove", told["before"][:12], "--json").json
     assert [each["domain"] for each in left] == ["code", "medicine"]
