@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ridgeway.client.audit import Finding, PrivateAudit
     from ridgeway.client.round.holder import HolderSettings
     from ridgeway.client.sums.prepare import PrepareJob, Watch
+    from ridgeway.common.base.settings import Sampling
     from ridgeway.common.encoding.table_encoder import TableEncoder
     from ridgeway.common.privacy.privacy_settings import Privacy
     from ridgeway.common.privacy.public_prior import PublicPrior

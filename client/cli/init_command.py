@@ -327,7 +327,7 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
         ("made", str(folder), f"domain {made.domain}", f"key {key[:12]}"),
         ("pinned", f"coordinator {paper.coordinator}"),
         ("bundle", paper.bundle, approved),
-        ("agreed", f"encoder {terms.encoder_name}", str(terms.sampling.sampling)),
+        ("agreed", f"encoder {terms.encoder_name}", str(terms.sampling)),
         *(("accepts", f"{mode} rounds", MODE_SENTENCES[mode]) for mode in policy.modes),
         privacy,
         *_warnings(terms),

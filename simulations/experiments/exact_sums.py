@@ -16,7 +16,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.client.audit import CLEAR, COLUMN
+from ridgeway.client.audit import CLEAR, COLUMN, AuditedHolder, attack_cohort
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.attacks import Measures
 from ridgeway.common.base.errors import CorpusError
@@ -25,7 +25,6 @@ from ridgeway.common.base.threads import cores, one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.statistics.sums import Integers, triangle_size
-from ridgeway.simulations.cohort_audit import AuditedHolder, audit
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportTable
@@ -280,9 +279,7 @@ def attacked(
     members = [_member(text, name, table, trial) for name in domains]
     place = domains.index(text.domain)
     found = {}
-    for finding in audit(
-        members, place, [trial.sampling], cut, lambda view: lambda: None
-    ):
+    for finding in attack_cohort(members, place, trial.sampling, cut):
         called = finding.view.endswith(f"called {text.domain}")
         view = CALLED if called else finding.view
         if view in (CLEAR, COLUMN, CALLED) and finding.measures is not None:
@@ -305,4 +302,4 @@ def _member(
     ]
     counts = np.bincount(parts[0].ids, minlength=len(table)).astype(np.int64)
     known = counts if domain == text.domain else None
-    return AuditedHolder(domain, {trial.sampling: reduce(add, sums)}, known)
+    return AuditedHolder(domain, reduce(add, sums), known)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeway.client.private_audit import audit_halves, halves
+from ridgeway.client.audit import audit_halves, canaries, halves, plant
 from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError
@@ -35,11 +35,10 @@ from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
-from ridgeway.common.protocol.cohort import SamplingTerms, Terms
+from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.token_table import compile_table
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.coordinator.solving.total import add_weighted
-from ridgeway.simulations.canaries import canaries, plant
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportTable
@@ -102,7 +101,7 @@ class PrivateGround:
             features=self.encoder.width + 1,
             weighting="tokens",
             mass=0,
-            sampling=SamplingTerms(**DEFAULT.sampling.to_json()),
+            sampling=DEFAULT.sampling,
         )
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from ridgeway.common.base.jsonl import jsonl_texts
 from ridgeway.common.encoding.model_files import imported
 from ridgeway.common.encoding.tokenizer import Tokenizer
+from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.evaluation import evaluate
-from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.routing.router import Router
 from ridgeway.simulations.experiments.dataset import DATA_FOLDER, Dataset, Texts
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable

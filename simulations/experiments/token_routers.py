@@ -21,12 +21,12 @@ from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.model_files import imported
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
+from ridgeway.common.routing.decision import winners
 from ridgeway.common.routing.token_table import (
     TokenTable,
     counted_in,
     step_for,
     tally,
-    winners,
 )
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, Statistics

@@ -6,10 +6,9 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ridgeway.coordinator.serve.conversations import Message, is_clear, leaning
-
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Router
+from ridgeway.common.serve.conversations import Message, is_clear, leaning
 
 OPENING_LETTERS = (120, 400)
 ANSWER_LETTERS = 600

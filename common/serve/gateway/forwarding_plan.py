@@ -18,8 +18,9 @@ from ridgeway.common.experts.experts_file import (
 )
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.http.request_context import current_request
+from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.quality import QualityTable
-from ridgeway.common.routing.router import Decision, Router
+from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.conversations import (
     Conversations,
     ResponseOwners,

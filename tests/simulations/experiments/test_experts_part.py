@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.common.base.devices import cards
 from ridgeway.common.base.errors import DeviceError
 from ridgeway.simulations.experiments.experts_part import run
 from tests.support.experiment_settings import tiny_plan
