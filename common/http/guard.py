@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -419,6 +420,9 @@ class RequestCounter:
     def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
         self.in_flight = metrics.in_flight
+        # finding a metric by its labels takes as long as counting
+        self._answers = lru_cache(metrics.requests.labels)
+        self._seconds = lru_cache(metrics.request_seconds.labels)
 
     def served(
         self, scope: Scope, status: int, seconds: float, request: RequestContext
@@ -428,8 +432,8 @@ class RequestCounter:
         """
         path = path_served(scope) or OTHER_PATH
         status = status or CLIENT_GONE
-        self._metrics.requests.labels(path, status).inc()
-        self._metrics.request_seconds.labels(path).observe(seconds)
+        self._answers(path, status).inc()
+        self._seconds(path).observe(seconds)
         if log.isEnabledFor(logging.INFO):
             fields = {
                 "path": path,

@@ -1,1 +1,1 @@
-"""The routing API: the current release, micro-batches, drift and telemetry."""
+"""The routing API: the current release, the threads that route, drift and telemetry."""
