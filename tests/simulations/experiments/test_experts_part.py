@@ -28,7 +28,7 @@ def test_a_part_has_the_tables_of_the_paper(folder: Path, tmp_path: Path) -> Non
     assert whole.column("mean")[place] == pytest.approx(100.0)
 
 
-@pytest.mark.skipif(bool(cards()), reason="a CUDA device is here")
+@pytest.mark.skipif(bool(gpus()), reason="a CUDA device is here")
 def test_a_full_training_without_a_gpu_is_refused(folder: Path, tmp_path: Path) -> None:
     """It would take days; the sentence says what to do."""
     with pytest.raises(DeviceError, match=r"copy its experts\.json"):
