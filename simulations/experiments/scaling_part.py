@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -282,9 +282,7 @@ def domain_costs(
     total = publish(parts, encoder, choices, identity, folder).total.statistics
     router = Router.load(folder)
     solving = median_seconds(lambda: solve(total, encoder.scale, choices.ridge))
-    routing = [
-        median_seconds(lambda prompt=prompt: router.route(prompt)) for prompt in prompts
-    ]
+    routing = [median_seconds(partial(router.route, prompt)) for prompt in prompts]
     return (
         domains,
         1e-6 * sealed_bytes(*total.shape),
