@@ -7,7 +7,7 @@ from __future__ import annotations
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.simulations.experiments.dataset import Dataset, in_turn
 from ridgeway.simulations.experiments.plan import ExperimentPlan
-from ridgeway.simulations.experiments.report import ReportPart, ReportTable
+from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
     OURS,
     PASSES,
@@ -62,7 +62,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
 
 def _accuracies(dataset: Dataset, routers: list[LearntRouter]) -> ReportTable:
     """Percent of the texts of each domain, and the mean over domains."""
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for router in routers:
         for row in router.rows:
             found = evaluation(row.route, dataset.test)

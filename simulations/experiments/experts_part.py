@@ -95,7 +95,7 @@ def model_words(likelihoods: Likelihoods, model: str) -> str:
 
 
 def perplexity_table(name: str, likelihoods: Likelihoods) -> ReportTable:
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for model in likelihoods.models:
         values = [
             likelihoods.perplexity(domain, model) for domain in likelihoods.domains

@@ -114,7 +114,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
         tests = [
             changed_texts(dataset.test, change, plan.seed) for change in every.values()
         ]
-        rows = tuple(
+        rows: tuple[tuple[Cell, ...], ...] = tuple(
             (row.name, *(evaluation(row.route, texts).accuracy for texts in tests))
             for router in routers
             for row in router.rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,15 @@ from ridgeway.common.routing.token_table import normalised_columns
 from ridgeway.simulations.experiments.accuracy_part import METHODS
 from ridgeway.simulations.experiments.dataset import split
 from ridgeway.simulations.experiments.plan import ExperimentPlan
-from ridgeway.simulations.experiments.routers import LearntRouter, evaluation, labelled, learnt, milliseconds, routed
+from ridgeway.simulations.experiments.routers import (
+    LearntRouter,
+    Places,
+    evaluation,
+    labelled,
+    learnt,
+    milliseconds,
+    routed,
+)
 from ridgeway.simulations.experiments.sentence_routers import (
     ClassifierRecipe,
     SentenceEncoder,
@@ -70,7 +79,7 @@ def test_a_router_learns_the_same_twice(name: str, plan: ExperimentPlan) -> None
 def test_test_texts_do_not_help_to_choose(name: str, plan: ExperimentPlan) -> None:
     """With other test texts the same variant is chosen on held-out text."""
     dataset = plan.datasets[0]
-    test = dict(zip(dataset.domains, reversed(dataset.test.values()), strict=True))
+    test = dict(zip(dataset.domains, reversed(list(dataset.test.values())), strict=True))
     other = replace(plan, datasets=(replace(dataset, test=test),), learnt={})
     named = [
         {row.name: row.variant for row in learn(each, name).rows if "on the test" not in row.name}
@@ -100,7 +109,12 @@ def test_decisions_are_those_of_their_texts(counts: list[int]) -> None:
 def test_every_route_is_timed() -> None:
     """In milliseconds, each with every prompt alone."""
     calls: list[int] = []
-    times = milliseconds([lambda prompts: np.array([calls.append(len(prompts))])] * 2, ["a", "b"])
+
+    def route(prompts: Sequence[str]) -> Places:
+        calls.append(len(prompts))
+        return np.zeros(len(prompts), dtype=np.int64)
+
+    times = milliseconds([route, route], ["a", "b"])
     assert len(times) == 2 and min(times) > 0
     assert set(calls) == {1}
 
