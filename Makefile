@@ -18,8 +18,8 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/python -m ridgeway.simulations.demo
 
-# In as many processes as there are cores, four at most, and one more, which takes the files that wait. A file's tests
-# stay together, and the files that take longest begin first: tests/conftest.py decides all of it.
+# In as many processes as there are cores, four at most, and one more, since some tests wait. A file's tests stay
+# together, and the files that tests/conftest.py names begin first.
 # Bytecode is kept, also where the environment asks for none: hundreds of processes would compile the same files again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 

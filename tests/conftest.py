@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import count, groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -47,57 +46,33 @@ NOT_COLLECTED = {
     )
 }
 """What a quick run does without: whole commands, federations, experiments, and all that imports torch."""
-WAITING = (
+LONGEST = (
     "end_to_end/test_deployment.py",
     "end_to_end/test_serve_page_modes.py",
     "client/cluster/test_ray_engine.py",
-    "end_to_end/test_serve_page_live.py",
-    "common/serve/test_connections.py",
-    "end_to_end/test_serving.py",
-    "simulations/test_dropouts.py",
-    "coordinator/deploy/test_fleet_proxy.py",
-    "common/serve/gateway/test_gateway.py",
-    "common/serve/gateway/test_gateway_failures.py",
-    "common/deploy/test_processes.py",
-)
-"""Files that wait longer than they compute, longest first: some workers take these, one after the other."""
-LONGEST = (
     "end_to_end/test_accuracy.py",
+    "end_to_end/test_serve_page_live.py",
     "common/serve/test_schemas.py",
+    "common/serve/test_connections.py",
     "laws/test_gpu_laws.py",
+    "end_to_end/test_serving.py",
     "simulations/bench/test_bench_serving.py",
     "simulations/bench/test_bench.py",
     "coordinator/round/test_masked_rounds_under_faults.py",
+    "coordinator/deploy/test_fleet_proxy.py",
     "end_to_end/test_serve_page.py",
     "common/encoding/test_fast_bpe.py",
     "client/round/test_session_store.py",
     "client/round/test_session_fuzzing.py",
-    "common/serve/test_bounded_work.py",
-    "simulations/experiments/test_expert_models.py",
-    "simulations/experiments/test_routers.py",
-    "simulations/test_corpora.py",
-    "client/sums/test_transformer_sums.py",
-    "coordinator/test_accuracy_plan.py",
-    "simulations/test_simulate.py",
-    "end_to_end/test_contextual_commands.py",
-    "simulations/test_demo.py",
-    "common/serve/gateway/test_fleet.py",
-    "common/serve/test_workers.py",
-    "end_to_end/test_pages.py",
-    "end_to_end/test_serve_page_access.py",
-    "common/serve/gateway/test_faults.py",
-    "coordinator/round/test_rounds_under_faults.py",
 )
-"""Of the others, those that take most, longest first: what begins late is short, so that workers end together."""
-FIRST = (*WAITING, *LONGEST)
-QUICK_EXAMPLES = 10
+"""The files that take longest, longest first: what begins late is short, so that workers end together."""
+EXAMPLES = {"quick": 10, "usual": 50, "long": 200}
+"""How many examples of a law a run tries, by its profile."""
 QUICK_CASES = 3
 """A quick run tries so many of a test's parameters: the first, the last, and one between."""
-USUAL_SHARE = 2
-"""An ordinary run tries a half of a law's examples, a long one all."""
 MAX_WORKERS = 4
 WAITING_WORKERS = 1
-"""Workers beyond the cores, for what waits."""
+"""Workers beyond the cores: some tests wait longer than they compute."""
 
 if not gpus():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; Triton must know before it is first imported
@@ -117,8 +92,10 @@ def _keep_folders_in_memory() -> None:
 
 _keep_folders_in_memory()
 
-settings.register_profile("ridgeway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("ridgeway")
+for _profile, _examples in EXAMPLES.items():
+    settings.register_profile(
+        _profile, max_examples=_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -126,28 +103,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="try all seeds, and all examples of each law")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any law is imported, so that it tries as many examples as the run asks for."""
+    chosen = [name for name in ("quick", "long") if config.getoption(name)]
+    settings.load_profile(chosen[0] if chosen else "usual")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """As many workers as cores, up to a limit, and those for what waits."""
     return min(os.cpu_count() or 1, MAX_WORKERS) + WAITING_WORKERS
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Whole files, one after the other: what waits to the first workers, the rest to the others, as long as there is
-    any of either. Two files that wait at once would leave a core idle."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class BesideWaiting(LoadFileScheduling):  # type: ignore[misc]
-        def _assign_work_unit(self, node: Any) -> None:
-            takes_waiting = node in self.nodes[:WAITING_WORKERS]
-            for file in self.workqueue:
-                if (file.removeprefix("tests/") in WAITING) == takes_waiting:
-                    self.workqueue.move_to_end(file, last=False)
-                    break
-            super()._assign_work_unit(node)
-
-    return BesideWaiting(config, log)
 
 
 def pytest_sessionstart() -> None:
@@ -165,7 +130,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files that take long begin first; a quick run leaves out tests, and any but a long one seeds and examples."""
+    """Files that take long begin first; a quick run leaves out tests, and any but a long one seeds."""
     files = [list(file) for _, file in groupby(items, lambda item: item.path)]
     ordered = [item for file in sorted(files, key=_rank) for item in file]
     quick = config.getoption("quick")
@@ -174,8 +139,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(_few_cases(items) if quick else items)
     items[:] = [item for item in items if item in kept]
     config.hook.pytest_deselected(items=[item for item in ordered if item not in kept])
-    for law in set() if config.getoption("long") else {getattr(item, "function", None) for item in items}:
-        _try_fewer_examples(law, quick)
 
 
 def _few_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -189,15 +152,7 @@ def _few_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 def _rank(file: list[pytest.Item]) -> int:
     """The place of a file's tests in the order of a run."""
     name = file[0].path.relative_to(Path(__file__).parent).as_posix()
-    return FIRST.index(name) if name in FIRST else len(FIRST)
-
-
-def _try_fewer_examples(law: Any, quick: bool) -> None:
-    """Limit a law's examples, also where the law itself asks for more than the profile."""
-    if own := getattr(law, "_hypothesis_internal_use_settings", None):
-        usual = max(own.max_examples // USUAL_SHARE, QUICK_EXAMPLES)
-        few = settings(own, max_examples=min(own.max_examples, QUICK_EXAMPLES if quick else usual))
-        law._hypothesis_internal_use_settings = few
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ which a test of private rounds shows byte for byte; so totals are added up here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import product
 from statistics import mean
@@ -272,7 +272,7 @@ def attacked_documents(
     texts = ground.dataset.train[ground.dataset.domains[0]]
     own, control = halves(texts, ground.encoder, prior)
     told, swapped = (
-        audit_halves(*pair, ground.encoder, prior, privacy, chance.bytes).to_json()
+        asdict(audit_halves(*pair, ground.encoder, prior, privacy, chance.bytes))
         for pair in ((own, control), (control, own))
     )
     # halves that differ by chance favour one direction as much as they hinder the other
@@ -281,7 +281,7 @@ def attacked_documents(
     )
     documents = canaries(ground.encoder, prior, CANARIES, chance)
     planted = plant(privacy, documents, runs, chance, chance.bytes)
-    return {**told, "pairs": pairs, "planted": planted.to_json()}
+    return {**told, "pairs": pairs, "planted": asdict(planted)}
 
 
 def _attack_rows(told: Mapping[str, Any]) -> Iterator[tuple[Cell, ...]]:

@@ -107,7 +107,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreaker = BreakerMachine.TestCase
-TestBreaker.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestBreaker.settings = settings(stateful_step_count=40)
 
 
 def state(breaker: CircuitBreaker) -> str:

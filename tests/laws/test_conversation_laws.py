@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import Confidence, Selector, SelectorName
@@ -87,7 +87,6 @@ def test_a_short_last_turn_leaves_the_say_to_what_went_before() -> None:
     assert shares(turns, np.array([FULL_WEIGHT_TOKENS, 40])).tolist() == pytest.approx([8 / 9, 1 / 9])
 
 
-@settings(max_examples=200)
 @given(router=routers(), text=texts)
 def test_a_single_turn_is_routed_as_its_text(router: Router, text: str) -> None:
     """A chat of one message goes where the prompt would go, bit for bit, whatever the weight."""
@@ -95,7 +94,6 @@ def test_a_single_turn_is_routed_as_its_text(router: Router, text: str) -> None:
     assert router.explain_turns([Turn(text, 0.25)]) == router.explain(text)
 
 
-@settings(max_examples=200)
 @given(router=routers(), conversation=st.lists(said, min_size=2, max_size=6))
 def test_the_scores_of_a_conversation_are_the_shared_means_of_its_turns(
     router: Router, conversation: list[str]
@@ -116,7 +114,6 @@ def test_the_scores_of_a_conversation_are_the_shared_means_of_its_turns(
     assert decision.tokens == sum(len(turn.text) for turn in turns)
 
 
-@settings(max_examples=200)
 @given(router=routers(), conversation=st.lists(said, min_size=1, max_size=6))
 def test_the_words_of_a_conversation_explain_its_decision(router: Router, conversation: list[str]) -> None:
     """Weights add up to the margin, parts to the scores over their mean, and a word's own parts to nothing."""

@@ -10,7 +10,7 @@ from itertools import chain, count, pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -39,10 +39,9 @@ from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import Integers, upper_triangle
 from tests.support.gpu import GPU, Place, at_every_place, needs_gpu
+from tests.support.seeds import few_examples
 
 Documents = list[list[int]]
-
-few = settings(max_examples=8)
 
 SPELT = [b" a", b"bcd", b"", b", ", "é".encode(), b"a", b" abcdef", b"9", b"\n", b"bcbcbc", b" x y z"]
 SKETCHES = [
@@ -93,7 +92,7 @@ def assert_same(one: State, other: State) -> None:
 
 
 @at_every_place
-@few
+@few_examples
 @given(
     texts=documents(),
     window=st.sampled_from([1, 2, 7, 64]),
@@ -128,7 +127,7 @@ def test_a_device_gives_the_bits_of_the_cpu(
 
 
 @at_every_place
-@few
+@few_examples
 @given(texts=documents(), cut=st.integers(0, 8), window=st.sampled_from([1, 5, 64]))
 def test_dividing_documents_leaves_the_sums_unchanged(place: Place, texts: Documents, cut: int, window: int) -> None:
     """Also when the state is asked for in between, and in another order."""
@@ -179,7 +178,7 @@ def test_words_that_are_sketched_in_pieces_are_the_same(place: Place, monkeypatc
 
 
 @at_every_place
-@few
+@few_examples
 @given(columns=st.sampled_from([COLUMNS, 3 * COLUMNS]), seed=st.integers(0, 99), extreme=st.booleans())
 def test_every_way_of_multiplying_is_exact(place: Place, columns: int, seed: int, extreme: bool) -> None:
     """Also where every digit is as large as digits get, and over several blocks."""
@@ -213,7 +212,7 @@ def test_digits_fit_in_eight_bits_and_give_the_number_back(values: list[int]) ->
 
 
 @at_every_place
-@few
+@few_examples
 @given(counts=st.lists(st.integers(1, 70), max_size=5), width=st.sampled_from([2, 129]))
 def test_samples_in_any_pieces_add_up_as_on_the_cpu(place: Place, counts: list[int], width: int) -> None:
     """What a transformer's features go through."""
@@ -266,7 +265,7 @@ def test_a_slot_holds_the_largest_window() -> None:
 
 
 @at_every_place
-@few
+@few_examples
 @given(counts=st.lists(st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4))
 def test_counts_of_billions_are_weighted_exactly(place: Place, counts: list[int]) -> None:
     """The same integers as on the CPU, where they are held against Python's own."""

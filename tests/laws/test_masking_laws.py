@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
@@ -19,6 +19,7 @@ from ridgeway.common.masking.member import reveal
 from ridgeway.common.masking.neighbourhood import COMPLETE, GONE
 from ridgeway.common.masking.shares import PRIME, combine, split
 from tests.support.masked_session import LOTS, fixed_random, run_session, small_neighbourhoods
+from tests.support.seeds import few_examples
 
 LARGEST = 1 << 61
 
@@ -70,7 +71,7 @@ def test_shares_that_cannot_be_are_refused() -> None:
 # Sums
 
 
-@settings(max_examples=25)
+@few_examples
 @given(members=st.integers(3, 9), data=st.data())
 def test_the_opened_sum_is_the_plain_sum_whoever_falls_away(members: int, data: st.DataObject) -> None:
     """Before sharing, after sharing, after sending: any pattern that leaves the threshold."""
@@ -85,7 +86,7 @@ def test_the_opened_sum_is_the_plain_sum_whoever_falls_away(members: int, data: 
     assert np.array_equal(run.total, np.sum(counted, axis=0))
 
 
-@settings(max_examples=25)
+@few_examples
 @given(members=st.integers(6, 11), data=st.data())
 def test_the_opened_sum_of_a_large_cohort_is_the_plain_sum(members: int, data: st.DataObject) -> None:
     """Though nobody's shares lie with more than a few: as long as enough of these are left of every member's."""
@@ -145,7 +146,7 @@ def test_one_member_fewer_than_the_threshold_opens_nothing(members: int, stage: 
 
 
 @given(size=st.integers(0, 3) | st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3, 4 * BLOCK + 1]))
-@settings(max_examples=12)
+@few_examples
 def test_masks_that_are_added_and_subtracted_cancel(size: int) -> None:
     """At any length, also across the edges of blocks and of what threads share out, and wrapping around 2⁶⁴."""
     vector = np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -160,7 +161,7 @@ def test_masks_that_are_added_and_subtracted_cancel(size: int) -> None:
 EXTREME = 1 << 63
 
 
-@settings(max_examples=25)
+@few_examples
 @given(pairs=st.integers(1, 3), data=st.data())
 def test_sums_within_the_bound_are_exact_though_parts_of_them_wrap_around(pairs: int, data: st.DataObject) -> None:
     """Half the members are near 2⁶³ − 1 and half near −2⁶³: adding up wraps around, and the total is within ±2⁶²."""

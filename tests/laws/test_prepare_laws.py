@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ridgeway.client.sums.corpus
@@ -23,6 +23,7 @@ from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.statistics.sums import Statistics
 from tests.support.corpora_on_disk import job, write_jsonl
+from tests.support.seeds import few_examples
 from tests.support.tiny import LETTERS
 
 texts = st.text(LETTERS, min_size=1, max_size=40)
@@ -68,7 +69,7 @@ def same(one: Statistics | None, other: Statistics | None) -> bool:
     return one is other if one is None or other is None else one.equals(other)
 
 
-@settings(max_examples=25)
+@few_examples
 @given(
     corpus=corpora,
     holdout=shares,
@@ -91,7 +92,7 @@ def test_dividing_a_corpus_leaves_its_statistics_unchanged(
         assert same(added([summed.prepare([path], holdout, threads) for path in paths]), whole)
 
 
-@settings(max_examples=25)
+@few_examples
 @given(corpus=corpora, holdout=shares, window=st.integers(1, 9), limit=st.sampled_from([8, 1000]))
 def test_sums_and_held_out_documents_make_up_the_corpus(
     encoder: TableEncoder, corpus: list[str], holdout: float, window: int, limit: int
@@ -106,7 +107,7 @@ def test_sums_and_held_out_documents_make_up_the_corpus(
         assert (rest is None) == (not held_out)
 
 
-@settings(max_examples=25)
+@few_examples
 @given(corpus=corpora, more=corpora, holdout=shares, data=st.data())
 def test_what_is_held_out_never_changes(
     corpus: list[str], more: list[str], holdout: float, data: st.DataObject

@@ -12,7 +12,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError, ShapeMismatch
@@ -125,7 +125,6 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     assert decision.confidence == decision.scores[decision.best]
 
 
-@settings(max_examples=200)
 @given(
     table=tables(),
     prompts=st.lists(texts, max_size=4),
@@ -177,14 +176,12 @@ def test_compiled_sums_refuse_what_does_not_fit_together(width: int, ids: list[i
         native.token_sums(*given, np.zeros((3, 2), dtype=np.int32), width)
 
 
-@settings(max_examples=300)
 @given(router=routers(), text=texts)
 def test_routing_is_what_the_definitions_say(router: Router, text: str) -> None:
     """Points, then summed logits, then order decide; of the tokens, those of least entropy, then of lower id, vote."""
     agrees(router, router.route(text), text)
 
 
-@settings(max_examples=60)
 @given(router=routers(), prompts=st.lists(texts, max_size=8))
 def test_many_prompts_are_routed_as_the_definitions_say(router: Router, prompts: list[str]) -> None:
     """A batch is no other router, whatever stands beside a prompt."""
@@ -192,7 +189,6 @@ def test_many_prompts_are_routed_as_the_definitions_say(router: Router, prompts:
         agrees(router, decision, text)
 
 
-@settings(max_examples=60)
 @given(router=routers(15, 20), prompts=st.lists(texts, max_size=5))
 def test_many_domains_are_routed_as_the_definitions_say(router: Router, prompts: list[str]) -> None:
     """The number of domains changes the way sums are taken, not the sums."""
@@ -203,7 +199,6 @@ def test_many_domains_are_routed_as_the_definitions_say(router: Router, prompts:
 # One or many
 
 
-@settings(max_examples=60)
 @given(router=routers(), prompts=st.lists(texts, max_size=10))
 def test_many_prompts_are_routed_as_each_alone(router: Router, prompts: list[str]) -> None:
     """route_many(prompts) == [route(p) for p in prompts], bit for bit, empty prompts and special tokens included."""
@@ -225,7 +220,6 @@ def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone(selector: Se
     assert router.route_many(prompts) == [router.route(text) for text in prompts]
 
 
-@settings(max_examples=100)
 @given(router=routers(), letters=st.lists(st.sampled_from(LETTERS), max_size=12), data=st.data())
 def test_the_order_of_tokens_does_not_matter(router: Router, letters: list[str], data: st.DataObject) -> None:
     """Integers are summed, so every selector gives the same bits for the same tokens in any order."""
@@ -233,7 +227,6 @@ def test_the_order_of_tokens_does_not_matter(router: Router, letters: list[str],
     assert router.route("".join(shuffled)) == router.route("".join(letters))
 
 
-@settings(max_examples=100)
 @given(router=routers(), text=texts, place=st.integers(0, 12))
 def test_special_tokens_change_nothing(router: Router, text: str, place: int) -> None:
     """A special token that stands in a prompt is dropped, not counted."""
@@ -265,7 +258,6 @@ def test_a_prompt_without_tokens_goes_to_the_first_domain_with_even_chances() ->
 # The compiled table
 
 
-@settings(max_examples=60)
 @given(
     weights=st.lists(
         st.lists(st.integers(-(1 << 20), 1 << 20), min_size=4, max_size=4).map(tuple), min_size=2, max_size=4
@@ -318,7 +310,6 @@ def test_a_token_of_even_logits_has_the_entropy_of_a_fair_die() -> None:
 # Explanations
 
 
-@settings(max_examples=300)
 @given(router=routers(), text=texts)
 def test_the_words_of_an_explanation_add_up_to_the_margin(router: Router, text: str) -> None:
     """The weights sum to what separates best and runner-up, for every selector."""
@@ -332,7 +323,6 @@ def test_the_words_of_an_explanation_add_up_to_the_margin(router: Router, text: 
     assert math.fsum(word.weight for word in explanation.words) == pytest.approx(margin, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=100)
 @given(router=routers(), text=texts)
 def test_an_explanation_shows_each_word_with_its_vote(router: Router, text: str) -> None:
     """Every word stands there in its place, with the domain that its tokens together speak for."""
@@ -343,7 +333,6 @@ def test_an_explanation_shows_each_word_with_its_vote(router: Router, text: str)
     assert [word.domain for word in explanation.words] == expected
 
 
-@settings(max_examples=100)
 @given(table=tables(), text=texts, k=st.integers(1, 5))
 def test_only_voters_weigh_under_entropy(table: TokenTable, text: str, k: int) -> None:
     """A token that is not among the k most certain adds nothing: a word has the votes of its tokens that are."""
@@ -364,7 +353,6 @@ def test_only_voters_weigh_under_entropy(table: TokenTable, text: str, k: int) -
 # Chances, temperature, abstention
 
 
-@settings(max_examples=100)
 @given(router=routers(), text=texts)
 def test_scores_sum_to_one(router: Router, text: str) -> None:
     """They are probabilities, and the best domain's is the largest."""
@@ -374,7 +362,6 @@ def test_scores_sum_to_one(router: Router, text: str) -> None:
     assert min(decision.scores.values()) >= 0
 
 
-@settings(max_examples=200)
 @given(
     router=routers(),
     text=texts,
@@ -393,7 +380,6 @@ def test_calibration_never_changes_the_best(
     assert decision.confidence == max(decision.scores.values())
 
 
-@settings(max_examples=200)
 @given(router=routers(), text=texts, threshold=st.floats(0.001, 1))
 def test_below_the_threshold_the_fallback_is_named(router: Router, text: str, threshold: float) -> None:
     """The router abstains if and only if its confidence lies below the threshold, and says who was ahead."""
@@ -481,7 +467,6 @@ def test_confidence_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 # Retiring
 
 
-@settings(max_examples=100)
 @given(table=tables(3, 18), selector=selectors, prompts=st.lists(texts, max_size=4), data=st.data())
 def test_a_router_without_a_domain_is_the_one_of_the_kept_columns(
     table: TokenTable, selector: Selector, prompts: list[str], data: st.DataObject

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
@@ -34,6 +34,7 @@ from ridgeway.coordinator.solving.publish import PublishedRelease, RouterChoices
 from ridgeway.coordinator.solving.solve import Matrix, solve
 from ridgeway.coordinator.solving.total import add_up
 from tests.support.making import contents, fixed_identity, one_domain, prepared, random_samples, statistics_of
+from tests.support.seeds import few_examples
 from tests.support.tiny import tiny_encoder
 
 ENCODER = tiny_encoder()
@@ -65,7 +66,7 @@ def published(parts: list[Prepared], folder: Path, preset: Preset = DEFAULT) -> 
 # Solving
 
 
-@settings(max_examples=40)
+@few_examples
 @given(
     seed=st.integers(0, 1 << 32),
     domains=st.integers(1, 5),
@@ -97,7 +98,7 @@ def test_the_figures_of_a_solution_are_true(scale: float) -> None:
     assert solution.residual < 1e-10
 
 
-@settings(max_examples=40)
+@few_examples
 @given(seed=st.integers(0, 1 << 32), domains=st.integers(3, 20), data=st.data())
 def test_a_column_does_not_depend_on_the_others(seed: int, domains: int, data: st.DataObject) -> None:
     """Without a domain's column the others' weights are the same, within 1e-12 of their size."""
@@ -108,7 +109,7 @@ def test_a_column_does_not_depend_on_the_others(seed: int, domains: int, data: s
     assert np.allclose(solve(kept, SCALE, Ridge()).weights, weights, rtol=0, atol=1e-12 * np.abs(weights).max())
 
 
-@settings(max_examples=20)
+@few_examples
 @given(seed=st.integers(0, 1 << 32), other=st.integers(-(1 << 30), 1 << 30))
 def test_what_other_columns_hold_changes_no_bit(seed: int, other: int) -> None:
     """Where the shape stays, a domain's weights are bit for bit the same, whatever the other domains say."""
@@ -145,7 +146,7 @@ def test_the_number_of_threads_changes_no_bit_of_what_a_release_adds(width: int)
 
 
 @given(seed=st.integers(0, 1 << 32), doublings=st.integers(1, 8))
-@settings(max_examples=30)
+@few_examples
 def test_a_relative_ridge_does_not_see_the_size_of_the_sums(seed: int, doublings: int) -> None:
     """Twice or three times the text of the same kind is the same router: λ grows with it."""
     total = random_total(seed)
@@ -162,7 +163,7 @@ def test_an_absolute_ridge_is_added_as_it_is() -> None:
 
 
 @given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=20)
+@few_examples
 def test_normalised_columns_have_length_one_without_their_constant_part(seed: int) -> None:
     """Each column is divided by the norm of its embedding part, constant part and all."""
     total = random_total(seed)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, ShapeMismatch
@@ -170,7 +170,6 @@ def test_a_place_outside_the_cohort_is_refused(place: int, domains: int) -> None
 # Weighting
 
 
-@settings(max_examples=300)
 @given(raw=raw_sums(), mass=st.integers(1, EQUAL_MASS))
 @example(raw=single_domain(np.array([[3, -1], [-1, 2]])), mass=1)
 @example(raw=single_domain(np.array([[5, -3], [-3, 2]])), mass=3)
@@ -181,7 +180,6 @@ def test_weighting_is_the_exact_quotient_rounded_half_up(raw: Statistics, mass: 
     assert weighted.cross.tolist() == weighted_entries(raw.cross, mass, raw.mass)
 
 
-@settings(max_examples=300)
 @given(raw=raw_sums(), mass=st.integers(1, MOST))
 @example(raw=single_domain(np.array([[5 << 36, 1 << 35], [1 << 35, (1 << 37) + 1]])), mass=(1 << 37) - 3)
 def test_weighting_to_a_large_mass_is_exact_or_refused(raw: Statistics, mass: int) -> None:
@@ -278,7 +276,6 @@ def test_checking_refuses_what_could_overflow() -> None:
 # Checking
 
 
-@settings(max_examples=200)
 @given(corpus=corpora(), times=st.integers(1, 1 << 33))
 def test_sums_of_any_text_pass(corpus: tuple[Integers, list[int]], times: int) -> None:
     """No true statistics are refused: few samples, equal samples, empty features and huge corpora included."""
@@ -287,7 +284,6 @@ def test_sums_of_any_text_pass(corpus: tuple[Integers, list[int]], times: int) -
     Statistics(one.gram * times, one.cross * times).check()
 
 
-@settings(max_examples=200)
 @given(
     corpora=st.lists(st.tuples(drawn_samples(FEATURES), st.integers(1, 1 << 31)), min_size=1, max_size=5),
     mass=st.sampled_from([1, 2, 7, 1000, EQUAL_MASS]),

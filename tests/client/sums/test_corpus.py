@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -268,7 +268,6 @@ def test_a_large_file_is_cut_as_the_whole_text_would_be(tmp_path: Path, offset: 
     assert read(path) == ([piece for piece in cut(text) if piece.strip()], Counters())
 
 
-@settings(max_examples=60)
 @given(place=st.integers(-4, 4), stray=st.binary(min_size=1, max_size=6), packed=st.booleans())
 def test_stray_bytes_at_the_border_of_a_block_are_replaced_as_in_the_whole_text(
     tmp_path_factory: pytest.TempPathFactory, place: int, stray: bytes, packed: bool

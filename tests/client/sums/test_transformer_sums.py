@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -33,6 +33,7 @@ from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics.statistics_file import to_bytes
 from ridgeway.common.statistics.sums import Integers, unpacked
 from tests.support.corpora_on_disk import job, sentences, write_jsonl
+from tests.support.seeds import few_examples
 from tests.support.tiny_models import (
     ROWS,
     WIDTH,
@@ -125,7 +126,7 @@ def test_only_the_first_tokens_of_a_document_count(encoder: ContextualEncoder) -
 # Nothing but the windows decides
 
 
-@settings(max_examples=25)
+@few_examples
 @given(texts=documents, data=st.data())
 def test_dividing_and_ordering_a_corpus_changes_no_bit(
     encoder: ContextualEncoder, texts: list[list[int]], data: Any

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sympy import GF, ZZ, isprime, nextprime
 from sympy.polys.galoistools import gf_multi_eval
@@ -17,6 +17,7 @@ from sympy.polys.matrices import DomainMatrix
 
 from ridgeway.common.masking.shares import PRIME, SECRET_BYTES, SHARE_BYTES, combine, split
 from tests.support.masked_session import fixed_random
+from tests.support.seeds import few_examples
 
 FIELD = GF(PRIME, symmetric=False)
 SECRETS = st.binary(min_size=SECRET_BYTES, max_size=SECRET_BYTES)
@@ -45,7 +46,7 @@ def test_the_field_is_one() -> None:
     assert nextprime(2**256 - 1) == PRIME
 
 
-@settings(max_examples=40, deadline=None)
+@few_examples
 @given(secret=SECRETS | st.sampled_from(EDGES), places=PLACES, seed=st.text(max_size=4), data=st.data())
 def test_their_interpolation_of_our_shares_gives_the_secret(
     secret: bytes, places: set[int], seed: str, data: st.DataObject
@@ -60,7 +61,7 @@ def test_their_interpolation_of_our_shares_gives_the_secret(
     assert evaluated(coefficients[:threshold], sorted(places)) == shares
 
 
-@settings(max_examples=40, deadline=None)
+@few_examples
 @given(
     secret=SECRETS | st.sampled_from(EDGES),
     others=st.lists(st.integers(0, PRIME - 1), max_size=7),

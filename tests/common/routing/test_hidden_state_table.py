@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
@@ -26,6 +26,7 @@ from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.solving.publish import RouterChoices, calibrate_release, publish
 from tests.support.corpora_on_disk import ALPHABETS, job, sentences, write_jsonl
 from tests.support.making import contents, fixed_identity, sign_again
+from tests.support.seeds import few_examples
 from tests.support.tiny import LETTERS, SPECIAL
 from tests.support.tiny_models import WIDTH, make_model, plain_states
 from tests.support.tiny_models import model_folder as model_folder
@@ -77,7 +78,7 @@ def test_a_score_is_the_mean_of_the_logits_of_the_plain_model(folder: Path, enco
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-@settings(max_examples=15)
+@few_examples
 @given(texts=prompts)
 def test_many_prompts_are_routed_as_one_by_one(
     encoder: ContextualEncoder, selector: Selector, texts: list[str]

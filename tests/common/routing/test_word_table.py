@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
@@ -72,7 +72,6 @@ def points_by_hand(compiled: WordTable, text: str) -> list[int]:
     ]
 
 
-@settings(max_examples=200)
 @given(seed=st.integers(0, 5), texts=st.lists(TEXTS, max_size=4))
 def test_points_are_the_definition_s_compiled_and_by_numpy(seed: int, texts: list[str]) -> None:
     """Bit for bit: one path is no other router than the other."""
@@ -84,7 +83,6 @@ def test_points_are_the_definition_s_compiled_and_by_numpy(seed: int, texts: lis
     assert sums_by_reading(compiled, *numbers).tolist() == expected
 
 
-@settings(max_examples=100)
 @given(selector=SELECTORS, prompts=st.lists(TEXTS, max_size=6))
 def test_many_prompts_are_routed_as_each_alone_and_as_without_the_compiled_module(
     selector: Selector, prompts: list[str]
@@ -119,7 +117,6 @@ def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone() -> None:
         assert one.route_many(prompts) == [one.route(text) for text in prompts]
 
 
-@settings(max_examples=100)
 @given(selector=SELECTORS, text=TEXTS, more=TEXTS)
 def test_explanations_and_conversations_are_of_the_same_router(selector: Selector, text: str, more: str) -> None:
     """Weights add up to the margin; a single turn is a prompt; of a beginning the same is told as of such a text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base import devices
@@ -15,6 +15,7 @@ from ridgeway.common.statistics.sums import Statistics, single_domain
 from ridgeway.coordinator.solving import solve as solving
 from ridgeway.coordinator.solving.solve import Equation, Matrix, equation, on_cpu, on_gpu, solve
 from tests.support.making import random_samples, statistics_of
+from tests.support.seeds import few_examples
 
 GPU = "cuda:0"
 needs_a_gpu = pytest.mark.skipif(not devices.gpus(), reason="no CUDA device here")
@@ -38,7 +39,7 @@ def far(one: Matrix, other: Matrix) -> float:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=40, deadline=None)
+@few_examples
 @given(seed=st.integers(0, 1 << 32), size=st.integers(1, 60), domains=st.integers(1, 6), condition=st.floats(1.0, 1e8))
 def test_torch_gives_the_weights_that_lapack_gives(
     device: str, seed: int, size: int, domains: int, condition: float

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import DeviceError
 from ridgeway.simulations.experiments.experts_part import run
 from tests.support.experiment_settings import tiny_plan

@@ -243,12 +243,12 @@ def test_a_request_that_an_expert_finds_wrong_is_not_asked_of_another(
 @pytest.mark.parametrize("fault", MIDST)
 @pytest.mark.parametrize("which", ["alone", "backed"])
 def test_a_stream_that_breaks_ends_with_an_error_after_what_came(
-    fault: str, which: str, request: pytest.FixtureRequest
+    fault: str, which: str, experts: Troupe, request: pytest.FixtureRequest
 ) -> None:
     """Two tokens came; then an error as an event, and no [DONE], which would pass half an answer off as a whole one."""
     served: Serving = request.getfixturevalue(which)
     with served.streamed("auto", prompt_for(fault, DOMAINS)) as response:
-        events = list(tokens_of(response.iter_lines()))
+        events = faulty.all_events(tokens_of(response.iter_lines()), experts[fault])
     assert response.status_code == 200
     assert [word_of(event) for event in events[:2]] == ["one", "two"]
     assert len(events) == 3, events
@@ -256,13 +256,15 @@ def test_a_stream_that_breaks_ends_with_an_error_after_what_came(
 
 
 @pytest.mark.parametrize("fault", MIDST)
-def test_the_official_client_sees_a_broken_stream_as_an_error(alone: Serving, fault: str) -> None:
+def test_the_official_client_sees_a_broken_stream_as_an_error(alone: Serving, experts: Troupe, fault: str) -> None:
     """After two tokens it raises; nobody can take the half for the whole."""
     asked: Any = {"model": fault, "messages": [{"role": "user", "content": SECRET}]}
     words = []
     with alone.client() as client, pytest.raises(openai.APIError):
         for chunk in client.chat.completions.create(**asked, stream=True):
             words += [chunk.choices[0].delta.content]
+            if len(words) == 2:
+                experts[fault].last().was_read.set()
     assert words == ["one", "two"]
 
 

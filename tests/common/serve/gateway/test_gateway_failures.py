@@ -19,6 +19,7 @@ from tests.support.faulty_experts import (
     Asked,
     Expert,
     Part,
+    all_events,
     completion,
     dies_after_two,
     dies_at_once,
@@ -198,7 +199,7 @@ def test_a_stream_that_fails_ends_with_an_error(cast: GatewayMaker, part: Part, 
     with cast(silence=0.3) as play:
         play.all_domains(part)
         with play.local.streamed() as response:
-            events = list(tokens_of(response.iter_lines()))
+            events = all_events(tokens_of(response.iter_lines()), play.chosen)
         assert [word_of(each) for each in events[:2]] == ["one", "two"]
         assert complaint_of(events[2])["code"] == f"expert_{code}"
         assert len(events) == 3
