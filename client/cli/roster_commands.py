@@ -42,7 +42,7 @@ def pin(
     """
     from ridgeway.client.round.known_keys import check_members, take_handovers
     from ridgeway.client.round.roster import pin as keep
-    from ridgeway.common.protocol.invitation import Card, Place, read_paper
+    from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
 
     if bool(cards) == (invite is not None):
         raise InputError(
@@ -55,7 +55,7 @@ def pin(
         places = list(paper.roster)
         handovers = paper.handovers
     else:
-        papers = [read_paper(path, Card) for path in cards or ()]
+        papers = [read_signed_json(path, Card) for path in cards or ()]
         places = [
             Place(name=card.domain, domain=card.domain, key=card.key) for card in papers
         ]
@@ -76,9 +76,9 @@ def pin(
 def _read_members(holder: Holder, folder: Path) -> Invite:
     from ridgeway.client.round.known_keys import check_coordinator
     from ridgeway.common.base.errors import Refused
-    from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
+    from ridgeway.common.protocol.invitation import INVITE, Invite, read_signed_json
 
-    paper = read_paper(folder / INVITE, Invite)
+    paper = read_signed_json(folder / INVITE, Invite)
     try:
         check_coordinator(
             holder.journal,

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from ridgeway.client.deploy.supernode_process import (
     AUTHORITY,
-    BELL,
     HEARTBEAT_S,
     HELD_NODE,
+    WAKEUP_PIPE,
 )
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
@@ -99,7 +99,7 @@ def run(
                 for words in news():
                     word(words)
                 if time.monotonic() >= look_at and executor.is_idle(
-                    approved_bundle.WARM_NAME
+                    approved_bundle.PRELOADED_NAME
                 ):
                     look_at = time.monotonic() + LOOK_INTERVAL_S
                     approved = _taken_up(settings, approved, executor, word)
@@ -260,13 +260,13 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     folder = settings.folder.resolve()
     port = free_port()
     environment = marked(flower_environment(folder / "flwr-home"), folder)
-    bell = folder / "flwr-home" / "bell"
-    bell.parent.mkdir(parents=True, exist_ok=True)
+    pipe = folder / "flwr-home" / "wakeup"
+    pipe.parent.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "secret", secrets.token_bytes(32), private=True)
     write_whole(folder / "node.toml", toml(settings.config).encode(), private=True)
     words = _supernode(folder, settings.superlink, port)
     own = {
-        BELL: str(bell),
+        WAKEUP_PIPE: str(pipe),
         AUTHORITY: str(folder / "ca.crt"),
         **(
             {"HTTPS_PROXY": settings.proxy, "https_proxy": settings.proxy}
@@ -280,7 +280,7 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
         flower_patches.CLIENT_APP,
         f"127.0.0.1:{port}",
         str(folder / "secret"),
-        str(bell),
+        str(pipe),
     ]
     executor = [sys.executable, "-P", runner, *words]
     return node, Child(
