@@ -82,6 +82,11 @@ DIGEST = re.compile("[0-9a-f]{64}")
 MAX_LOG_BYTES = 1_000_000
 """A log that has grown beyond this is put aside as NAME.1, and what was there before is gone."""
 
+LIBC = ctypes.CDLL(None)
+SET_DEATH_SIGNAL = 1
+SET_NAME = 15
+"""Of prctl, which Linux has."""
+
 Note = Callable[[str], None]
 Identity = tuple[str, ...]
 """A bundle's name, version and SHA-256."""
@@ -391,7 +396,7 @@ class PreloadedBundle:
         """
         self._near.close()
         if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(15, PRELOADED_NAME.encode())
+            LIBC.prctl(SET_NAME, PRELOADED_NAME.encode())
         preload()
         tokens = far.makefile()
         far.close()
@@ -500,11 +505,11 @@ class ForkingExecutor:
 
 
 def die_with(parent: int) -> None:
-    """Be killed when the SuperExec dies, in whatever computation this process may be. Linux
-    only.
+    """Be killed when the process that started this one dies, also if it died just now, in whatever
+    computation this one may be. Linux only.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != parent:
             raise SystemExit(1)
 
@@ -523,6 +528,12 @@ def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
         else:
             return
     raise SystemExit(1)
+
+
+def command(task: str, port: int, secret: Path, own: Path) -> list[str]:
+    """The command line of `main`, for a SuperNode or SuperLink on loopback."""
+    words = (task, f"127.0.0.1:{port}", secret, own)
+    return [sys.executable, "-P", str(Path(__file__).resolve()), *map(str, words)]
 
 
 def main(task: str, address: str, secret: str, own: str) -> None:

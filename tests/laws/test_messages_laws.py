@@ -43,7 +43,7 @@ from ridgeway.common.protocol.messages import (
     Offer,
     OpenEpoch,
     OpenSum,
-    Problem,
+    HolderProblem,
     Receipt,
     Refusal,
     Revealed,
@@ -132,7 +132,7 @@ def several(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 signatures = st.integers(0, 2**512 - 1).map(lambda number: f"{number:0128x}")
 nonces = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
 lots = st.sampled_from(LOTS)
-problems = st.builds(Problem, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), keys=several(digests))
+problems = st.builds(HolderProblem, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), keys=several(digests))
 epochs = st.builds(OpenEpoch, name=digests, used=st.booleans())
 held = st.none() | st.builds(HeldRelease, number=st.integers(1, 1 << 53), release=digests)
 member_places = st.lists(st.integers(1, 10_000), max_size=5).map(tuple)
