@@ -38,7 +38,7 @@ from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import INVITE, Card, Invite, read_paper
+from ridgeway.common.protocol.invitation import INVITE, Card, Invite, read_signed_json
 from ridgeway.common.routing.release import load_release
 
 OpenedState = Literal["", "clear", "noisy", "no", "perhaps", "yes"]
@@ -101,7 +101,7 @@ class HolderRecord:
             )
         self.folder = folder
         self.settings = read_settings(folder / SETTINGS, HolderSettings)
-        self.card = read_paper(folder / CARD, Card)
+        self.card = read_signed_json(folder / CARD, Card)
         self.journal = Journal(folder / "journal.db")
 
     @property
@@ -135,7 +135,7 @@ class HolderRecord:
     def terms(self) -> Terms | None:
         """The terms of the invitation that was taken up last; None where it is not in this copy."""
         path = self.folder / INVITE
-        return read_paper(path, Invite).terms if path.exists() else None
+        return read_signed_json(path, Invite).terms if path.exists() else None
 
     def epochs(self) -> list[JournalEntry]:
         """The epochs that were opened, the current one last."""

@@ -24,7 +24,7 @@ from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import prior_bytes, read_prior, write_prior
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Card, Place, read_paper
+from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.federation import (
     Federation,
@@ -127,7 +127,7 @@ def create_simulated_federation(
     threads = 1 if len(dealt) >= MANY_HOLDERS else 0
     for name, (domain, texts) in dealt.items():
         homes[name] = _holder(folder, name, domain, texts, federation, threads=threads)
-        card = read_paper(homes[name] / CARD, Card)
+        card = read_signed_json(homes[name] / CARD, Card)
         federation.ledger.admit(name, card)
         roster.append(Place(name=name, domain=domain, key=card.key))
     pin(next(iter(homes.values())), roster)

@@ -128,9 +128,9 @@ def ready(
 
 
 def _invited_terms(holder: Holder) -> Terms:
-    from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
+    from ridgeway.common.protocol.invitation import INVITE, Invite, read_signed_json
 
-    return read_paper(holder.folder / INVITE, Invite).terms
+    return read_signed_json(holder.folder / INVITE, Invite).terms
 
 
 def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyReport:

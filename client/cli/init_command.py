@@ -260,7 +260,7 @@ def _check_key(paper: Invite, given: str | None) -> None:
 
     if (
         given is not None
-        and HandOvers().told(paper.handovers).newest(public_key(given))
+        and HandOvers().merged_with(paper.handovers).newest(public_key(given))
         != paper.coordinator
     ):
         raise InputError(

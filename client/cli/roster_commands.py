@@ -82,13 +82,13 @@ def pin(
 def _pin(holder: Holder, cards: list[Path], invite: Path | None) -> tuple[Place, ...]:
     from ridgeway.client.round.known_keys import check_members, take_handovers
     from ridgeway.client.round.roster import pin as keep
-    from ridgeway.common.protocol.invitation import Card, Place, read_paper
+    from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
 
     handovers: tuple[HandOver, ...]
     if invite is not None:
         places, handovers = _invited(holder, invite)
     else:
-        papers = [read_paper(path, Card) for path in cards]
+        papers = [read_signed_json(path, Card) for path in cards]
         places = [
             Place(name=card.domain, domain=card.domain, key=card.key) for card in papers
         ]
@@ -101,9 +101,9 @@ def _pin(holder: Holder, cards: list[Path], invite: Path | None) -> tuple[Place,
 
 
 def _invited(holder: Holder, folder: Path) -> tuple[list[Place], tuple[HandOver, ...]]:
-    from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
+    from ridgeway.common.protocol.invitation import INVITE, Invite, read_signed_json
 
-    paper = read_paper(folder / INVITE, Invite)
+    paper = read_signed_json(folder / INVITE, Invite)
     check_pinned(holder, paper)
     if not paper.roster:
         raise InputError(

@@ -44,7 +44,7 @@ from ridgeway.common.base.settings_file import (
 from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.node_key import create_node_key, public_line
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Card, write_paper
+from ridgeway.common.protocol.invitation import Card, write_signed_json
 
 LIST_OF_BUNDLES = re.compile(r"^bundles\s*=\s*\[[^\]]*\]", re.MULTILINE)
 TEMPLATE = """\
@@ -152,7 +152,7 @@ def create_holder(
         write_whole(draft / SETTINGS, settings_text(settings).encode())
         read_settings(draft / SETTINGS, HolderSettings)
         card = Card(domain=settings.domain, key=identity.public, node=node)
-        write_paper(card, identity, draft / CARD)
+        write_signed_json(card, identity, draft / CARD)
         for name, content in (papers or {}).items():
             write_whole(draft / name, content)
     folder.chmod(0o700)
@@ -177,7 +177,7 @@ def _write_card(holder: Holder) -> None:
     key = holder.identity.public
     links = holder.handovers.leading_to(key)
     line = public_line(holder.folder / "node.key")
-    write_paper(
+    write_signed_json(
         Card(domain=holder.domain, key=key, node=line, handovers=links),
         holder.identity,
         holder.folder / CARD,
@@ -191,7 +191,7 @@ def renew_identity(folder: Path) -> HandOver:
     """
     holder = Holder(folder)
     path = folder / IDENTITY
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         link = hand_over(
             holder.identity, make_next_key(path), time.time_ns() // 1_000_000
         )
@@ -310,7 +310,7 @@ def prune_holder(holder: Holder, keep: int) -> list[Leftover]:
         holder.journal.append(
             ("pruned", {"releases": [int(path.name) for path in found[0].paths]})
         )
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         for each in found:
             each.remove()
     return found

@@ -39,7 +39,11 @@ from ridgeway.common.deploy.notice import (
     AnnouncedBundle,
     Notice,
 )
-from ridgeway.common.protocol.invitation import AUTHORITY, check_paper, read_paper
+from ridgeway.common.protocol.invitation import (
+    AUTHORITY,
+    check_signed_json,
+    read_signed_json,
+)
 
 FETCH_TIMEOUT_S = 20.0
 FETCH_INTERVAL_S = 20.0
@@ -85,7 +89,7 @@ class Gate:
 
 def kept_notice(folder: Path) -> Notice | None:
     path = folder / NOTICE
-    return read_paper(path, Notice) if path.exists() else None
+    return read_signed_json(path, Notice) if path.exists() else None
 
 
 def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[str]:
@@ -94,7 +98,7 @@ def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[s
 
     key: the pinned one. A hand-over to another, which the notice brings, is taken first.
     """
-    notice = check_paper(content, Notice, "what was handed over")
+    notice = check_signed_json(content, Notice, "what was handed over")
     journal = Journal(folder / "journal.db")
     before = known_handovers(journal).newest(key)
     try:

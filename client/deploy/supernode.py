@@ -9,33 +9,29 @@ from __future__ import annotations
 
 import re
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ridgeway.client.deploy.supernode_process import (
-    AUTHORITY,
-    BELL,
-    HEARTBEAT_S,
-    HELD_NODE,
-)
+from ridgeway.client.deploy.supernode_process import AUTHORITY, HELD_NODE, WAKEUP_PIPE
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
-from ridgeway.common.base.files import IMPORT_ROOT, write_whole
-from ridgeway.common.deploy import approved_bundle, flower_patches
+from ridgeway.common.base.files import write_whole
+from ridgeway.common.deploy import approved_bundle
 from ridgeway.common.deploy.bundle import installed_sha256
+from ridgeway.common.deploy.flower_patches import CLIENT_APP, HEARTBEAT_S
 from ridgeway.common.deploy.node_key import public_line
 from ridgeway.common.deploy.processes import (
     Child,
+    Log,
     Value,
-    Word,
     end_leftovers,
     flower_environment,
     free_port,
     keep_running,
     last_words,
+    main_of,
     marked,
     only_one,
     stop_all,
@@ -51,8 +47,6 @@ HELD_CONNECTION_S = 2 * HEARTBEAT_S + 30.0
 heartbeats, and the time to start it a few times.
 """
 RETRY_PAUSE_S = 3.0
-LAUNCHER = f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r}); "
-"""A command that is run from where this very module lies, in a checkout as in an installation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,7 @@ class NodeSettings:
 def run(
     settings: NodeSettings,
     stopped: Callable[[], bool],
-    word: Word,
+    log: Log,
     news: Callable[[], Iterable[str]],
     tick: Callable[[], None],
 ) -> None:
@@ -88,25 +82,24 @@ def run(
     """
     _check(settings)
     with only_one(settings.folder, "a SuperNode"):
-        end_leftovers(settings.folder, word)
+        end_leftovers(settings.folder, log)
         node, executor = _children(settings)
-        tail = LogTail(node.log, settings.superlink, word)
+        tail = LogTail(node.log, settings.superlink, log)
         approved = settings.approved()
         look_at = 0.0
         try:
             while not stopped():
                 tail.read()
                 for words in news():
-                    word(words)
-                if time.monotonic() >= look_at and executor.is_idle(
-                    approved_bundle.WARM_NAME
-                ):
+                    log(words)
+                is_due = time.monotonic() >= look_at
+                if is_due and executor.is_idle(approved_bundle.PRELOADED_NAME):
                     look_at = time.monotonic() + LOOK_INTERVAL_S
-                    approved = _taken_up(settings, approved, executor, word)
+                    approved = _taken_up(settings, approved, executor, log)
                 if node.process is not None and not node.is_running():
                     _judge_end(tail, node, settings)
                     node.environment = {**node.environment, HELD_NODE: tail.node_id}
-                keep_running((node, executor), word)
+                keep_running((node, executor), log)
                 tick()
                 time.sleep(LOOP_PAUSE_S)
         finally:
@@ -114,7 +107,7 @@ def run(
 
 
 def _taken_up(
-    settings: NodeSettings, used: tuple[str, ...], executor: Child, word: Word
+    settings: NodeSettings, used: tuple[str, ...], executor: Child, log: Log
 ) -> tuple[str, ...]:
     """Stop the SuperExec if it was started with another list than holds now; it is started again at
     once.
@@ -122,15 +115,13 @@ def _taken_up(
     try:
         now = settings.approved()
     except (RidgewayError, OSError) as error:  # its owner may be writing it just now
-        word(f"the settings cannot be read, so the earlier ones hold: {error}")
+        log(f"the settings cannot be read, so the earlier ones hold: {error}")
         return used
     if now != used:
         executor.stop(STOP_GRACE_S)
         executor.environment = {**executor.environment, **_approval(settings)}
-        word(
-            "from now on these bundles may run here:"
-            f" {', '.join(each[:12] for each in now)}"
-        )
+        names = ", ".join(digest[:12] for digest in now)
+        log(f"from now on these bundles may run here: {names}")
     return now
 
 
@@ -139,22 +130,23 @@ class LogTail:
     know.
     """
 
-    def __init__(self, log: Path, address: str, word: Word) -> None:
-        self._log = log
+    def __init__(self, path: Path, address: str, log: Log) -> None:
+        self._path = path
         self._address = address
-        self._word = word
-        self._position = log.stat().st_size if log.exists() else 0
+        self._log = log
+        self._position = path.stat().st_size if path.exists() else 0
         self._away = False
-        self._connected = log.with_name("connected")
+        self._connected = path.with_name("connected")
         self._held_since: float | None = None
-        self.said = self.node_id = ""
+        self.said = ""
+        self.node_id = ""
 
     def read(self) -> None:
-        if not self._log.exists():
+        if not self._path.exists():
             return
-        if self._log.stat().st_size < self._position:
+        if self._path.stat().st_size < self._position:
             self._position = 0
-        with self._log.open("rb") as file:
+        with self._path.open("rb") as file:
             file.seek(self._position)
             text = file.read(1_000_000).decode(errors="replace")
             self._position = file.tell()
@@ -166,14 +158,12 @@ class LogTail:
         """Whether a coordinator that does not let this SuperNode in may only be waiting for an
         earlier one to fade.
         """
-        if (
-            not self._connected.exists()
-            or self._connected.read_text(encoding="utf-8") != self._address
-        ):
+        known = self._connected
+        if not known.exists() or known.read_bytes() != self._address.encode():
             return False
         if self._held_since is None:
             self._held_since = time.monotonic()
-            self._word(
+            self._log(
                 f"{self._address} still holds the last connection or has shut this key"
                 f" out; trying for {HELD_CONNECTION_S:g} s"
             )
@@ -186,13 +176,13 @@ class LogTail:
             self._held_since = None
             self.node_id = found[1]
             write_whole(self._connected, self._address.encode())
-            self._word(f"connected to {self._address} as node {found[1]}")
+            self._log(f"connected to {self._address} as node {found[1]}")
         elif "Connection attempt failed" in line and not self._away:
             self._away = True
-            self._word(f"{self._address} does not answer; trying again until it does")
+            self._log(f"{self._address} does not answer; trying again until it does")
         elif "Connection successful" in line and self._away:
             self._away = False
-            self._word(f"{self._address} answers again")
+            self._log(f"{self._address} answers again")
 
 
 def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
@@ -205,29 +195,23 @@ def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
         if not tail.may_be_held():
             raise NodeRefused(
                 f"the coordinator at {settings.superlink} does not know this holder's"
-                " key, or it is in use on another machine; hand"
-                f" {settings.folder / CARD} to its operator, who admits it with"
-                " `ridgeway coordinator admit`, and start again"
+                f" key, or it is in use on another machine; hand {settings.folder / CARD}"
+                " to its operator, who admits it with `ridgeway coordinator admit`"
             )
         node.rest(RETRY_PAUSE_S)
     elif "UNEXPECTED_EOF" in said:  # the gate went away within a handshake
         return
     elif "SSL/TLS handshake error" in said or "CERTIFICATE_VERIFY_FAILED" in said:
         raise NodeRefused(
-            f"the certificate shown by {settings.superlink} is not one of the authority"
-            " in ca.crt, or is for another name or time; compare the address with the"
-            " operator, and if the authority was renewed, ask for the new invitation"
-            f" and run: ridgeway client accept {settings.folder} --invite invite/"
+            f"the certificate of {settings.superlink} is not of the authority in ca.crt,"
+            " or is for another name or time; compare the address with the operator; if"
+            " the authority was renewed, ask for the new invitation and run: ridgeway"
+            f" client accept {settings.folder} --invite invite/"
         )
-    elif (
-        "SuperNode ID" not in said
-        and node.process is not None
-        and node.process.returncode == 0
-    ):
+    elif "SuperNode ID" not in said and node.process and not node.process.returncode:
         raise NodeRefused(
-            f"the coordinator at {settings.superlink} rejects this holder's signature;"
-            " a clock that is wrong by more than 5 s is the likely cause: set both"
-            " clocks and start again"
+            f"the coordinator at {settings.superlink} rejects this holder's signature; a"
+            " clock that is wrong by more than 5 s is the likely cause: set both clocks"
         )
     elif "Exit Code:" in said:
         raise NodeError(
@@ -260,35 +244,27 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     folder = settings.folder.resolve()
     port = free_port()
     environment = marked(flower_environment(folder / "flwr-home"), folder)
-    bell = folder / "flwr-home" / "bell"
-    bell.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "secret", secrets.token_bytes(32), private=True)
+    pipe = folder / "flwr-home" / "wakeup"
+    pipe.parent.mkdir(parents=True, exist_ok=True)
+    secret = folder / "secret"
+    write_whole(secret, secrets.token_bytes(32), private=True)
     write_whole(folder / "node.toml", toml(settings.config).encode(), private=True)
-    words = _supernode(folder, settings.superlink, port)
-    own = {
-        BELL: str(bell),
-        AUTHORITY: str(folder / "ca.crt"),
-        **(
-            {"HTTPS_PROXY": settings.proxy, "https_proxy": settings.proxy}
-            if settings.proxy
-            else {}
-        ),
-    }
-    node = Child("supernode", words, environment | own, folder / "logs/supernode.log")
-    runner = str(Path(approved_bundle.__file__).resolve())
-    words = [
-        flower_patches.CLIENT_APP,
-        f"127.0.0.1:{port}",
-        str(folder / "secret"),
-        str(bell),
-    ]
-    executor = [sys.executable, "-P", runner, *words]
-    return node, Child(
+    own = {WAKEUP_PIPE: str(pipe), AUTHORITY: str(folder / "ca.crt")}
+    if settings.proxy:
+        own |= {"HTTPS_PROXY": settings.proxy, "https_proxy": settings.proxy}
+    node = Child(
+        "supernode",
+        _supernode(folder, settings.superlink, port),
+        environment | own,
+        folder / "logs/supernode.log",
+    )
+    executor = Child(
         "superexec",
-        executor,
+        approved_bundle.command(CLIENT_APP, port, secret, pipe),
         environment | _approval(settings),
         folder / "logs/clientapps.log",
     )
+    return node, executor
 
 
 def _approval(settings: NodeSettings) -> dict[str, str]:
@@ -300,23 +276,14 @@ def _approval(settings: NodeSettings) -> dict[str, str]:
 
 
 def _supernode(folder: Path, superlink: str, port: int) -> list[str]:
-    words = {
+    options = {
         "--superlink": superlink,
-        "--root-certificates": str(folder / "ca.crt"),
-        "--auth-supernode-private-key": str(folder / "node.key"),
+        "--root-certificates": folder / "ca.crt",
+        "--auth-supernode-private-key": folder / "node.key",
         "--host": "127.0.0.1",
-        "--port": str(port),
+        "--port": port,
         "--isolation": "process",
-        "--superexec-auth-secret-file": str(folder / "secret"),
-        "--node-config": str(folder / "node.toml"),
+        "--superexec-auth-secret-file": folder / "secret",
+        "--node-config": folder / "node.toml",
     }
-    code = (
-        f"{LAUNCHER}from ridgeway.client.deploy.supernode_process import main; main()"
-    )
-    return [
-        sys.executable,
-        "-P",
-        "-c",
-        code,
-        *(word for pair in words.items() for word in pair),
-    ]
+    return main_of("ridgeway.client.deploy.supernode_process", options)

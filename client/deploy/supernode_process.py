@@ -9,10 +9,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ridgeway.common.deploy.approved_bundle import ring
+from ridgeway.common.deploy.approved_bundle import wake
 from ridgeway.common.deploy.flower_patches import OtherFlower, quicken, stay_connected
 
-BELL = "RIDGEWAY_BELL"
+WAKEUP_PIPE = "RIDGEWAY_WAKEUP_PIPE"
 """Names the pipe by which the SuperExec is told that a task is there."""
 AUTHORITY = "RIDGEWAY_AUTHORITY"
 """Names the file with the authority's certificate."""
@@ -31,7 +31,7 @@ def main() -> None:
         import flwr.supernode.start_client_internal as loop
         from flwr.supernode.cli import flower_supernode
 
-        quicken(loop, partial(ring, os.environ[BELL]))
+        quicken(loop, partial(wake, os.environ[WAKEUP_PIPE]))
         held = os.environ.get(HELD_NODE)
         stay_connected(
             connection,

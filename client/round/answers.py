@@ -19,7 +19,7 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.known_keys import check_coordinator, check_members
 from ridgeway.client.round.masked_answers import Answer
 from ridgeway.client.round.policy import check_cohort, check_roster, check_terms
-from ridgeway.client.round.readiness import obstacles
+from ridgeway.client.round.readiness import problems
 from ridgeway.client.round.scoring import Scorer, Weights, router_table
 from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base import errors
@@ -147,12 +147,13 @@ def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
     cohort = request.message.cohort
     holder.take_handovers(request.message.handovers)
     found = (
-        [_refusal(holder, error) for error in obstacles(holder, cohort)]
+        [_refusal(holder, error) for error in problems(holder, cohort)]
         if cohort
         else []
     )
     told = {
-        each.code: messages.Obstacle(code=each.code, keys=each.keys) for each in found
+        each.code: messages.HolderProblem(code=each.code, keys=each.keys)
+        for each in found
     }
     current = holder.epochs.current()
     epoch = _open_epoch(holder, current) if current else None
@@ -287,7 +288,7 @@ def _exact_counts(
         )
     own = {holder.handovers.owner(holder.identity.public): epoch.name}
     total = SignedTotal("counts", message.terms.id, epoch.name, own, question=question)
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         holder.sign_exact(total, question, message.terms, epoch)
     answer = messages.Counted(
         counts=tuple(counts.tolist()),

@@ -23,7 +23,7 @@ def known_handovers(journal: Journal) -> HandOvers:
     noted = (
         HandOver.of(entry.facts) for entry in journal.entries(HANDED_OVER, FORKED_KEY)
     )
-    return HandOvers().told(noted, own_record=True)
+    return HandOvers().merged_with(noted, own_record=True)
 
 
 def take_handovers(
@@ -33,7 +33,7 @@ def take_handovers(
     known then.
     """
     known = known_handovers(journal)
-    grown = known.told(told)
+    grown = known.merged_with(told)
     owners = {grown.owner(key) for key in concerned}
     events = [
         (kind, link.to_json())

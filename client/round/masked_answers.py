@@ -59,7 +59,7 @@ def advertised(
 
     A round's name serves once; the same request again gets the same answer.
     """
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         state = holder.sessions.load()
         if state is not None and state.round == request.round:
             if state.announced != request.digest or state.advert.source != epoch:
@@ -94,7 +94,7 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
     cohort = message.cohort
     agreement = message.agreement
     check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
             _check_session(holder, state, message)
@@ -144,7 +144,7 @@ def _check_session(
 
 
 def answer_hold(holder: Holder, request: Opened[messages.Hold]) -> Answer:
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         state = _hold(holder, request)
         return messages.Held(session=state.session.digest), ()
 
@@ -153,7 +153,7 @@ def answer_seal(holder: Holder, request: Opened[messages.Seal]) -> Answer:
     """Hold what the others have dealt out, then send the sums of the epoch that was advertised,
     under masks.
     """
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         state = _hold(holder, request)
         return _sealed(
             holder,
@@ -254,7 +254,7 @@ def countable_epoch(holder: Holder, request: Opened[messages.Evaluate]) -> Epoch
         raise Refused(
             "not_masked", "under masked terms this holder sends no counts in the clear"
         )
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         return _advertised_epoch(holder, _countable(holder, request, message.session))
 
 
@@ -298,7 +298,7 @@ def seal_counts(
     placed = np.concatenate(
         [*(_among_zeros(each, own, domains) for each in rows), calibration]
     )
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         state = _countable(holder, request, message.session)
         return _sealed(holder, state, request, "counts", placed, question=question)
 
@@ -365,7 +365,7 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
     message = request.message
     lot = message.lot
     step = f"confirm {message.lot}"
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         state = _state(holder, request, message.session)
         sent = tuple(sorted(set(message.sent)))
         question = _question(state, lot)
@@ -399,7 +399,7 @@ def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
     message = request.message
     lot = message.lot
     step = f"lock {message.lot}"
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         state = _state(holder, request, message.session)
         sent = _signed_last(state, lot, message.sent)
         asked = lot, state.shared, sent, _question(state, lot)
@@ -435,7 +435,7 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
     message = request.message
     lot = message.lot
     step = f"open {message.lot}"
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         state = _state(holder, request, message.session)
         if state.taken(step, request.digest) is None:
             session = state.session
@@ -470,7 +470,7 @@ def forget_session(holder: Holder, round_: str) -> None:
     """The round is over: nothing of its session is needed any more. That of another round is left
     alone.
     """
-    with holder.sessions.alone():
+    with holder.sessions.exclusive_lock():
         state = holder.sessions.load()
         if state is None or state.round == round_:
             holder.sessions.erase()

@@ -23,7 +23,7 @@ replaces the other.
 """
 
 
-def obstacles(holder: Holder, cohort: Cohort) -> list[Exception]:
+def problems(holder: Holder, cohort: Cohort) -> list[Exception]:
     """What goes wrong in each check. Under terms that it has not agreed to nothing else is looked
     at.
     """

@@ -214,7 +214,7 @@ class SessionFile:
         return ChaCha20Poly1305(self._identity.derived(b"masked session at rest"))
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive_lock(self) -> Iterator[None]:
         handle = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -246,7 +246,9 @@ class HandOvers:
     def _previous(self) -> dict[str, str]:
         return {link.after: link.before for link in (*self.links, *self.forks)}
 
-    def told(self, links: Iterable[HandOver], *, own_record: bool = False) -> HandOvers:
+    def merged_with(
+        self, links: Iterable[HandOver], *, own_record: bool = False
+    ) -> HandOvers:
         """These, and what is new in the links; raises Refused for one that its keys have not
         signed.
 

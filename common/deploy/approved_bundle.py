@@ -9,7 +9,7 @@ path or text. On a holder's machine:
 
     this process           has imported Flower and no bundle; refuses other kinds of tasks
     ├── an answer          the first of a bundle: unpacks it, imports it, answers, ends
-    └── the warm bundle    has imported the bundle; ends after some idle time
+    └── a preloaded bundle   has imported the bundle; ends after some idle time
         └── an answer      each further one: checks that its bundle is the same, answers, ends
 
 On the coordinator's each ServerApp is a fork, which runs the coordinator's own code of the bundle's
@@ -70,17 +70,22 @@ SERVER_CODE = "RIDGEWAY_SERVER_CODE"
 SERVER_SUFFIX = ".server"
 SERVER_MODULE = "ridgeway.coordinator.server_app"
 LOOK_PAUSE_S = 1.0
-"""How long to wait between two looks for a task, if the SuperNode does not ring."""
+"""How long to wait between two looks for a task, if the SuperNode does not wake it."""
 LISTENER_PAUSE_S = 0.1
-WARM_S = 60.0
+PRELOADED_S = 60.0
 """How long a bundle stays imported after its last message."""
-WARM_NAME = "warm-bundle"
-"""What the system calls the process of a warm bundle."""
+PRELOADED_NAME = "preloaded"
+"""What the system calls the process of a preloaded bundle."""
 MAX_WORD_BYTES = 4096
 """What is written to a pipe at once arrives at once up to this size."""
 DIGEST = re.compile("[0-9a-f]{64}")
 MAX_LOG_BYTES = 1_000_000
 """A log that has grown beyond this is put aside as NAME.1, and what was there before is gone."""
+
+LIBC = ctypes.CDLL(None)
+SET_DEATH_SIGNAL = 1
+SET_NAME = 15
+"""Of prctl, which Linux has."""
 
 Note = Callable[[str], None]
 Identity = tuple[str, ...]
@@ -158,7 +163,7 @@ class BundleGuard:
         self._run: Any = None
         self._fab: Any = None
         self._allowed: Identity | None = None
-        self._warm: tuple[Identity, Callable[..., Any]] | None = None
+        self._preloaded: tuple[Identity, Callable[..., Any]] | None = None
         self.imported: Callable[[Identity], None] = lambda identity: None
         """Is told of each approved bundle that was unpacked and imported here."""
 
@@ -193,7 +198,7 @@ class BundleGuard:
             self._allowed = self._judge(content)
             return (
                 None
-                if self._is_warm()
+                if self._is_preloaded()
                 else self._cleanly(install, content, *words, **named)
             )
 
@@ -215,16 +220,16 @@ class BundleGuard:
 
         return ran
 
-    def warm_up(self, identity: Identity, load: Callable[..., Any]) -> None:
+    def preload(self, identity: Identity, load: Callable[..., Any]) -> None:
         """Import a bundle that was judged and unpacked here before; only a message that sends it
         again runs it.
         """
         if identity[2] in self._approved:
             offer_native(identity[2])
-            self._warm = identity, load(*identity)
+            self._preloaded = identity, load(*identity)
 
-    def _is_warm(self) -> bool:
-        return self._warm is not None and self._warm[0] == self._allowed
+    def _is_preloaded(self) -> bool:
+        return self._preloaded is not None and self._preloaded[0] == self._allowed
 
     def _judge(self, content: Any) -> Identity:
         """The identity of an approved bundle; every name that it was sent under must agree with its
@@ -251,8 +256,8 @@ class BundleGuard:
     ) -> Callable[..., Any]:
         if self._allowed is None or identity != self._allowed:
             self._refuse("code was asked for that is not in the approved bundle")
-        if self._warm is not None and self._is_warm():
-            app = self._warm[1]
+        if self._preloaded is not None and self._is_preloaded():
+            app = self._preloaded[1]
         else:
             offer_native(self._allowed[2])
             app = self._cleanly(load, *identity)
@@ -303,7 +308,7 @@ def note_in(path: str | None) -> Note:
     return note
 
 
-class Bell:
+class WakeupPipe:
     """Stands in for the module `time` in Flower's loop: sleeps until the SuperNode rings, or for a
     while.
 
@@ -324,7 +329,7 @@ class Bell:
             os.read(self._pipe, MAX_WORD_BYTES)
 
 
-def ring(path: str) -> None:
+def wake(path: str) -> None:
     """Let the SuperExec look for a task now; one that is not there will look when it is."""
     with contextlib.suppress(OSError):
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
@@ -363,26 +368,26 @@ def reap(options: int) -> None:
             pass
 
 
-class WarmBundle:
+class PreloadedBundle:
     """The fork that has imported one bundle, seen from the process that started it."""
 
     def __init__(
         self,
         digest: str,
-        warm_up: Callable[[], None],
+        preload: Callable[[], None],
         answer: Callable[[str], None],
         note: Note,
     ) -> None:
         self.digest = digest
         self.used = time.monotonic()
         self._near, far = socket.socketpair()
-        fork(lambda: self._serve(far, warm_up, answer, note), note)
+        fork(lambda: self._serve(far, preload, answer, note), note)
         far.close()
 
     def _serve(
         self,
         far: socket.socket,
-        warm_up: Callable[[], None],
+        preload: Callable[[], None],
         answer: Callable[[str], None],
         note: Note,
     ) -> None:
@@ -391,8 +396,8 @@ class WarmBundle:
         """
         self._near.close()
         if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(15, WARM_NAME.encode())
-        warm_up()
+            LIBC.prctl(SET_NAME, PRELOADED_NAME.encode())
+        preload()
         tokens = far.makefile()
         far.close()
 
@@ -440,7 +445,7 @@ class ForkingExecutor:
         self._answer = answer
         self._note = note
         self._task = task
-        self._warm: WarmBundle | None = None
+        self._preloaded: PreloadedBundle | None = None
         self._heard, self._told = os.pipe()
         os.set_blocking(self._heard, False)
         keeper.imported = self._tell
@@ -460,30 +465,39 @@ class ForkingExecutor:
                 f" {self._task} and nothing else"
             )
             return LaunchResult.failed("refused")
-        warm = self._warm
-        if warm is None or warm.digest != spec.fab_hash or not warm.takes(spec.token):
+        preloaded = self._preloaded
+        if (
+            preloaded is None
+            or preloaded.digest != spec.fab_hash
+            or not preloaded.takes(spec.token)
+        ):
             fork(lambda: self._answer(spec.token), self._note)
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Called between two looks for a task: start a warm bundle, or end one that is idle."""
+        """Between two looks for a task: start a preloaded bundle, or end one that is idle."""
         reap(os.WNOHANG)
         with contextlib.suppress(BlockingIOError):
-            self._keep_warm(
+            self._preload(
                 *json.loads(os.read(self._heard, MAX_WORD_BYTES).splitlines()[-1])
             )
-        if self._warm is not None and time.monotonic() - self._warm.used > WARM_S:
+        if (
+            self._preloaded is not None
+            and time.monotonic() - self._preloaded.used > PRELOADED_S
+        ):
             self.close()
 
     def close(self) -> None:
-        if self._warm is not None:
-            self._warm.end()
-        self._warm = None
+        if self._preloaded is not None:
+            self._preloaded.end()
+        self._preloaded = None
 
-    def _keep_warm(self, *identity: str) -> None:
+    def _preload(self, *identity: str) -> None:
         self.close()
-        warm_up = functools.partial(self._keeper.warm_up, identity, self._load)
-        self._warm = WarmBundle(identity[2], warm_up, self._answer, self._note)
+        preload = functools.partial(self._keeper.preload, identity, self._load)
+        self._preloaded = PreloadedBundle(
+            identity[2], preload, self._answer, self._note
+        )
 
     def _tell(self, identity: Identity) -> None:
         """In a fork: name the bundle that was imported to the process that was forked."""
@@ -491,11 +505,11 @@ class ForkingExecutor:
 
 
 def die_with(parent: int) -> None:
-    """Be killed when the SuperExec dies, in whatever computation this process may be. Linux
-    only.
+    """Be killed when the process that started this one dies, also if it died just now, in whatever
+    computation this one may be. Linux only.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != parent:
             raise SystemExit(1)
 
@@ -516,12 +530,18 @@ def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
     raise SystemExit(1)
 
 
+def command(task: str, port: int, secret: Path, own: Path) -> list[str]:
+    """The command line of `main`, for a SuperNode or SuperLink on loopback."""
+    words = (task, f"127.0.0.1:{port}", secret, own)
+    return [sys.executable, "-P", str(Path(__file__).resolve()), *map(str, words)]
+
+
 def main(task: str, address: str, secret: str, own: str) -> None:
     """Run the tasks of the SuperNode or SuperLink at this address, whose secret lies in the named
     file.
 
-    own: the bell of a holder's SuperNode, or the certificate of the authority of a coordinator's
-         SuperLink.
+    own: the wake-up pipe of a holder's SuperNode, or the certificate of the authority of a
+         coordinator's SuperLink.
     """
     note = note_in(os.environ.get(LOG))
     try:
@@ -555,7 +575,7 @@ def main(task: str, address: str, secret: str, own: str) -> None:
 
         patches.guard(runtime, keeper, task)
         executor = ForkingExecutor(keeper, load, answer, note, task)
-        patches.replace_executor(loop, executor, Bell(own) if holds else None)
+        patches.replace_executor(loop, executor, WakeupPipe(own) if holds else None)
     except Exception as error:
         note(f"refused, {error}")
         raise SystemExit(1) from error

@@ -120,8 +120,8 @@ class Pace:
             time.sleep(min(max((now - self._worked) / 10, LEAST_PAUSE_S), IDLE_S))
 
 
-def quicken(loop: ModuleType, ring: Callable[[], None]) -> None:
-    """Replace the fixed waits of the SuperNode's loop, and call `ring` when a task is there.
+def quicken(loop: ModuleType, wake: Callable[[], None]) -> None:
+    """Replace the fixed waits of the SuperNode's loop, and call `wake` when a task is there.
 
     Flower takes the first reply that it finds for the one to the message at hand. That may be a
     late one of a run that was cut off, and each reply would from then on wait for the next message.
@@ -143,7 +143,7 @@ def quicken(loop: ModuleType, ring: Callable[[], None]) -> None:
         return asked
 
     def pushing(*, send: Any, **named: Any) -> None:
-        ring()
+        wake()
         sent: set[int | None] = set()
 
         def sending(message: Any, *words: Any) -> Any:

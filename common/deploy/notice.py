@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 
 from ridgeway.common.base.identity import HandOver
 from ridgeway.common.base.schema import Digest, PublicKey, Record
-from ridgeway.common.protocol.invitation import SignedPaper
+from ridgeway.common.protocol.invitation import SignedJson
 
 NOTICE = "notice.json"
 NOTICE_PATH = "/v1/ridgeway/notice"
@@ -32,7 +32,7 @@ class AnnouncedBundle(Record):
     ] = ()
 
 
-class Notice(SignedPaper):
+class Notice(SignedJson):
     """What holds now; of two notices the one that was issued later.
 
     issued:    in milliseconds since 1970.

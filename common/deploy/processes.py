@@ -5,12 +5,12 @@ them.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,9 +26,12 @@ from threading import Thread
 from typing import IO
 
 from ridgeway.common.base.errors import ProcessError
+from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.settings_file import toml_literal
+from ridgeway.common.deploy.approved_bundle import die_with
 
-Word = Callable[[str], None]
+Log = Callable[[str], None]
+"""Takes a sentence for the owner."""
 Value = str | int | float | bool
 
 MARK = "RIDGEWAY_PROCESS_OF"
@@ -58,13 +61,29 @@ FLOWER = {
 
 def script(name: str) -> str:
     """The path of an installed command, beside this interpreter."""
-    for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
-        if (folder / name).is_file():
-            return str(folder / name)
-    raise ProcessError(
-        f"the command {name} is not beside {sys.executable}; install ridgeway[client]"
-        " or ridgeway[coordinator] there"
+    folders = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"))
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    if found is None:
+        raise ProcessError(
+            f"the command {name} is not beside {sys.executable}; install"
+            " ridgeway[client] or ridgeway[coordinator] there"
+        )
+    return found
+
+
+def main_of(module: str, options: Mapping[str, object]) -> list[str]:
+    """The command that runs `main` of a module from where this very module lies, in a checkout as
+    in an installation.
+    """
+    code = (
+        f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r});"
+        f" from {module} import main; main()"
     )
+    return [sys.executable, "-P", "-c", code, *option_words(options)]
+
+
+def option_words(options: Mapping[str, object]) -> list[str]:
+    return [str(word) for option in options.items() for word in option]
 
 
 def flower_environment(home: Path) -> dict[str, str]:
@@ -86,21 +105,20 @@ def flower_environment(home: Path) -> dict[str, str]:
     }
 
 
-def free_port() -> int:
-    """A TCP port of loopback that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+def bindable_port(host: str, port: int) -> int:
+    """A TCP port that can be listened on, which is another one for 0; raises OSError if not."""
+    family, kind, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    )[0]
+    with socket.socket(family, kind) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
         return int(listener.getsockname()[1])
 
 
-def is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+def free_port() -> int:
+    """A TCP port of loopback that nobody listens on."""
+    return bindable_port("127.0.0.1", 0)
 
 
 def toml(values: Mapping[str, Value]) -> str:
@@ -153,10 +171,8 @@ class Child:
             start_new_session=True,
             preexec_fn=lambda: _prepare(parent),
         )
-        assert self.process.stdout is not None
-        self.writer = Thread(
-            target=write_log, args=(self.process.stdout, self.log), daemon=True
-        )
+        words = self.process.stdout
+        self.writer = Thread(target=write_log, args=(words, self.log), daemon=True)
         self.writer.start()
 
     def is_running(self) -> bool:
@@ -164,9 +180,8 @@ class Child:
         if self.process is not None and self.process.poll() is None:
             return True
         if self.writer is not None:
-            self.writer.join(
-                LAST_WORDS_WAIT_S
-            )  # what it has started may live on and hold the pipe
+            # what it has started may live on and hold the pipe
+            self.writer.join(LAST_WORDS_WAIT_S)
             self.writer = None
         return False
 
@@ -177,11 +192,10 @@ class Child:
         if self.process is None:
             return True
         with contextlib.suppress(OSError):
-            for pid in _children(self.process.pid):
-                if Path(f"/proc/{pid}/comm").read_text(
-                    encoding="utf-8"
-                ).strip() != resting or _children(pid):
-                    return False
+            started = _children(self.process.pid)
+            return all(
+                name == resting and not _children(pid) for pid, name in started.items()
+            )
         return True
 
     def rest(self, seconds: float) -> None:
@@ -198,13 +212,14 @@ class Child:
         process = self.process
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        _wait_until(lambda: process.poll() is not None, grace_s)
-        if not _wait_until(lambda: not _signal_group(process.pid, 0), grace_s):
+
+        def is_gone() -> bool:
+            return process.poll() is not None and not _signal_group(process.pid, 0)
+
+        process.terminate()
+        if not _wait_until(is_gone, 2 * grace_s):
             _signal_group(process.pid, signal.SIGKILL)
-            process.wait()
-            _wait_until(lambda: not _signal_group(process.pid, 0), 2.0)
+            _wait_until(is_gone, 2.0)
         process.wait()
         self.process = None
 
@@ -240,34 +255,31 @@ def write_log(words: IO[bytes], path: Path) -> None:
             log.handle(logging.makeLogRecord({"msg": "%s", "args": (text,)}))
 
 
-def keep_running(children: Sequence[Child], word: Word) -> None:
-    """Start again what died, after a pause that grows; raise when one dies again and again."""
+def keep_running(children: Sequence[Child], log: Log) -> None:
+    """Start again what died, after a pause that grows; raise when one dies again and again.
+
+    What the dead one had started ends by itself, in good order, as Flower's processes do.
+    """
     now = time.monotonic()
     for child in children:
         if child.is_running():
             continue
-        if child.process is not None:
-            _note_death(child, now, word)
-        elif now >= child.again_at:
-            child.start()
-
-
-def _note_death(child: Child, now: float, word: Word) -> None:
-    """Count a death. What the dead one had started ends by itself, in good order, as Flower's
-    processes do.
-    """
-    assert child.process is not None
-    code = child.process.returncode
-    child.process = None
-    child.deaths = [*(at for at in child.deaths if now - at < DEATHS_WITHIN_S), now]
-    if len(child.deaths) >= MAX_DEATHS:
-        raise ProcessError(
-            f"{child.name} died {len(child.deaths)} times within {DEATHS_WITHIN_S:g} s,"
-            f" last with code {code}; its own words are in {child.log}"
-        )
-    pause = RESTART_PAUSES_S[min(len(child.deaths), len(RESTART_PAUSES_S)) - 1]
-    child.again_at = now + pause
-    word(f"{child.name} ended with code {code}; it is started again in {pause:g} s")
+        if child.process is None:
+            if now >= child.again_at:
+                child.start()
+            continue
+        code = child.process.returncode
+        child.process = None
+        child.deaths = [*(at for at in child.deaths if now - at < DEATHS_WITHIN_S), now]
+        deaths = len(child.deaths)
+        if deaths >= MAX_DEATHS:
+            raise ProcessError(
+                f"{child.name} died {deaths} times within {DEATHS_WITHIN_S:g} s, last"
+                f" with code {code}; its own words are in {child.log}"
+            )
+        pause = RESTART_PAUSES_S[min(deaths, len(RESTART_PAUSES_S)) - 1]
+        child.again_at = now + pause
+        log(f"{child.name} ended with code {code}; it is started again in {pause:g} s")
 
 
 def stop_all(children: Sequence[Child], grace_s: float = 5.0) -> None:
@@ -277,60 +289,40 @@ def stop_all(children: Sequence[Child], grace_s: float = 5.0) -> None:
             stack.callback(child.stop, grace_s)
 
 
-def end_leftovers(folder: Path, word: Word) -> None:
+def end_leftovers(folder: Path, log: Log) -> None:
     """End what an earlier, killed run for this folder left behind. Call while holding the folder's
     lock.
     """
-    left = [pid for pid in _processes() if pid != os.getpid() and _is_ours(pid, folder)]
+    left = marked_processes(folder)
     if left:
-        word(
-            f"processes of an earlier run are ended first: {', '.join(map(str, left))}"
-        )
+        log(f"processes of an earlier run are ended first: {', '.join(map(str, left))}")
     for pid in left:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    _wait_until(lambda: not any(_is_ours(pid, folder) for pid in left), 5.0)
+    _wait_until(lambda: not {*left} & {*marked_processes(folder)}, 5.0)
 
 
-def _children(pid: int) -> list[int]:
-    """The processes that one has started, without those that have ended and that it has not looked
-    at yet.
-    """
-    started = (
-        Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    )
-    return [int(each) for each in started if _state(int(each)) not in "ZX"]
+def marked_processes(folder: Path) -> list[int]:
+    """The others that carry this folder's mark; one that may not be looked into is not ours."""
+    mark = f"{MARK}={folder.resolve()}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (path / "environ").read_bytes().split(b"\0"):
+                found.append(int(path.name))
+    return [pid for pid in found if pid != os.getpid()]
 
 
-def _state(pid: int) -> str:
-    """The letter by which the system tells what a process does; X if it is gone."""
-    with contextlib.suppress(OSError):
-        return (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[0]
-        )
-    return "X"
-
-
-def _processes() -> list[int]:
-    with contextlib.suppress(OSError):
-        return [
-            int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()
-        ]
-    return []
-
-
-def _is_ours(pid: int, folder: Path) -> bool:
-    """Whether the process carries this folder's mark; one that may not be looked into is not
-    ours.
-    """
-    try:
-        content = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return f"{MARK}={folder.resolve()}".encode() in content.split(b"\0")
+def _children(pid: int) -> dict[int, str]:
+    """The names of the processes that one has started, without those that have ended."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{child}/stat").read_text(errors="replace")
+            name, _, figures = status.rpartition(") ")
+            if figures[0] not in "ZX":
+                found[int(child)] = name.partition("(")[2]
+    return found
 
 
 def marked(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -367,16 +359,7 @@ def _wait_until(done: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_SET_DEATH_SIGNAL = 1
-
-
 def _prepare(parent: int) -> None:
-    """In the child: write private files, and be killed when the parent dies, also if it died just
-    now (Linux).
-    """
+    """In the child: write private files, and be killed when the parent dies (Linux)."""
     os.umask(0o077)
-    if sys.platform == "linux":
-        _LIBC.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    die_with(parent)

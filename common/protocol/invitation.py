@@ -1,4 +1,4 @@
-"""The two papers that operator and holder hand each other: an invitation, and a holder's card.
+"""The two signed files that operator and holder exchange: an invitation, and a holder's card.
 
 Both are signed by their maker and hold public things only.
 """
@@ -37,7 +37,7 @@ class Place(Record):
     key: PublicKey
 
 
-class SignedPaper(Record, ABC):
+class SignedJson(Record, ABC):
     """A file that its maker signs. what: how to call it in a sentence."""
 
     what: ClassVar[str]
@@ -48,7 +48,7 @@ class SignedPaper(Record, ABC):
         """The key that must have signed it."""
 
 
-class Invite(SignedPaper):
+class Invite(SignedJson):
     """What a holder must know to join, and what it pins: from here on nothing else is believed.
 
     bundle:    the SHA-256 of the app bundle that rounds run on the holder's machine.
@@ -73,7 +73,7 @@ class Invite(SignedPaper):
         return self.coordinator
 
 
-class Card(SignedPaper):
+class Card(SignedJson):
     """A holder introduces itself: its domain, the key it signs with, and the key its SuperNode logs
     in with.
 
@@ -93,35 +93,35 @@ class Card(SignedPaper):
         return self.key
 
 
-Paper = TypeVar("Paper", bound=SignedPaper)
+Signed = TypeVar("Signed", bound=SignedJson)
 
 
-def write_paper(paper: SignedPaper, identity: Identity, path: Path) -> None:
-    body = paper.model_dump(mode="json")
+def write_signed_json(signed: SignedJson, identity: Identity, path: Path) -> None:
+    body = signed.model_dump(mode="json")
     write_whole(
         path, canonical_json({**body, "signature": identity.sign(canonical_json(body))})
     )
 
 
-def read_paper(path: Path, kind: type[Paper]) -> Paper:
-    """Read and verify; the signature must be by the key that the paper itself names."""
+def read_signed_json(path: Path, kind: type[Signed]) -> Signed:
+    """Read and verify; the signature must be by the key that the file itself names."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise FormatError(
             f"there is no file {path}; {kind.what} was expected there"
         ) from None
-    return check_paper(content, kind, str(path))
+    return check_signed_json(content, kind, str(path))
 
 
-def check_paper(content: bytes, kind: type[Paper], source: str) -> Paper:
-    """The paper that these bytes are, if the key that it names has signed it; `source` says where
-    they are from.
+def check_signed_json(content: bytes, kind: type[Signed], source: str) -> Signed:
+    """What these bytes hold, if the key that they name has signed it; `source` says where they are
+    from.
     """
     try:
         body: dict[str, Any] = json.loads(content)
         signature = str(body.pop("signature"))
-        paper = kind.model_validate_json(json.dumps(body))
+        signed = kind.model_validate_json(json.dumps(body))
     except (
         ValueError,
         ValidationError,
@@ -134,20 +134,20 @@ def check_paper(content: bytes, kind: type[Paper], source: str) -> Paper:
             f"{source} is not {kind.what}, is damaged, or is of another version; ask"
             " for it again"
         ) from None
-    if not is_signed_by(paper.signer, signature, canonical_json(body)):
+    if not is_signed_by(signed.signer, signature, canonical_json(body)):
         raise FormatError(f"{source} was changed after it was signed; ask for it again")
-    return paper
+    return signed
 
 
 def read_invitation(folder: Path) -> Invite:
     """The invitation that an operator handed over, whole: its certificate authority is the one that
     it names.
     """
-    paper = read_paper(folder / INVITE, Invite)
+    signed = read_signed_json(folder / INVITE, Invite)
     path = folder / AUTHORITY
-    if not path.exists() or sha256(path.read_bytes()) != paper.authority:
+    if not path.exists() or sha256(path.read_bytes()) != signed.authority:
         raise FormatError(
             f"{path} is not the one that the invitation was signed with; ask the"
             " operator for both again"
         )
-    return paper
+    return signed

@@ -214,7 +214,7 @@ class HeldRelease(Record):
     release: Digest
 
 
-class Obstacle(Record):
+class HolderProblem(Record):
     """Something that would keep a holder from a round: a code, and keys of the request that it is
     about.
     """
@@ -242,7 +242,7 @@ class Here(Message, kind="here"):
 
     release: HeldRelease | None = None
     epoch: OpenEpoch | None = None
-    obstacles: tuple[Obstacle, ...] = Field(default=(), max_length=16)
+    obstacles: tuple[HolderProblem, ...] = Field(default=(), max_length=16)
 
 
 class Offer(Message, kind="offer"):

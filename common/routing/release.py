@@ -308,7 +308,7 @@ def _leads(trusted: str, path: Path, signature: Mapping[str, Any]) -> bool:
     """
     signer = signature["key"]
     try:
-        known = HandOvers().told(
+        known = HandOvers().merged_with(
             HandOver.of(each) for each in signature.get("handovers", ())
         )
         before = [link.before for link in known.leading_to(signer)]

@@ -50,11 +50,11 @@ def admit(
     """Put the holder with the card HOLDER.PUB on the roster of DIR."""
     from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.deploy.node_key import check_public_line
-    from ridgeway.common.protocol.invitation import Card, read_paper
+    from ridgeway.common.protocol.invitation import Card, read_signed_json
 
     check_domain_name(name, "holder")
     federation = open_federation(folder)
-    paper = read_paper(card, Card)
+    paper = read_signed_json(card, Card)
     check_public_line(paper.node)
     holder = federation.ledger.admit(name, paper)
     registered = _register(federation)

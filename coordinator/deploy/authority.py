@@ -25,6 +25,14 @@ CA_DAYS = 3650
 SERVER_DAYS = 730
 WARNING_DAYS = 60
 """So long before its end a certificate is spoken of."""
+CURVE = ec.SECP384R1()
+AUTHORITY_NAME = "Ridgeway coordinator authority"
+SERVER = "Ridgeway coordinator"
+FILES = {"server": "server.crt", "authority": "ca.crt"}
+KEY_USAGES = (
+    "digital_signature content_commitment key_encipherment data_encipherment"
+    " key_agreement key_cert_sign crl_sign encipher_only decipher_only"
+).split()
 ALWAYS = ("localhost", "127.0.0.1")
 """The names under which the coordinator's own processes reach each other."""
 
@@ -45,9 +53,8 @@ def create_authority(folder: Path, hosts: Sequence[str]) -> None:
                 " overwritten"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP384R1())
-    write_key(folder / "ca.key", _pem(key))
-    _write_certificate(folder / "ca.crt", _authority(key))
+    write_key(folder / "ca.key", _pem(ec.generate_private_key(CURVE)))
+    renew_authority(folder)
     renew_server_certificate(folder, hosts)
 
 
@@ -62,27 +69,18 @@ def renew_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
             f"ca.key and ca.crt in {folder} do not belong together; restore both from"
             " one backup"
         )
-    key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, "Ridgeway coordinator")]
-    )
-    builder = _builder(
-        subject, authority.subject, key.public_key(), signer.public_key(), SERVER_DAYS
-    )
-    builder = builder.add_extension(
-        x509.SubjectAlternativeName(_names(hosts)), critical=False
-    )
-    builder = builder.add_extension(
-        x509.BasicConstraints(ca=False, path_length=None), critical=True
-    )
-    builder = builder.add_extension(
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
-    )
-    certificate = builder.add_extension(_usage(authority=False), critical=True).sign(
-        signer, hashes.SHA384()
+    key = ec.generate_private_key(CURVE)
+    builder = (
+        _builder(SERVER, key.public_key(), signer, SERVER_DAYS)
+        .add_extension(x509.SubjectAlternativeName(_names(hosts)), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
+        .add_extension(_usage("digital_signature"), critical=True)
     )
     write_whole(folder / "server.key", _pem(key), private=True)
-    _write_certificate(folder / "server.crt", certificate)
+    _sign(builder, signer, folder / "server.crt")
 
 
 def renew_authority(folder: Path, *, new_key: bool = False) -> None:
@@ -92,21 +90,23 @@ def renew_authority(folder: Path, *, new_key: bool = False) -> None:
     new_key: give the authority another key as well; the server's certificate must be renewed after
              this.
     """
+    path = folder / "ca.key"
     if new_key:
-        write_whole(
-            folder / "ca.key",
-            _pem(ec.generate_private_key(ec.SECP384R1())),
-            private=True,
-        )
-    _write_certificate(folder / "ca.crt", _authority(_read_key(folder / "ca.key")))
+        write_whole(path, _pem(ec.generate_private_key(CURVE)), private=True)
+    key = _read_key(path)
+    builder = (
+        _builder(AUTHORITY_NAME, key.public_key(), key, CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+    )
+    _sign(builder, key, folder / "ca.crt")
 
 
 def certificate_ends(folder: Path) -> dict[str, datetime]:
     """When the server's certificate and that of the authority end."""
-    files = {"server": "server.crt", "authority": "ca.crt"}
     return {
         name: _read_certificate(folder / file).not_valid_after_utc
-        for name, file in files.items()
+        for name, file in FILES.items()
     }
 
 
@@ -115,31 +115,28 @@ def ending_certificates(folder: Path, now: datetime) -> list[str]:
     words = []
     for name, end in certificate_ends(folder).items():
         days = (end - now) // timedelta(days=1)
-        if days <= WARNING_DAYS:
-            when = (
-                f"ends in {days} days, on"
-                if days > 0
-                else "ends within a day, on"
-                if end > now
-                else "ended on"
-            )
-            words.append(
-                f"the certificate of the {name} {when} {end:%Y-%m-%d};"
-                f" {_remedy(folder, name)}"
-            )
+        if days > WARNING_DAYS:
+            continue
+        when = f"ends in {days} days, on" if days > 0 else "ends within a day, on"
+        if end <= now:
+            when = "ended on"
+        words.append(
+            f"the certificate of the {name} {when} {end:%Y-%m-%d};"
+            f" {_remedy(folder, name)}"
+        )
     return words
 
 
 def check_certificates(folder: Path, address: str, now: datetime) -> None:
     """Raise unless both certificates hold now, and the server's names the host of this address."""
-    for name, file in (("server", "server.crt"), ("authority", "ca.crt")):
-        found = _read_certificate(folder / file)
-        begin = found.not_valid_before_utc
-        end = found.not_valid_after_utc
+    for name, file in FILES.items():
+        certificate = _read_certificate(folder / file)
+        begin = certificate.not_valid_before_utc
+        end = certificate.not_valid_after_utc
         if end <= now:
             raise CertificateError(
                 f"the certificate of the {name} ended on {end:%Y-%m-%d}, so no holder"
-                " would connect; " + _remedy(folder, name)
+                f" would connect; {_remedy(folder, name)}"
             )
         if begin > now:
             raise CertificateError(
@@ -148,13 +145,9 @@ def check_certificates(folder: Path, address: str, now: datetime) -> None:
                 f" it: {_remedy(folder, name)}"
             )
     host = address.rpartition(":")[0].lower()
-    served = _read_certificate(folder / "server.crt")
-    if (
-        _name(host)
-        not in served.extensions.get_extension_for_class(
-            x509.SubjectAlternativeName
-        ).value
-    ):
+    extensions = _read_certificate(folder / "server.crt").extensions
+    named = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if _name(host) not in named:
         raise CertificateError(
             f"the server's certificate does not name {host}, the host of `address` in"
             " coordinator.toml, so no holder would connect;"
@@ -163,24 +156,19 @@ def check_certificates(folder: Path, address: str, now: datetime) -> None:
 
 
 def _remedy(folder: Path, name: str) -> str:
-    return f"run: ridgeway coordinator renew {folder.parent}" + (
-        " --authority" if name == "authority" else ""
-    )
+    option = " --authority" if name == "authority" else ""
+    return f"run: ridgeway coordinator renew {folder.parent}{option}"
 
 
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
     """The names of a certificate, each once, localhost always among them."""
-    return [
-        _name(host)
-        for host in dict.fromkeys((*(host.strip().lower() for host in hosts), *ALWAYS))
-    ]
+    wanted = (host.strip().lower() for host in (*hosts, *ALWAYS))
+    return [_name(host) for host in dict.fromkeys(wanted)]
 
 
 def _name(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(
-            ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-        )
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
         pass
     if not HOST.fullmatch(host):
@@ -191,59 +179,43 @@ def _name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    subject = x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, "Ridgeway coordinator authority")]
-    )
-    builder = _builder(subject, subject, key.public_key(), key.public_key(), CA_DAYS)
-    builder = builder.add_extension(
-        x509.BasicConstraints(ca=True, path_length=0), critical=True
-    )
-    return builder.add_extension(_usage(authority=True), critical=True).sign(
-        key, hashes.SHA384()
-    )
-
-
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
+    name: str,
     key: ec.EllipticCurvePublicKey,
-    signer: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
     days: int,
 ) -> x509.CertificateBuilder:
+    """What a certificate of the authority, or of the server, has in any case."""
     now = datetime.now(UTC)
-    builder = (
+    signing = signer.public_key()
+    return (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
+        .subject_name(_common_name(name))
+        .issuer_name(_common_name(AUTHORITY_NAME))
         .public_key(key)
-    )
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(
-        now - timedelta(hours=1)
-    )
-    builder = builder.not_valid_after(now + timedelta(days=days))
-    builder = builder.add_extension(
-        x509.SubjectKeyIdentifier.from_public_key(key), critical=False
-    )
-    return builder.add_extension(
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing), critical=False
+        )
     )
 
 
-def _usage(*, authority: bool) -> x509.KeyUsage:
-    never = (
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-    )
-    usual = dict.fromkeys((*never, "encipher_only", "decipher_only"), False)
-    return x509.KeyUsage(
-        digital_signature=not authority,
-        key_cert_sign=authority,
-        crl_sign=authority,
-        **usual,
-    )
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*purposes: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{name: name in purposes for name in KEY_USAGES})
+
+
+def _sign(
+    builder: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, path: Path
+) -> None:
+    certificate = builder.sign(signer, hashes.SHA384())
+    write_whole(path, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -252,10 +224,6 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-
-
-def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    write_whole(path, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _read_certificate(path: Path) -> x509.Certificate:

@@ -164,7 +164,7 @@ def prune(federation: Federation, keep: int) -> list[Leftover]:
     """Take it all away. The ledger says first which releases lose their routers, so that none is
     missed later.
     """
-    with federation.alone(), _down(federation.link) as is_down:
+    with federation.exclusive_lock(), _down(federation.link) as is_down:
         found = _found(federation, keep, is_down)
         if old := [each.number for each in _old(federation, keep)]:
             federation.ledger.note("pruned", releases=old)

@@ -113,7 +113,7 @@ BODY_TIMEOUT_S = 600.0
 log = logging.getLogger("ridgeway.fleet_proxy")
 
 
-class Barred(Exception):
+class Blocked(Exception):
     """A request that is not passed on, with the status that says why."""
 
     def __init__(self, status: int) -> None:
@@ -158,7 +158,7 @@ class FleetProxy:
                 await answer(send, 200, self._own_file(scope["raw_path"]))
                 return
             await self._pass(scope, check(scope), receive, send)
-        except Barred as refusal:
+        except Blocked as refusal:
             log.warning("refused %s with %d", _described(scope), refusal.status)
             await answer(send, refusal.status)
 
@@ -166,7 +166,7 @@ class FleetProxy:
         try:
             return self._own[path].read_bytes()
         except FileNotFoundError:
-            raise Barred(404) from None
+            raise Blocked(404) from None
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Close the connections to the SuperLink when the server stops."""
@@ -240,26 +240,26 @@ def _described(scope: Scope) -> str:
 
 
 def check(scope: Scope) -> int:
-    """The length of a body that may pass; raises Barred for any other request."""
+    """The length of a body that may pass; raises Blocked for any other request."""
     if (
         scope["method"] != "POST"
         or scope["raw_path"] not in PATHS
         or scope["query_string"]
     ):
-        raise Barred(404)
+        raise Blocked(404)
     if (
         sum(len(name) + len(value) for name, value in scope["headers"])
         > MAX_HEADER_BYTES
     ):
-        raise Barred(431)
+        raise Blocked(431)
     names = [name for name, _ in scope["headers"]]
     if b"upgrade" in names:
-        raise Barred(404)
+        raise Blocked(404)
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     if b"transfer-encoding" in names or len(lengths) != 1 or not lengths[0].isdigit():
-        raise Barred(411)
+        raise Blocked(411)
     if len(lengths[0]) > 12 or int(lengths[0]) > MAX_BODY_BYTES:
-        raise Barred(413)
+        raise Blocked(413)
     return int(lengths[0])
 
 
@@ -272,13 +272,13 @@ async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
                 receive(), min(IDLE_TIMEOUT_S, end - time.monotonic())
             )
         except TimeoutError:
-            raise Barred(408) from None
+            raise Blocked(408) from None
         if event["type"] == "http.disconnect":
-            raise Barred(400)
+            raise Blocked(400)
         piece = event.get("body", b"")
         left -= len(piece)
         if left < 0:
-            raise Barred(400)
+            raise Blocked(400)
         if piece:
             yield piece
         if not event.get("more_body", False):

@@ -15,20 +15,17 @@ fleet proxy.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 
 from ridgeway.common.base.errors import LinkError, ProcessError
-from ridgeway.common.base.files import IMPORT_ROOT, canonical_json, write_whole
-from ridgeway.common.deploy import approved_bundle, flower_patches, processes
-from ridgeway.common.deploy.processes import Child, Word
+from ridgeway.common.base.files import canonical_json, write_whole
+from ridgeway.common.deploy import approved_bundle, processes
+from ridgeway.common.deploy.flower_patches import SERVER_APP
+from ridgeway.common.deploy.processes import Child, Log
 from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 
@@ -48,7 +45,7 @@ def run(
     started: Callable[[SuperLinkClient], None],
     tick: Callable[[SuperLinkClient], None],
     busy: Callable[[], bool],
-    word: Word,
+    log: Log,
 ) -> None:
     """Keep the coordinator's processes running until `stopped()`; `tick` is called a few times a
     second.
@@ -61,7 +58,7 @@ def run(
     """
     _check_certificates(folder)
     with processes.only_one(folder, "a coordinator"):
-        processes.end_leftovers(folder, word)
+        processes.end_leftovers(folder, log)
         _check_outer_port(*outer)
         client = SuperLinkClient(folder)
         bundles = [each.sha256 for each in kept_bundles(folder)]
@@ -83,13 +80,10 @@ def run(
             while not stopped():
                 if _certificate(folder) != shown and not busy():
                     shown = _certificate(folder)
-                    word(
-                        "the certificate was renewed; the SuperLink and the gate start"
-                        " again with it"
-                    )
+                    log("the certificate was renewed; SuperLink and gate start again")
                     processes.stop_all([superexec, proxy, superlink])
                     client = SuperLinkClient(folder)
-                processes.keep_running(children, word)
+                processes.keep_running(children, log)
                 tick(client)
                 time.sleep(LOOP_PAUSE_S)
         finally:
@@ -122,63 +116,47 @@ def _children(
     Flower's control API on loopback has no password, so the SuperExec runs nothing but the bundles
     that are kept here.
     """
-    environment = processes.marked(
-        processes.flower_environment(folder / "flwr-home"), folder
-    )
-    environment[FOLDER_VARIABLE] = str(folder)
-    environment[approved_bundle.APPROVED] = ",".join(bundles)
-    environment[approved_bundle.SERVER_CODE] = str(folder / "bundles")
-    environment[approved_bundle.LOG] = str(folder / "logs/bundles.log")
-    secret = str(_secret(folder))
+    environment = {
+        **processes.marked(processes.flower_environment(folder / "flwr-home"), folder),
+        FOLDER_VARIABLE: str(folder),
+        approved_bundle.APPROVED: ",".join(bundles),
+        approved_bundle.SERVER_CODE: str(folder / "bundles"),
+        approved_bundle.LOG: str(folder / "logs/bundles.log"),
+    }
+    secret = folder / "secret"
+    write_whole(secret, secrets.token_bytes(32), private=True)
     superlink = {
         "--host": "127.0.0.1",
-        "--port": str(internal),
-        "--ssl-ca-certfile": str(folder / "ca.crt"),
-        "--ssl-certfile": str(folder / "server.crt"),
-        "--ssl-keyfile": str(folder / "server.key"),
-        "--database": str(folder / "state.db"),
+        "--port": internal,
+        "--ssl-ca-certfile": folder / "ca.crt",
+        "--ssl-certfile": folder / "server.crt",
+        "--ssl-keyfile": folder / "server.key",
+        "--database": folder / "state.db",
         "--isolation": "process",
         "--superexec-auth-secret-file": secret,
     }
-    runner = str(Path(approved_bundle.__file__).resolve())
-    superexec = [
-        flower_patches.SERVER_APP,
-        f"127.0.0.1:{internal}",
-        secret,
-        str(folder / "ca.crt"),
-    ]
     proxy = {
-        "--folder": str(folder),
+        "--folder": folder,
         "--host": host,
-        "--port": str(port),
-        "--internal-port": str(internal),
+        "--port": port,
+        "--internal-port": internal,
     }
-    flags = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-    # the fleet proxy is run from where this very module lies, in a checkout as in an installation
-    path = f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r}); "
-    code = path + "from ridgeway.coordinator.deploy.fleet_proxy import main; main()"
     commands = {
         "superlink": [
             processes.script("flower-superlink"),
-            *flags,
-            *chain(*superlink.items()),
+            "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation",
+            *processes.option_words(superlink),
         ],
-        "superexec": [sys.executable, "-P", runner, *superexec],
-        "gate": [sys.executable, "-P", "-c", code, *chain(*proxy.items())],
+        "superexec": approved_bundle.command(
+            SERVER_APP, internal, secret, folder / "ca.crt"
+        ),
+        "gate": processes.main_of("ridgeway.coordinator.deploy.fleet_proxy", proxy),
     }
     return [
         Child(name, words, environment, folder / "logs" / f"{name}.log")
         for name, words in commands.items()
     ]
-
-
-def _secret(folder: Path) -> Path:
-    path = folder / "secret"
-    with contextlib.suppress(FileExistsError):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(32))
-    return path
 
 
 def _internal_port(
@@ -187,12 +165,10 @@ def _internal_port(
     """The SuperLink's port on loopback, noted in link.json: the last one if it is still free, else
     a free one.
     """
-    internal = 0
-    with contextlib.suppress(LinkError):
-        internal = client.port
-    internal = (
-        internal if internal and processes.is_free(internal) else processes.free_port()
-    )
+    try:
+        internal = processes.bindable_port("127.0.0.1", client.port)
+    except (LinkError, OSError):
+        internal = processes.free_port()
     facts = {
         "host": host,
         "port": port,
@@ -223,12 +199,7 @@ def _certificate(folder: Path) -> bytes:
 def _check_outer_port(host: str, port: int) -> None:
     """Raise unless the fleet proxy can listen where it should."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        )[0]
-        with socket.socket(family, kind) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
+        processes.bindable_port(host, port)
     except OSError as error:
         raise ProcessError(
             f"nobody can listen on {host} port {port} ({error.strerror or error}); "

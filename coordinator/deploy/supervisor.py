@@ -28,8 +28,8 @@ from ridgeway.common.protocol.invitation import (
     INVITE,
     Invite,
     Place,
-    read_paper,
-    write_paper,
+    read_signed_json,
+    write_signed_json,
 )
 from ridgeway.coordinator.deploy.authority import (
     check_certificates,
@@ -259,7 +259,7 @@ def _compare_bundle(federation: Federation, watch: Watch) -> None:
     it.
     """
     path = federation.folder / "invite" / INVITE
-    if path.exists() and read_paper(path, Invite).bundle != installed_sha256():
+    if path.exists() and read_signed_json(path, Invite).bundle != installed_sha256():
         watch(OtherBundle(str(federation.folder)))
 
 
@@ -379,13 +379,13 @@ def announce(federation: Federation) -> None:
         handovers=federation.identity.handovers,
     )
     with contextlib.suppress(FormatError):
-        told = read_paper(path, Notice)
+        told = read_signed_json(path, Notice)
         if told.model_copy(update={"issued": notice.issued}) == notice:
             return
         notice = notice.model_copy(
             update={"issued": max(notice.issued, told.issued + 1)}
         )
-    write_paper(notice, federation.identity, path)
+    write_signed_json(notice, federation.identity, path)
 
 
 def write_invite(federation: Federation) -> Invite:
@@ -413,5 +413,5 @@ def write_invite(federation: Federation) -> Invite:
         write_whole(folder / name, (federation.link / name).read_bytes())
     if invite.terms.privacy:
         write_whole(folder / PRIOR, (federation.folder / PRIOR).read_bytes())
-    write_paper(invite, federation.identity, folder / INVITE)
+    write_signed_json(invite, federation.identity, folder / INVITE)
     return invite

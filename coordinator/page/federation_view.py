@@ -18,7 +18,7 @@ from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import round_progress
-from ridgeway.coordinator.page.obstacles import obstacles
+from ridgeway.coordinator.page.problems import problems
 from ridgeway.coordinator.page.release_history import ReleaseHistory
 from ridgeway.coordinator.page.round_history import (
     KINDS,
@@ -100,7 +100,7 @@ class FederationView:
                 ],
                 "obstacles": [
                     {**asdict(each), "words": self.plain(each.words)}
-                    for each in obstacles(federation, online, last, now)
+                    for each in problems(federation, online, last, now)
                 ],
                 "round": (
                     {**last[0].to_json(last[1] == "running"), "progress": live}

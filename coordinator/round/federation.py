@@ -211,7 +211,7 @@ class Federation:
 
     def renew_key(self) -> HandOver:
         """Sign with a new key from now on; the one before signs that it does, and is gone."""
-        with self.alone():
+        with self.exclusive_lock():
             before = self.identity
             link = hand_over(
                 before, make_next_key(self.folder / KEY), time.time_ns() // 1_000_000
@@ -305,7 +305,7 @@ class Federation:
         return sha256(canonical_json([each.model_dump(mode="json") for each in chosen]))
 
     @contextlib.contextmanager
-    def alone(self, patience: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    def exclusive_lock(self, patience: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         """Hold the folder, so that no two rounds or changes of membership run at once; a short wait
         for it is fine.
         """

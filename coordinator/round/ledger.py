@@ -173,7 +173,7 @@ class Standing:
         facts = entry.facts
         match entry.kind:
             case "handed_over":
-                self.handovers = self.handovers.told(
+                self.handovers = self.handovers.merged_with(
                     [HandOver.of(facts)], own_record=True
                 )
             case "admitted":
@@ -365,7 +365,7 @@ class Ledger:
         """
         holder = Admitted(name, card.domain, card.key, card.node)
         standing = self.standing()
-        known = standing.handovers.told(card.handovers)
+        known = standing.handovers.merged_with(card.handovers)
         owner = known.owner(card.key)
         if {card.key, card.node} & standing.gone:
             raise InputError(

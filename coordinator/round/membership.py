@@ -57,7 +57,7 @@ def retire(federation: Federation, domain: str) -> Change:
     """Drop a domain's column at once. Later rounds leave its holders out until they are admitted
     again.
     """
-    with federation.alone():
+    with federation.exclusive_lock():
         standing = federation.ledger.standing()
         active = {holder.domain for holder in standing.active.values()}
         if domain not in active:
@@ -123,7 +123,7 @@ def remove(federation: Federation, name: str) -> Change:
     No release is made where the newest one does not hold its sums, where fewer than two domains
     would be left, or where its sums are hidden in a masked total.
     """
-    with federation.alone():
+    with federation.exclusive_lock():
         ledger = federation.ledger
         standing = federation.ledger.standing()
         if name not in standing.roster:
@@ -171,7 +171,7 @@ def rollback(federation: Federation, number: int) -> Change:
     The newest itself is published anew where holders have another one of its number. Not one with a
     domain that was retired since, or with sums of a holder that was removed.
     """
-    with federation.alone():
+    with federation.exclusive_lock():
         standing = federation.ledger.standing()
         newest = federation.newest
         old = next((each for each in standing.releases if each.number == number), None)

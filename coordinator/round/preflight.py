@@ -24,7 +24,7 @@ def check_holders(
     federation: Federation, transport: Transport, watch: Watch
 ) -> list[HolderChecked]:
     """Ask every holder on the roster, and tell the watch of each what stands in its way."""
-    with federation.alone():
+    with federation.exclusive_lock():
         ledger = federation.ledger
         active = ledger.standing().active
         channel = Channel(federation, transport, secrets.token_hex(16), watch)
@@ -41,7 +41,7 @@ def check_holders(
         waiting = _waiting(federation, here)
         ahead = ledger.standing().ahead
 
-        def obstacles(name: str) -> Iterator[tuple[str, list[str]]]:
+        def problems(name: str) -> Iterator[tuple[str, list[str]]]:
             if name not in here:
                 yield channel.refusals[name][0], []
                 return
@@ -55,7 +55,7 @@ def check_holders(
 
         checked = [
             HolderChecked(
-                name, active[name].domain, list(obstacles(name)), waiting.get(name)
+                name, active[name].domain, list(problems(name)), waiting.get(name)
             )
             for name in sorted(active)
         ]

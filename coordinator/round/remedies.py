@@ -127,7 +127,7 @@ _CHECK_OF: Mapping[str, str] = {
 
 
 def check_of(code: str) -> str:
-    """Which of the checks an obstacle belongs to: whatever is none of the others is the holder's
+    """Which of the checks a problem belongs to: whatever is none of the others is the holder's
     own will.
     """
     return _CHECK_OF.get(code, "policy")

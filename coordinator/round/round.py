@@ -115,7 +115,7 @@ def run_round(
     The newest release is returned, and no other made, if it was made of the very same sums with the
     same settings.
     """
-    with federation.alone():
+    with federation.exclusive_lock():
         try:
             return _Round(federation, transport, watch, wishes).run()
         except OSError as error:
@@ -136,7 +136,7 @@ def deliver_newest(
     """Hand the newest release to every holder that is there and does not have it; returns who got
     it.
     """
-    with federation.alone():
+    with federation.exclusive_lock():
         round_ = _Round(federation, transport, watch)
         held = round_.greet()
         newest = federation.newest

@@ -530,7 +530,7 @@ def test_a_superlink_killed_in_mid_round_is_started_again_and_the_round_goes_on(
 
 
 def test_a_member_signs_and_opens_though_what_answers_for_it_was_killed(town: Deployment, masked: PlayedMasked) -> None:
-    """The warm bundle comes back with the next message; the process that starts answers, with a word to the holder.
+    """A preloaded bundle comes back with the next message; the process that starts answers with a note to its holder.
     What it has sealed lies on its disk: the process that comes next signs for that, and for nothing else."""
     assert {name: town.sent(name, "confirmed") for name in FIRST} == dict.fromkeys(FIRST, 2)
     assert "superexec ended" not in town.running["code"].said

@@ -30,8 +30,8 @@ def chain(*at: int) -> list[HandOver]:
 @given(told, told)
 def test_what_a_key_leads_to_changes_only_by_its_own_hand_over(first: list[HandOver], later: list[HandOver]) -> None:
     """Forks and rings among them: whoever has an old key can lead nobody astray who met its first hand-over."""
-    known = HandOvers().told(first)
-    grown = known.told(later)
+    known = HandOvers().merged_with(first)
+    grown = known.merged_with(later)
     for key in KEYS:
         assert known.newest(key) in (*[link.before for link in grown.leading_to(grown.newest(key))], grown.newest(key))
     assert grown.links[: len(known.links)] == known.links
@@ -40,8 +40,8 @@ def test_what_a_key_leads_to_changes_only_by_its_own_hand_over(first: list[HandO
 @given(told, told)
 def test_keys_once_of_one_owner_stay_so(first: list[HandOver], later: list[HandOver]) -> None:
     """What was judged as one holder is never judged as two afterwards."""
-    known = HandOvers().told(first)
-    grown = known.told(later)
+    known = HandOvers().merged_with(first)
+    grown = known.merged_with(later)
     for one in KEYS:
         assert grown.owner(known.owner(one)) == grown.owner(one)
     for link in (*grown.links, *grown.forks):
@@ -55,7 +55,7 @@ def test_a_chain_is_known_in_whichever_order_it_is_told(people: list[object], le
     whole = chain(*path)
     mixed = list(whole)
     random.shuffle(mixed)  # type: ignore[attr-defined]
-    known = HandOvers().told(mixed)
+    known = HandOvers().merged_with(mixed)
     keys = [KEYS[at] for at in path]
     assert {known.newest(key) for key in keys} == {keys[-1]}
     assert {known.owner(key) for key in keys} == {keys[0]}
@@ -66,7 +66,7 @@ def test_a_chain_is_known_in_whichever_order_it_is_told(people: list[object], le
 @given(told, st.dictionaries(st.sampled_from(KEYS), st.integers()))
 def test_no_value_is_lost_where_keys_are_one_owners(first: list[HandOver], values: dict[str, int]) -> None:
     """Where somebody lies, two of one owner's keys may stand in one sum; both values stay."""
-    known = HandOvers().told(first)
+    known = HandOvers().merged_with(first)
     merged = known.by_owner(values)
     assert sorted(merged.values()) == sorted(values.values())
     assert {known.owner(key) for key in merged} == {known.owner(key) for key in values}
@@ -74,7 +74,7 @@ def test_no_value_is_lost_where_keys_are_one_owners(first: list[HandOver], value
 
 def test_a_fork_is_kept_once_and_leads_nowhere() -> None:
     """The first hand-over of a key holds; one more is proof, and further ones would only fill a journal."""
-    known = HandOvers().told([*chain(0, 1), *chain(0, 2), *chain(0, 3)])
+    known = HandOvers().merged_with([*chain(0, 1), *chain(0, 2), *chain(0, 3)])
     assert (known.newest(KEYS[0]), len(known.forks)) == (KEYS[1], 1)
     assert known.owner(KEYS[2]) == KEYS[0]
     assert known.keys(KEYS[0]) == (KEYS[0], KEYS[1])
@@ -87,7 +87,7 @@ def test_a_signature_that_was_changed_is_refused(link: HandOver, place: int, whi
     digit = "0" if signatures[which][place] != "0" else "1"
     signatures[which] = signatures[which][:place] + digit + signatures[which][place + 1 :]
     with pytest.raises(Refused, match="not signed"):
-        HandOvers().told([HandOver(link.before, link.after, link.issued, (signatures[0], signatures[1]))])
+        HandOvers().merged_with([HandOver(link.before, link.after, link.issued, (signatures[0], signatures[1]))])
 
 
 @pytest.mark.parametrize(

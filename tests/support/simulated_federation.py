@@ -18,7 +18,7 @@ from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.public_prior import prior_bytes
-from ridgeway.common.protocol.invitation import Card, Place, read_paper
+from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.ask import PeerAnswer
@@ -99,11 +99,11 @@ class Parties:
         self.ready(name)
 
     def admit(self, name: str) -> Admitted:
-        return self.federation().ledger.admit(name, read_paper(self.homes[name] / CARD, Card))
+        return self.federation().ledger.admit(name, read_signed_json(self.homes[name] / CARD, Card))
 
     def pin_all(self) -> None:
         """Let every holder pin every other, as if they had handed each other their cards."""
-        cards = {name: read_paper(home / CARD, Card) for name, home in self.homes.items()}
+        cards = {name: read_signed_json(home / CARD, Card) for name, home in self.homes.items()}
         places = [Place(name=name, domain=card.domain, key=card.key) for name, card in cards.items()]
         for home in self.homes.values():
             pin(home, places)

@@ -8,7 +8,7 @@ from pathlib import Path
 from ridgeway.client.deploy.holder_folder import renew_node_key
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.deploy.node_key import public_line
-from ridgeway.common.protocol.invitation import Card, read_paper
+from ridgeway.common.protocol.invitation import Card, read_signed_json
 from tests.support.simulated_federation import found, populate
 
 
@@ -18,9 +18,9 @@ def test_a_renewed_supernode_key_is_on_a_card_that_the_holders_own_key_signs(tmp
     populate(parties, {"law": "law"})
     law = parties.homes["law"]
     before = {path.name: path.read_bytes() for path in law.iterdir() if path.is_file() and "journal" not in path.name}
-    old = read_paper(law / CARD, Card)
+    old = read_signed_json(law / CARD, Card)
     line = renew_node_key(law)
-    new = read_paper(law / CARD, Card)
+    new = read_signed_json(law / CARD, Card)
     assert (new.key, new.domain) == (old.key, old.domain) and old.node != new.node == line == public_line(
         law / "node.key"
     )

@@ -20,7 +20,7 @@ import pytest
 from ridgeway.client.deploy.notices import Gate
 from ridgeway.common.base.errors import NodeError
 from ridgeway.common.deploy import flower_patches
-from ridgeway.common.deploy.approved_bundle import ring
+from ridgeway.common.deploy.approved_bundle import wake
 from ridgeway.common.deploy.flower_patches import (
     HEARTBEAT_S,
     IDLE_S,
@@ -118,16 +118,16 @@ def test_after_a_message_pauses_grow_from_short_ones_to_flowers(clock: Clock) ->
 
 
 def test_the_bell_rings_before_a_reply_is_awaited(tmp_path: Path, clock: Clock) -> None:
-    """Whoever waits at the bell learns of the task at once; a bell that nobody has made is no obstacle."""
+    """Whoever waits at the pipe learns of the task at once; a pipe that nobody has made does no harm."""
     replies = [reply(1), reply(2), reply(3)]
     pushed: list[object] = []
     made = loop(pull=iter([1, 2]).__next__, replies=iter(replies), pushed=pushed)
-    quicken(made, partial(ring, str(tmp_path / "bell")))
+    quicken(made, partial(wake, str(tmp_path / "wakeup")))
     with pytest.raises(StopIteration):
         made.start_client_internal()
     assert pushed == replies[:2] and clock.slept == [REPLY_PAUSE_S] * 2
-    os.mkfifo(tmp_path / "bell")
-    pipe = os.open(tmp_path / "bell", os.O_RDONLY | os.O_NONBLOCK)
+    os.mkfifo(tmp_path / "wakeup")
+    pipe = os.open(tmp_path / "wakeup", os.O_RDONLY | os.O_NONBLOCK)
     try:
         made._push_messages(replies=iter([reply(2)]), send=pushed.append)
         assert select.select([pipe], [], [], 0)[0] == [pipe]

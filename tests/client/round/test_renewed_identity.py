@@ -14,7 +14,7 @@ from ridgeway.client.round.holder import CARD, IDENTITY
 from ridgeway.client.round.totals import OPENED
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.identity import HandOver, hand_over, next_key
-from ridgeway.common.protocol.invitation import Card, read_paper, write_paper
+from ridgeway.common.protocol.invitation import Card, read_signed_json, write_signed_json
 from ridgeway.common.protocol.messages import Announce, Offer, Revealed, SealedSums
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.preflight import check_holders
@@ -142,7 +142,7 @@ def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(parti
     opened(parties, 1)
     stolen = renew_identity(copy.homes["law-1"])
     with pytest.raises(InputError, match="handed over twice"):
-        parties.federation().ledger.admit("law-1", read_paper(copy.homes["law-1"] / CARD, Card))
+        parties.federation().ledger.admit("law-1", read_signed_json(copy.homes["law-1"] / CARD, Card))
     parties.homes["law-1"] = copy.homes["law-1"]
     session = Hostile(parties, list(PEOPLE), "2" * 32)
     session.handovers = (*session.handovers, stolen)
@@ -163,16 +163,16 @@ def test_a_hand_over_that_the_old_key_has_not_signed_is_nothing(parties: Parties
     forged = HandOver(victim.identity.public, stranger.public, 1, good.signatures)
     with pytest.raises(Refused, match="not signed"):
         parties.holder("medicine").take_handovers([forged])
-    card = read_paper(parties.homes["law-1"] / CARD, Card)
-    write_paper(
+    card = read_signed_json(parties.homes["law-1"] / CARD, Card)
+    write_signed_json(
         card.model_copy(update={"key": stranger.public, "handovers": (forged,)}), stranger, parties.folder / "forged"
     )
     with pytest.raises(Refused, match="not signed"):
-        parties.federation().ledger.admit("law-1", read_paper(parties.folder / "forged", Card))
+        parties.federation().ledger.admit("law-1", read_signed_json(parties.folder / "forged", Card))
     plain = card.model_copy(update={"key": stranger.public})
-    write_paper(plain, stranger, parties.folder / "plain")
+    write_signed_json(plain, stranger, parties.folder / "plain")
     with pytest.raises(InputError, match="with another key"):
-        parties.federation().ledger.admit("law-1", read_paper(parties.folder / "plain", Card))
+        parties.federation().ledger.admit("law-1", read_signed_json(parties.folder / "plain", Card))
 
 
 def test_hand_overs_of_strangers_are_not_kept(parties: Parties) -> None:

@@ -14,7 +14,7 @@ from ridgeway.client.round.holder import CARD
 from ridgeway.client.round.roster import ROSTER, load_roster, pin, unpin
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.protocol.invitation import INVITE, Card, Invite, Place, read_paper, write_paper
+from ridgeway.common.protocol.invitation import INVITE, Card, Invite, Place, read_signed_json, write_signed_json
 from ridgeway.common.protocol.messages import Announce, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from tests.support.commands import Finished, Workshop
@@ -98,7 +98,7 @@ class Desk:
     def __init__(self, parties: Parties) -> None:
         self.parties, self.home = parties, parties.homes[OWN]
         self.cards = {name: home / CARD for name, home in parties.homes.items()}
-        self.keys = {name: read_paper(path, Card).key for name, path in self.cards.items()}
+        self.keys = {name: read_signed_json(path, Card).key for name, path in self.cards.items()}
         self._workshop = Workshop(parties.folder)
 
     def __call__(self, command: str, *words: str | Path) -> Finished:
@@ -117,7 +117,7 @@ class Desk:
             authority=NO_BUNDLE,
             roster=roster,
         )
-        write_paper(paper, signer, self.parties.folder / "invite" / INVITE)
+        write_signed_json(paper, signer, self.parties.folder / "invite" / INVITE)
         return self.parties.folder / "invite"
 
     @property

@@ -302,14 +302,14 @@ class House:
         wait_for(f"{token} is answered", path.exists, details=self.log)
         return dict(json.loads(path.read_text(encoding="utf-8")))
 
-    def warm(self) -> None:
-        """Let the executor hear of what was imported, and start a warm bundle."""
+    def preload(self) -> None:
+        """Let the executor hear of what was imported, and start a preloaded bundle."""
 
-        def is_warm() -> bool:
+        def is_preloaded() -> bool:
             self.executor.reconcile()
-            return self.executor._warm is not None
+            return self.executor._preloaded is not None
 
-        wait_for("a bundle is warm", is_warm, details=self.log)
+        wait_for("a bundle is preloaded", is_preloaded, details=self.log)
 
     def answers(self) -> list[str]:
         return sorted(path.stem for path in self.folder.glob("*.answer"))
@@ -347,7 +347,7 @@ def is_gone_all() -> bool:
 def test_the_first_answer_imports_the_bundle_and_the_next_ones_find_it_imported(house: House) -> None:
     """Each in a process of its own; the process that starts them has imported nothing."""
     first = house.ask("first")
-    house.warm()
+    house.preload()
     second, third = house.ask("second"), house.ask("third")
     assert first["did"] == ["unpacked", "imported"]
     assert second["did"] == third["did"] == ["imported"]
@@ -359,56 +359,56 @@ def test_the_first_answer_imports_the_bundle_and_the_next_ones_find_it_imported(
 
 def test_no_two_answers_draw_the_same_randomness(house: House) -> None:
     first = house.ask("first")
-    house.warm()
+    house.preload()
     assert len({first["word"], house.ask("second")["word"], house.ask("third")["word"]}) == 3
 
 
 def test_a_warm_bundle_that_was_killed_is_replaced_by_the_next_message(house: House) -> None:
     house.ask("first")
-    house.warm()
-    warm = house.ask("second")["parent"]
-    os.kill(warm, signal.SIGKILL)
-    wait_for("the warm bundle is gone", lambda: is_gone(warm))
+    house.preload()
+    preloaded = house.ask("second")["parent"]
+    os.kill(preloaded, signal.SIGKILL)
+    wait_for("the preloaded bundle is gone", lambda: is_gone(preloaded))
     assert house.ask("third")["did"] == ["unpacked", "imported"]
-    house.warm()
-    assert house.ask("fourth")["parent"] not in (warm, os.getpid())
+    house.preload()
+    assert house.ask("fourth")["parent"] not in (preloaded, os.getpid())
 
 
 def test_another_bundle_is_never_answered_from_the_warm_one(house: House) -> None:
-    """Neither when the task names another, nor when it names the warm one and another is sent."""
+    """Neither when the task names another, nor when it names the preloaded one and another is sent."""
     house.ask("first")
-    house.warm()
+    house.preload()
     house.executor.launch(task("named", fab_hash="0" * 64))
     assert house.answered("named")["parent"] == os.getpid()
     other = House(house.folder, approved=frozenset({DIGEST, hashlib.sha256(b"other").hexdigest()}))
     other.flower.content, other.flower.said_hash = b"other", hashlib.sha256(b"other").hexdigest()
-    other.keeper.warm_up((*NAME, DIGEST), lambda *identity: pytest.fail)
+    other.keeper.preload((*NAME, DIGEST), lambda *identity: pytest.fail)
     module = other.flower.module()
     guard(module, other.keeper)
     assert module.run_clientapp("client") not in (None, pytest.fail)
     assert other.flower.done == ["unpacked", "imported"]
 
 
-def test_a_bundle_that_is_not_approved_is_refused_and_never_warm(tmp_path: Path) -> None:
+def test_a_bundle_that_is_not_approved_is_refused_and_never_preloaded(tmp_path: Path) -> None:
     house = House(tmp_path, approved=frozenset({"0" * 64}))
     house.executor.launch(task("first"))
     wait_for("the refusal is noted", lambda: "has not approved" in house.log())
     wait_for("every fork has ended", is_gone_all)
     house.executor.reconcile()
-    assert house.executor._warm is None and house.answers() == []
-    house.keeper.warm_up((*NAME, DIGEST), house.flower.load)
+    assert house.executor._preloaded is None and house.answers() == []
+    house.keeper.preload((*NAME, DIGEST), house.flower.load)
     assert house.flower.done == []
 
 
 def test_an_idle_bundle_ends_and_its_last_answer_is_given(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.ask("first")
-    house.warm()
-    warm = house.ask("second")["parent"]
+    house.preload()
+    preloaded = house.ask("second")["parent"]
     house.executor.launch(task("third"))
-    monkeypatch.setattr(pinned, "WARM_S", -1.0)
+    monkeypatch.setattr(pinned, "PRELOADED_S", -1.0)
     house.executor.reconcile()
-    assert house.answered("third")["parent"] == warm
-    wait_for("the warm bundle has ended", lambda: is_gone(warm))
+    assert house.answered("third")["parent"] == preloaded
+    wait_for("the preloaded bundle has ended", lambda: is_gone(preloaded))
 
 
 def test_an_answer_that_crashes_stops_no_other(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ def test_an_answer_that_crashes_stops_no_other(tmp_path: Path) -> None:
 
     house = House(tmp_path, app=crashes)
     house.executor.launch(task("first"))
-    house.warm()
+    house.preload()
     house.executor.launch(task("second"))
     house.executor.close()
     wait_for("every fork has ended", is_gone_all)
@@ -431,13 +431,13 @@ def test_an_answer_that_crashes_stops_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 def test_forks_of_forks_end_with_the_process_that_is_killed(tmp_path: Path) -> None:
-    """The warm bundle, and an answer that it is giving."""
+    """The preloaded bundle, and an answer that it is giving."""
     code = (
         "import os, sys, time; from pathlib import Path; from tests.common.deploy.test_approved_bundle import *\n"
         "def sleeps(**named):\n"
         "    (house.folder / f'{os.getpid()}.pid').write_text(str(os.getppid())); time.sleep(600)\n"
-        "house = House(Path(sys.argv[1])); house.ask('first'); house.warm(); house.flower.app = sleeps\n"
-        "house.executor._keep_warm(*NAME, DIGEST)\n"
+        "house = House(Path(sys.argv[1])); house.ask('first'); house.preload(); house.flower.app = sleeps\n"
+        "house.executor._preload(*NAME, DIGEST)\n"
         "house.executor.launch(task('second')); time.sleep(600)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -453,14 +453,14 @@ def test_forks_of_forks_end_with_the_process_that_is_killed(tmp_path: Path) -> N
 def test_the_bell_ends_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is heard also by one who was busy when it rang, and once; without it a look comes after a while."""
     monkeypatch.setattr(pinned, "LOOK_PAUSE_S", 600.0)
-    pinned.ring(str(tmp_path / "bell"))
-    bell = pinned.Bell(str(tmp_path / "bell"))
-    pinned.ring(str(tmp_path / "bell"))
-    pinned.ring(str(tmp_path / "bell"))
-    bell.sleep(0.25)
+    pinned.wake(str(tmp_path / "wakeup"))
+    pipe = pinned.WakeupPipe(str(tmp_path / "wakeup"))
+    pinned.wake(str(tmp_path / "wakeup"))
+    pinned.wake(str(tmp_path / "wakeup"))
+    pipe.sleep(0.25)
     monkeypatch.setattr(pinned, "LOOK_PAUSE_S", 0.01)
-    bell.sleep(0.25)
-    assert (tmp_path / "bell").stat().st_mode & 0o077 == 0
+    pipe.sleep(0.25)
+    assert (tmp_path / "wakeup").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("gone", LOOP_HOOKS)

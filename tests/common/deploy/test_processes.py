@@ -51,7 +51,7 @@ def until(done: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
 
 
 def ours(folder: Path) -> list[int]:
-    return [pid for pid in processes._processes() if processes._is_ours(pid, folder)]
+    return processes.marked_processes(folder)
 
 
 def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_dies_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pyte
     helper = child(tmp_path, [sys.executable, "-c", "print('cannot'); raise SystemExit(3)"])
 
     def keep() -> bool:
-        keep_running([helper], lambda word: None)
+        keep_running([helper], lambda words: None)
         return False
 
     with pytest.raises(ProcessError, match=r"died 5 times .* code 3"):
@@ -149,7 +149,7 @@ def test_a_killed_parent_takes_its_children_along_and_leftovers_are_found(tmp_pa
 
 def test_a_stranger_is_never_ended(tmp_path: Path) -> None:
     with subprocess.Popen(SLEEP, env=marked(os.environ, tmp_path / "other")) as stranger:
-        end_leftovers(tmp_path, lambda word: None)
+        end_leftovers(tmp_path, lambda words: None)
         assert stranger.poll() is None
         stranger.kill()
 

@@ -12,7 +12,7 @@ from ridgeway.common.base.settings import DEFAULT, PLAIN_ENCODER
 from ridgeway.common.encoding import encoder_sources
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
-from ridgeway.common.protocol.invitation import Invite, read_paper
+from ridgeway.common.protocol.invitation import Invite, read_signed_json
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from tests.support.commands import Workshop
@@ -75,7 +75,7 @@ def test_an_invitation_to_private_rounds_carries_the_prior(shop: Workshop) -> No
         keep_installed(Federation(folder))
         done = shop.call("coordinator", "invite", folder)
         assert done.code == 0 and MODE_SENTENCES[Federation(folder).settings.mode] in done.stderr
-        terms = read_paper(folder / "invite" / "invite.json", Invite).terms
+        terms = read_signed_json(folder / "invite" / "invite.json", Invite).terms
         carried = folder / "invite" / PRIOR
         assert carried.exists() == (terms.privacy is not None)
         if terms.privacy is not None:

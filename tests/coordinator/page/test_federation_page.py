@@ -170,7 +170,7 @@ def test_looking_does_not_keep_a_round_from_beginning(later: Parties) -> None:
     """A page that is open while a round begins takes nothing from it: neither the folder nor the ledger."""
     with asked(later, set(MEMBERS)) as http:
         http.get("/v1/standing")
-        with later.federation().alone(patience=0.0):
+        with later.federation().exclusive_lock(patience=0.0):
             assert http.get("/v1/standing").status_code == 200
 
 

@@ -15,7 +15,7 @@ from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import InputError, Refused, RoundFailed
 from ridgeway.common.base.settings import EQUAL_MASS
-from ridgeway.common.protocol.invitation import Card, read_paper
+from ridgeway.common.protocol.invitation import Card, read_signed_json
 from ridgeway.common.protocol.messages import Deliver, HeldRelease, Refusal
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, amend_release, load_release
@@ -301,7 +301,7 @@ def test_removal_subtracts_what_the_release_was_made_of_whatever_came_since(part
 def test_a_holder_that_is_admitted_for_another_domain_is_not_counted_for_the_one_before(parties: Parties) -> None:
     """What it sent for the old one is not used for the new one, though it is away and cannot send anew."""
     round_of(parties)
-    card = read_paper(parties.homes["law"] / CARD, Card).model_copy(update={"domain": "poetry"})
+    card = read_signed_json(parties.homes["law"] / CARD, Card).model_copy(update={"domain": "poetry"})
     parties.federation().ledger.admit("law", card)
     published, _ = round_of(parties, down=("law",))
     assert published.domains == ("code", "medicine")
@@ -312,7 +312,7 @@ def test_changes_and_rounds_do_not_run_at_once(parties: Parties, monkeypatch: py
     """Where one runs, the others give up in words once their patience is over; nothing is half done."""
     monkeypatch.setattr(Federation, "alone", partialmethod(Federation.alone, patience=0.0))
     federation = parties.federation()
-    with federation.alone():
+    with federation.exclusive_lock():
         for change in (lambda: retire(federation, "law"), lambda: remove(federation, "law"), lambda: round_of(parties)):
             with pytest.raises(InputError, match="another change is running"):
                 change()

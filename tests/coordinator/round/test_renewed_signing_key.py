@@ -16,7 +16,7 @@ from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import HandOvers, hand_over, load_identity, next_key
 from ridgeway.common.base.journal import system_clock
 from ridgeway.common.deploy.notice import NOTICE
-from ridgeway.common.protocol.invitation import INVITE, Invite, read_paper
+from ridgeway.common.protocol.invitation import INVITE, Invite, read_signed_json
 from ridgeway.common.protocol.messages import Hello, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.common.routing.release import amend_release, load_release
@@ -268,8 +268,8 @@ def test_an_invitation_leads_those_who_pinned_the_old_key_on(parties: Parties) -
     parties.federation().renew_key()
     federation = parties.federation()
     write_invite(federation)
-    paper = read_paper(federation.folder / "invite" / "invite.json", Invite)
-    assert HandOvers().told(paper.handovers).newest(federation.keys[0]) == paper.coordinator
+    paper = read_signed_json(federation.folder / "invite" / "invite.json", Invite)
+    assert HandOvers().merged_with(paper.handovers).newest(federation.keys[0]) == paper.coordinator
     assert paper.coordinator == federation.identity.public
 
 

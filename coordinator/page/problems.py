@@ -25,7 +25,7 @@ BEGINNING = "1970-01-01T00:00:00+00:00"
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
+class RoundProblem:
     """stops: whether the next round would fail for it. names: the holders or domains that it is
     about.
     """
@@ -36,12 +36,12 @@ class Hindrance:
     names: tuple[str, ...] = ()
 
 
-def obstacles(
+def problems(
     federation: Federation,
     online: Collection[str] | None,
     last: tuple[RoundRecord, Outcome] | None,
     now: datetime,
-) -> list[Hindrance]:
+) -> list[RoundProblem]:
     """All of them, those that stop a round first.
 
     online: the holders that are there, or None if the coordinator is down. last: the newest round
@@ -58,11 +58,13 @@ def obstacles(
     return sorted(found, key=lambda each: not each.stops)
 
 
-def _of_link(federation: Federation, online: Collection[str] | None) -> list[Hindrance]:
+def _of_link(
+    federation: Federation, online: Collection[str] | None
+) -> list[RoundProblem]:
     if online is not None:
         return []
     return [
-        Hindrance(
+        RoundProblem(
             True,
             "the coordinator is down",
             "run `ridgeway coordinator up` and keep it running",
@@ -70,24 +72,24 @@ def _of_link(federation: Federation, online: Collection[str] | None) -> list[Hin
     ]
 
 
-def _of_roster(federation: Federation) -> list[Hindrance]:
+def _of_roster(federation: Federation) -> list[RoundProblem]:
     standing = federation.ledger.standing()
     newest = federation.newest
     wanted = federation.settings.round.min_holders
-    found = list[Hindrance]()
+    found = list[RoundProblem]()
     if len(standing.active) < wanted:
         words = (
             f"{len(standing.active)} holders are on the roster, and a round needs"
             f" {wanted}"
         )
         found.append(
-            Hindrance(
+            RoundProblem(
                 True, words, "admit more holders with `ridgeway coordinator admit`"
             )
         )
     elif lacking := too_few_on_roster(federation):
         found.append(
-            Hindrance(
+            RoundProblem(
                 True, lacking, "admit more holders with `ridgeway coordinator admit`"
             )
         )
@@ -100,12 +102,14 @@ def _of_roster(federation: Federation) -> list[Hindrance]:
                 " them until they pin them"
             )
             found.append(
-                Hindrance(False, words, "each holder runs `ridgeway client pin`", new)
+                RoundProblem(
+                    False, words, "each holder runs `ridgeway client pin`", new
+                )
             )
     return found
 
 
-def _of_absence(federation: Federation, online: Collection[str]) -> list[Hindrance]:
+def _of_absence(federation: Federation, online: Collection[str]) -> list[RoundProblem]:
     active = federation.ledger.standing().active
     newest = federation.newest
     away = sorted(set(active) - set(online))
@@ -118,7 +122,7 @@ def _of_absence(federation: Federation, online: Collection[str]) -> list[Hindran
         & set(newest.domains if newest else ()) - may_go
     )
     found = [
-        Hindrance(
+        RoundProblem(
             False,
             "holders are away",
             "see that `ridgeway client join` runs there",
@@ -135,25 +139,29 @@ def _of_absence(federation: Federation, online: Collection[str]) -> list[Hindran
             "wait for one of them, or let the domain go with `ridgeway coordinator"
             " round --allow-missing DOMAIN`"
         )
-        found.append(Hindrance(True, words, remedy, tuple(lost)))
+        found.append(RoundProblem(True, words, remedy, tuple(lost)))
     return found
 
 
 def _of_last_round(
     federation: Federation, last: tuple[RoundRecord, Outcome] | None
-) -> list[Hindrance]:
+) -> list[RoundProblem]:
     if last is None or last[1] == "running":
         return []
     record, outcome = last
     found = []
     if outcome == "failed":
-        found.append(Hindrance(False, f"round {record.number} failed: {record.reason}"))
+        found.append(
+            RoundProblem(False, f"round {record.number} failed: {record.reason}")
+        )
     if outcome == "cut off":
         words = (
             f"round {record.number} was cut off: the process that ran it has ended."
             " What it accepted is kept"
         )
-        found.append(Hindrance(False, words, "run `ridgeway coordinator round` again"))
+        found.append(
+            RoundProblem(False, words, "run `ridgeway coordinator round` again")
+        )
     active = federation.ledger.standing().active
     latest = {each.name: each for each in record.refusals if each.name in active}
     alike: dict[tuple[str, str], list[str]] = {}
@@ -162,19 +170,19 @@ def _of_last_round(
     for (code, reason), names in sorted(alike.items()):
         words = f"refused in round {record.number} ({code}): {reason}"
         found.append(
-            Hindrance(False, words, REMEDIES.get(code, ""), tuple(sorted(names)))
+            RoundProblem(False, words, REMEDIES.get(code, ""), tuple(sorted(names)))
         )
     return found
 
 
-def _of_preflight(federation: Federation, after: str) -> list[Hindrance]:
+def _of_preflight(federation: Federation, after: str) -> list[RoundProblem]:
     """What holders said when they were asked, if no round was begun since."""
     alike: dict[str, list[str]] = {}
     for each in last_preflight(federation.folder, after):
         for code, _ in each.obstacles:
             alike.setdefault(code, []).append(each.name)
     return [
-        Hindrance(
+        RoundProblem(
             False,
             f"found by the last preflight: {code}",
             REMEDIES.get(code, ""),
@@ -184,13 +192,14 @@ def _of_preflight(federation: Federation, after: str) -> list[Hindrance]:
     ]
 
 
-def _of_certificates(federation: Federation, now: datetime) -> list[Hindrance]:
+def _of_certificates(federation: Federation, now: datetime) -> list[RoundProblem]:
     if not federation.link.exists():
         return []
     try:
         check_certificates(federation.link, federation.settings.address, now)
     except CertificateError as error:
-        return [Hindrance(True, str(error))]
+        return [RoundProblem(True, str(error))]
     return [
-        Hindrance(False, words) for words in ending_certificates(federation.link, now)
+        RoundProblem(False, words)
+        for words in ending_certificates(federation.link, now)
     ]
