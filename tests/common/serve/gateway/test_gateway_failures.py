@@ -306,7 +306,7 @@ def test_a_new_file_of_experts_is_taken_and_a_bad_one_refused(
             steps.release(10)
             assert list(tokens_of(response.iter_lines()))[-1] == "[DONE]"
         play.local.file.write_text('fallback = "nobody"\n')
-        wait_for(lambda: "is refused" in caplog.text, "the file is refused")
+        wait_for(lambda: "refused, keeping" in caplog.text, "the file is refused")
         assert str(play.local.file.parent) not in caplog.text
         assert play.local.chat("new").status_code == 200
 
