@@ -466,9 +466,7 @@ def advice(loaded: Release, chosen: Point | None, accuracy: float) -> list[str]:
         f"{100 * chosen.coverage:.1f} % of prompts are answered,"
         f" {_percent(chosen.accuracy)} % of them right"
     )
-    within = (
-        f"19 times of 20 within {100 * chosen.low:.1f} to {100 * chosen.high:.1f} %"
-    )
+    within = f"95 % interval {100 * chosen.low:.1f} to {100 * chosen.high:.1f} %"
     if chosen.threshold == 0:
         return [
             *notes,

@@ -228,7 +228,7 @@ def calibrate(
             "fitted",
             f"{fitted.texts:,} held-out texts",
             f"temperature {fitted.temperature:.3g}",
-            f"half length {fitted.half:g}, tail exponent {fitted.tail:g}",
+            f"half length {fitted.half:g}, tail {fitted.tail:g}",
         ),
         (
             "calibration error",

@@ -163,12 +163,12 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
         case progress.ExpertsMeasured(experts, scores):
             step("measured", count(experts, "expert"), f"by {scores:,} scores")
         case progress.ConfidenceCalibrated(temperature, half, tail, gap, separation):
-            curve = f"half {half:g}, tail {tail:g}"
+            curve = f"half length {half:g}, tail {tail:g}"
             step(
                 "fitted",
                 f"temperature {temperature:.3g}",
                 curve,
-                f"gap to accuracy {gap:.1f} %",
+                f"calibration error {gap:.1f} %",
             )
             if separation is not None:
                 step("learnt", "what belongs to no domain", f"AUC {separation:.2f}")

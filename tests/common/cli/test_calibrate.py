@@ -40,7 +40,7 @@ def test_the_curve_and_the_proposal_are_printed_and_nothing_is_changed(shop: Wor
     assert done.code == 0, done.stderr
     assert "threshold" in done.stdout
     assert "For 90 %, abstain below " in done.stdout
-    assert "19 times of 20 within" in done.stdout
+    assert "95 % interval" in done.stdout
     assert "picked on this same text" in done.stdout
     assert contents(shop / "release") == before
 

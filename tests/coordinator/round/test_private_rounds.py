@@ -460,7 +460,7 @@ def test_features_beyond_those_of_tokens_are_refused_on_both_sides(
         open_epoch(parties.holder("law-1"), terms, new_epoch=True)
     federation = parties.federation()
     monkeypatch.setattr(Federation, "encoder", more)
-    with pytest.raises(InputError, match=r"features of tokens alone.*coordinator init --encoder"):
+    with pytest.raises(InputError, match=r"features of tokens alone.*--encoder"):
         _ = federation.prior
 
 
