@@ -1,7 +1,7 @@
 """One masked session as the coordinator leads it: share, hold, seal, confirm, open.
 
 It passes on what it cannot read and adds up what it cannot see, and learns the sums over those who
-sent, once enough members have opened them; masking/reference.py shows the whole protocol in one
+sent, once enough members have opened them; masking/reference_session.py shows the whole protocol in one
 function.
 """
 

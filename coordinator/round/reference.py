@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import Ridge
-from ridgeway.common.masking.reference import masked_sum
+from ridgeway.common.masking.reference_session import masked_sum
 from ridgeway.common.protocol.cohort import Cohort
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.solving.solve import solve

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking import neighbourhood
 from ridgeway.common.masking.neighbourhood import Neighbourhood
-from ridgeway.common.masking.reference import ROUND, Step, Transcript, masked_sum
+from ridgeway.common.masking.reference_session import ROUND, Step, Transcript, masked_sum
 from ridgeway.common.masking.shares import Random
 
 LOTS = ("sums", "counts")

@@ -27,7 +27,7 @@ from ridgeway.common.masking.keystream import BLOCK, Sealed
 from ridgeway.common.masking.member import open_envelope, reveal
 from ridgeway.common.masking.neighbourhood import TABLE, draw
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.reference import Transcript
+from ridgeway.common.masking.reference_session import Transcript
 from tests.support.masked_session import fixed_random, run_session, small_neighbourhoods
 
 FILE = Path(__file__).with_name("masking.json")

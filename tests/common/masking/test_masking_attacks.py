@@ -15,7 +15,7 @@ from ridgeway.common.masking.agreement import Advert, check_agreement, check_sur
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.member import NONCE, advertise, confirm, new_secrets, open_envelope, reveal, seal
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.reference import ROUND, TERMS, Transcript, source_of
+from ridgeway.common.masking.reference_session import ROUND, TERMS, Transcript, source_of
 from tests.support.masked_session import fixed_random, run_session, small_neighbourhoods
 
 MEMBERS = 7
