@@ -14,6 +14,7 @@ from typing import Any
 from ridgeway.common.base.errors import InputError, LinkError, RidgewayError
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.http.page_app import without_place
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import round_progress
@@ -180,11 +181,7 @@ class FederationView:
             }
 
     def plain(self, error: object) -> str:
-        """What an error or a sentence says, without the place of the folder."""
-        words = str(error)
-        for place in (self._federation.folder.resolve(), self._federation.folder):
-            words = words.replace(f"{place}/", "").replace(str(place), "DIR")
-        return words
+        return without_place(error, self._federation.folder)
 
     def _standing(self) -> Standing:
         """The ledger as it is now; the rounds are brought up to date with it."""
