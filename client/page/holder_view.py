@@ -20,6 +20,7 @@ from ridgeway.client.round.holder import SETTINGS
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, source_files
+from ridgeway.common.http.page_app import without_place
 from ridgeway.common.protocol.invitation import INVITE
 
 JOURNAL = "journal.db"
@@ -27,15 +28,9 @@ AUDIT = "audit.json"
 """Where an audit's figures are shown from: what `ridgeway client audit … --json` prints, if it is
 put there.
 """
+WATCHED = (JOURNAL, f"{JOURNAL}-wal", SETTINGS, INVITE, AUDIT, "roster.json")
 AUDIT_FIGURES = (
-    "found",
-    "recovered",
-    "rare_recovered",
-    "chance",
-    "precision",
-    "exact",
-    "proven",
-    "window",
+    "found recovered rare_recovered chance precision exact proven window".split()
 )
 """What is shown of a finding; whatever else the file holds is left out."""
 
@@ -75,18 +70,14 @@ class HolderView:
 
     def standing(self) -> dict[str, Any]:
         """Everything but the check of the records."""
-        stamps = [stamp_if_there(self._folder / name) for name in self._watched()]
+        stamps = [stamp_if_there(self._folder / name) for name in WATCHED]
         if self._kept is None or self._kept[0] != stamps:
             self._kept = stamps, self._looked()
         return self._kept[1]
 
-    def _watched(self) -> Iterable[str | Path]:
-        return (JOURNAL, f"{JOURNAL}-wal", SETTINGS, INVITE, AUDIT, "roster.json")
-
     def _looked(self) -> dict[str, Any]:
         record = HolderRecord(self._folder)
         items = record.sent()
-        left = [each for each in items if each.bytes]
         received = record.journal.entries("received")
         terms = record.terms
         return {
@@ -102,7 +93,7 @@ class HolderView:
             "epoch": _epoch(record),
             "notices": len(record.totals.notices()),
             **_sent(record, items),
-            "kinds": _by_kind(left),
+            "kinds": _by_kind(items),
             "budget": budget(record, items),
             "bundle": _bundle(record),
             "audit": audit_figures(self._folder / AUDIT),
@@ -112,16 +103,12 @@ class HolderView:
         """Whether the records are as they were written, and agree."""
         record = HolderRecord(self._folder)
         return [
-            {"name": each.name, "words": self.plain(each.words), "good": each.good}
-            for each in record.check()
+            {"name": check.name, "words": self.plain(check.words), "good": check.good}
+            for check in record.check()
         ]
 
     def plain(self, error: object) -> str:
-        """What an error or a sentence says, without the place of the folder."""
-        words = str(error)
-        for place in (self._folder.resolve(), self._folder):
-            words = words.replace(f"{place}/", "").replace(str(place), "DIR")
-        return words
+        return without_place(error, self._folder)
 
 
 def _sent(record: HolderRecord, items: Iterable[SentItem]) -> dict[str, Any]:
@@ -130,17 +117,14 @@ def _sent(record: HolderRecord, items: Iterable[SentItem]) -> dict[str, Any]:
     """
     cohorts: dict[tuple[str, ...], int] = {}
     rows = []
-    for each in items:
-        facts = each.to_json()
-        place = cohorts.setdefault(each.members, len(cohorts)) if each.members else None
-        rows.append(
-            {
-                **facts,
-                "members": len(each.members),
-                "cohort": place,
-                "holds": CONTENTS.get(each.kind, ""),
-            }
-        )
+    for item in items:
+        row = item.to_json()
+        row["members"] = len(item.members)
+        row["cohort"] = None
+        if item.members:
+            row["cohort"] = cohorts.setdefault(item.members, len(cohorts))
+        row["holds"] = CONTENTS.get(item.kind, "")
+        rows.append(row)
     named = [
         sorted(record.names.get(key, f"{key[:12]}…") for key in keys)
         for keys in cohorts
@@ -148,20 +132,22 @@ def _sent(record: HolderRecord, items: Iterable[SentItem]) -> dict[str, Any]:
     return {"items": rows[::-1], "cohorts": named}
 
 
-def _by_kind(left: list[SentItem]) -> list[dict[str, Any]]:
-    times = Counter(each.kind for each in left)
-    sizes = Counter[str]()
-    for each in left:
-        sizes[each.kind] += each.bytes
-    return [
+def _by_kind(items: Iterable[SentItem]) -> list[dict[str, Any]]:
+    """What left, by kind, the largest first."""
+    sizes: dict[str, list[int]] = {}
+    for item in items:
+        if item.bytes:
+            sizes.setdefault(item.kind, []).append(item.bytes)
+    rows = [
         {
             "kind": kind,
             "holds": CONTENTS.get(kind, ""),
-            "times": times[kind],
-            "bytes": sizes[kind],
+            "times": len(of_kind),
+            "bytes": sum(of_kind),
         }
-        for kind in sorted(times, key=lambda kind: -sizes[kind])
+        for kind, of_kind in sizes.items()
     ]
+    return sorted(rows, key=lambda row: -row["bytes"])
 
 
 def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
@@ -172,27 +158,21 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
             summed.
     clear:  answers that showed its own exact numbers. noisy: its own numbers under noise.
     """
-    masked = [each for each in items if each.kind == "sealed_sums"]
-    policy = record.settings.policy
+    masked = [item for item in items if item.kind == "sealed_sums"]
+    opened = [item for item in masked if item.opened in ("yes", "perhaps")]
+    limit = record.settings.policy.max_round_epsilon
     account = record.account.to_json()
+    outputs = account["outputs"]
     return {
-        "spent": account["spent"],
-        "allowed": account["allowed"],
-        "delta": account["delta"],
-        "exact": sum(each["rho"] == "exact" for each in account["outputs"]),
-        "outputs": len(account["outputs"]),
-        "sums": Counter(
-            f"{each.lot} {each.opened}"
-            for each in masked
-            if each.opened in ("yes", "perhaps")
-        ),
-        "unopened": sum(each.opened == "no" for each in masked),
-        "clear": sum(each.opened == "clear" for each in items),
-        "noisy": sum(each.opened == "noisy" for each in items),
-        "round_limit": (
-            None if policy.max_round_epsilon == math.inf else policy.max_round_epsilon
-        ),
-        "min_cohort": policy.min_cohort,
+        **{name: account[name] for name in ("spent", "allowed", "delta")},
+        "exact": sum(output["rho"] == "exact" for output in outputs),
+        "outputs": len(outputs),
+        "sums": Counter(f"{item.lot} {item.opened}" for item in opened),
+        "unopened": sum(item.opened == "no" for item in masked),
+        "clear": sum(item.opened == "clear" for item in items),
+        "noisy": sum(item.opened == "noisy" for item in items),
+        "round_limit": None if limit == math.inf else limit,
+        "min_cohort": record.settings.policy.min_cohort,
     }
 
 
@@ -202,17 +182,20 @@ def _epoch(record: HolderRecord) -> dict[str, Any] | None:
     if not opened:
         return None
     name = opened[-1].facts["epoch"]
-    time = opened[-1].time
-    used = any(each.epoch == name for each in record.account.expenses())
-    return {"name": name, "time": time, "used": used, "number": len(opened)}
+    return {
+        "name": name,
+        "time": opened[-1].time,
+        "used": any(paid.epoch == name for paid in record.account.expenses()),
+        "number": len(opened),
+    }
 
 
 def _bundle(record: HolderRecord) -> dict[str, Any]:
     """The code of this installation, and whether it is what the owner has approved."""
-    return {
-        **_installed(),
-        "approved": _installed()["sha256"] in record.settings.bundles,
-    } | {"approvals": list(record.settings.bundles)}
+    installed = _installed()
+    approvals = list(record.settings.bundles)
+    is_approved = installed["sha256"] in approvals
+    return installed | {"approved": is_approved, "approvals": approvals}
 
 
 @cache

@@ -44,13 +44,7 @@ def public_line(path: Path) -> str:
             f"{path} is not a private key in OpenSSH form; make one with the key"
             " command"
         ) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(
-        key.curve, ec.SECP384R1
-    ):
-        raise IdentityError(
-            f"{path} holds a key of another kind; a SuperNode's key is {KIND}"
-        )
-    return _line(key.public_key())
+    return _line(key.public_key(), str(path))
 
 
 def check_public_line(text: str) -> str:
@@ -74,16 +68,18 @@ def check_public_line(text: str) -> str:
         raise IdentityError(
             "the public line is damaged; copy it again from the holder's machine"
         ) from error
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(
-        key.curve, ec.SECP384R1
-    ):
-        raise IdentityError(
-            f"the public line holds a key of another kind; a SuperNode's key is {KIND}"
-        )
     return _line(key)
 
 
-def _line(key: ec.EllipticCurvePublicKey) -> str:
+def _line(key: object, source: str = "the public line") -> str:
+    """A public key as a line; raises unless it is of a SuperNode's kind."""
+    if not (
+        isinstance(key, ec.EllipticCurvePublicKey)
+        and isinstance(key.curve, ec.SECP384R1)
+    ):
+        raise IdentityError(
+            f"{source} holds a key of another kind; a SuperNode's key is {KIND}"
+        )
     return key.public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     ).decode()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
@@ -86,6 +87,14 @@ def _operating_api(parts: PageParts) -> APIRouter:
         )
 
     return api
+
+
+def without_place(words: object, folder: Path) -> str:
+    """What an error or a sentence says, without the place of the folder."""
+    text = str(words)
+    for place in (folder.resolve(), folder):
+        text = text.replace(f"{place}/", "").replace(str(place), "DIR")
+    return text
 
 
 async def looked(look: Callable[[], Any], words: Words) -> Any:

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.journal import Clock, system_clock
+from ridgeway.common.deploy.processes import Log
 
 POLL_S = 0.5
 
@@ -38,7 +39,7 @@ def keep_schedule(
     line: str,
     work: Callable[[], None],
     stopped: Callable[[], bool],
-    word: Callable[[str], None],
+    log: Log,
     clock: Clock = system_clock,
 ) -> None:
     """Do the work at every time that the line names, until `stopped()`; times that pass meanwhile
@@ -46,7 +47,7 @@ def keep_schedule(
     """
     while not stopped():
         due = next_time(line, clock())
-        word(f"the next round begins at {due:%Y-%m-%d %H:%M} UTC")
+        log(f"the next round begins at {due:%Y-%m-%d %H:%M} UTC")
         while clock() < due:
             if stopped():
                 return
@@ -54,4 +55,4 @@ def keep_schedule(
         try:
             work()
         except RidgewayError as error:
-            word(f"skipped: {error}")
+            log(f"skipped: {error}")

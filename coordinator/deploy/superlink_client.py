@@ -12,18 +12,16 @@ import functools
 import hashlib
 import json
 import re
-import sqlite3
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
+    load_pem_public_key,
     load_ssh_public_key,
 )
 
@@ -40,12 +38,12 @@ KEY_IN_USE = "[code: 23]"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A registered SuperNode; one that was registered by other hands has no public line."""
+    """A registered SuperNode."""
 
     node_id: int
     online: bool
-    public_line: str | None = None
-    name: str = ""
+    public_line: str
+    name: str
 
 
 class SuperLinkClient:
@@ -61,11 +59,8 @@ class SuperLinkClient:
     def _facts(self) -> dict[str, Any]:
         """What coordinator/deploy/superlink.py noted when it started."""
         try:
-            return {
-                "bundles": [],
-                "internal_port": 0,
-                **json.loads((self.folder / "link.json").read_bytes()),
-            }
+            noted = json.loads((self.folder / "link.json").read_bytes())
+            return {"bundles": [], "internal_port": 0, **noted}
         except (OSError, ValueError, TypeError):
             raise LinkDown(
                 f"no SuperLink has been started for {self.folder}; start the"
@@ -85,75 +80,50 @@ class SuperLinkClient:
 
     def is_up(self) -> bool:
         try:
-            return (
-                self._http.get(
-                    f"https://127.0.0.1:{self.port}/health", timeout=3.0
-                ).status_code
-                == 200
-            )
+            url = f"https://127.0.0.1:{self.port}/health"
+            return self._http.get(url, timeout=3.0).status_code == 200
         except (LinkError, OSError, httpx.HTTPError):
             return False
 
     def register(self, public_line: str, name: str) -> int:
-        """Let a SuperNode in, and return its id; a key that is in already keeps its id."""
-        line = check_public_line(public_line)
-        known = self._registry()
-        for registered, entry in known.items():
-            if entry["public_line"] == line:
-                return int(registered)
-        key = load_ssh_public_key(line.encode()).public_bytes(
-            Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-        )
+        """Let a SuperNode in whose key is not in yet, and return its id."""
+        key = load_ssh_public_key(check_public_line(public_line).encode())
+        content = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         try:
-            node_id = int(self._call("RegisterNode", public_key=key, name=name).node_id)
+            return int(
+                self._call("RegisterNode", public_key=content, name=name).node_id
+            )
         except LinkError as error:
-            node_id = self._adopt(key, error)
-        self._remember({**known, str(node_id): {"public_line": line, "name": name}})
-        return node_id
-
-    def _adopt(self, key: bytes, error: LinkError) -> int:
-        """The id of a key that the SuperLink knows and the registry does not: a crash came between
-        the two.
-        """
-        if KEY_IN_USE not in str(error):
-            raise error
-        place = f"file:{quote(str(self.folder.resolve() / 'state.db'))}?mode=ro"
-        try:
-            with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
-                found = database.execute(
-                    "SELECT node_id, status FROM node WHERE public_key = ?", (key,)
-                ).fetchone()
-        except sqlite3.Error:
-            raise error from None
-        if found is None or found[1] == "unregistered":
+            if KEY_IN_USE not in str(error):
+                raise
             raise LinkError(
                 "this key was registered before and shut out, which cannot be undone;"
                 " the holder makes a new key"
             ) from error
-        return int(found[0]) % 2**64
 
     def unregister(self, node_id: int) -> None:
         """Shut a SuperNode out; its key cannot be registered again."""
         self._call("UnregisterNode", node_id=node_id)
-        self._remember(
-            {
-                key: entry
-                for key, entry in self._registry().items()
-                if key != str(node_id)
-            }
-        )
 
     def nodes(self) -> list[Node]:
-        known = self._registry()
         return [
             Node(
-                each.node_id,
-                online=each.status == "online",
-                **known.get(str(each.node_id), {}),
+                node.node_id,
+                node.status == "online",
+                _public_line(node.public_key),
+                node.name,
             )
-            for each in self._call("ListNodes").nodes_info
-            if each.status not in ("unregistered", "deleted")
+            for node in self._call("ListNodes").nodes_info
+            if node.status not in ("unregistered", "deleted")
         ]
+
+    def note_nodes(self) -> None:
+        """Write down who is registered, for rounds."""
+        facts = {
+            str(node.node_id): {"public_line": node.public_line, "name": node.name}
+            for node in self.nodes()
+        }
+        write_whole(self.folder / NODES, canonical_json(facts), private=True)
 
     def submit(self, bundle: bytes) -> int:
         digest = hashlib.sha256(bundle).hexdigest()
@@ -162,15 +132,13 @@ class SuperLinkClient:
                 "the coordinator that is up was started from another Ridgeway than this"
                 " one, and runs no other code; stop `coordinator up` and start it again"
             )
-        return int(
-            self._call("StartRun", fab={"hash_str": digest, "content": bundle}).run_id
-        )
+        fab = {"hash_str": digest, "content": bundle}
+        return int(self._call("StartRun", fab=fab).run_id)
 
     def has_finished(self, run_id: int) -> bool:
         """Whether a run has come to its end, well or not."""
-        state = str(
-            self._call("ListRuns", run_id=run_id).run_dict[run_id].status.status
-        )
+        runs = self._call("ListRuns", run_id=run_id).run_dict
+        state = str(runs[run_id].status.status)
         if state not in STATES:
             raise LinkError(
                 f"the SuperLink reports the state {state!r}, which this version of"
@@ -194,9 +162,8 @@ class SuperLinkClient:
         """What the control API answers to a request; its failure is one clear error."""
         from flwr.proto import control_pb2
 
-        request, response = (
-            getattr(control_pb2, method + kind) for kind in ("Request", "Response")
-        )
+        request = getattr(control_pb2, f"{method}Request")
+        response = getattr(control_pb2, f"{method}Response")
         path = re.sub("(?<!^)([A-Z])", r"-\1", method).lower()
         headers = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
         url = f"https://127.0.0.1:{self.port}/v1/control/{path}"
@@ -217,12 +184,13 @@ class SuperLinkClient:
             raise LinkError(f"the SuperLink refused {path}: {_reason(answer)}")
         return response.FromString(answer.content)
 
-    def _registry(self) -> dict[str, dict[str, str]]:
-        path = self.folder / NODES
-        return dict(json.loads(path.read_bytes())) if path.exists() else {}
 
-    def _remember(self, nodes: Mapping[str, Mapping[str, str]]) -> None:
-        write_whole(self.folder / NODES, canonical_json(nodes), private=True)
+def _public_line(key: bytes) -> str:
+    return (
+        load_pem_public_key(key)
+        .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        .decode()
+    )
 
 
 def _reason(answer: httpx.Response) -> str:

@@ -23,6 +23,7 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.notice import NOTICE, Notice
+from ridgeway.common.deploy.processes import Log
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
     INVITE,
@@ -71,22 +72,20 @@ hour.
 LOST_TIMEOUT_S = 120.0
 REMINDER_INTERVAL_S = 86_400.0
 
-Word = Callable[[str], None]
-
 
 def up(
     federation: Federation,
     stopped: Callable[[], bool],
     started: Callable[[], None],
-    word: Word,
+    log: Log,
 ) -> None:
     """Keep the SuperLink running; register the roster, and hand the newest release to holders that
     come back.
     """
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     host, _, port = federation.settings.listen.rpartition(":")
-    delivery = LateDelivery(federation, word)
-    reminder = Reminder(federation, word)
+    delivery = LateDelivery(federation, log)
+    reminder = Reminder(federation, log)
     keep_installed(federation)
     announce(federation)
 
@@ -95,7 +94,7 @@ def up(
         reminder.tick()
 
     def on_start(client: SuperLinkClient) -> None:
-        register(federation, client, word)
+        register(federation, client, log)
         started()
 
     run(
@@ -105,28 +104,29 @@ def up(
         on_start,
         tick,
         federation.is_busy,
-        word,
+        log,
     )
 
 
-def register(federation: Federation, client: SuperLinkClient, word: Word) -> None:
-    """Let the SuperNodes of the roster in, and shut out those that were removed from it."""
-    roster = {
-        holder.node: name
-        for name, holder in federation.ledger.standing().roster.items()
-    }
+def register(federation: Federation, client: SuperLinkClient, log: Log) -> None:
+    """Let the SuperNodes of the roster in, and shut out those that are not on it."""
+    holders = federation.ledger.standing().roster
+    roster = {holder.node: name for name, holder in holders.items()}
+    known = {node.public_line: node.node_id for node in client.nodes()}
     for line, name in roster.items():
+        if line in known:
+            continue
         try:
             client.register(line, name)
         except LinkDown:
             raise
-        except (
-            LinkError
-        ) as error:  # one key that cannot be registered must not keep the others out
-            word(f"{name} cannot be let in: {error}")
-    for node in client.nodes():
-        if node.public_line is not None and node.public_line not in roster:
-            client.unregister(node.node_id)
+        except LinkError as error:
+            # one key that cannot be registered must not keep the others out
+            log(f"{name} cannot be let in: {error}")
+    for line, node_id in known.items():
+        if line not in roster:
+            client.unregister(node_id)
+    client.note_nodes()
 
 
 def run_work(
@@ -296,24 +296,24 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
 class Reminder:
     """Speaks of certificates that are about to end, once a day."""
 
-    def __init__(self, federation: Federation, word: Word) -> None:
+    def __init__(self, federation: Federation, log: Log) -> None:
         self._link = federation.link
-        self._word = word
+        self._log = log
         self._again = 0.0
 
     def tick(self) -> None:
         if time.monotonic() >= self._again:
             self._again = time.monotonic() + REMINDER_INTERVAL_S
             for words in ending_certificates(self._link, datetime.now(UTC)):
-                self._word(words)
+                self._log(words)
 
 
 class LateDelivery:
     """Brings the newest release to holders that were away when it was made."""
 
-    def __init__(self, federation: Federation, word: Word) -> None:
+    def __init__(self, federation: Federation, log: Log) -> None:
         self._federation = federation
-        self._word = word
+        self._log = log
         self._look = self._again = 0.0
         self._asked: set[str] = set()
         self._tries = 0
@@ -338,7 +338,7 @@ class LateDelivery:
                 if node.online and node.name in missing
             )
             if online:
-                self._word(f"brings the newest release to {', '.join(online)}")
+                self._log(f"brings the newest release to {', '.join(online)}")
                 self._tries = self._tries + 1 if missing == self._asked else 0
                 bundles = ranked(
                     kept_bundles(self._federation.link),
@@ -357,7 +357,7 @@ class LateDelivery:
                     else 0.0
                 )
         except (RidgewayError, OSError) as error:
-            self._word(f"the newest release could not be delivered yet: {error}")
+            self._log(f"the newest release could not be delivered yet: {error}")
 
     def _missing(self) -> set[str]:
         newest = self._federation.newest

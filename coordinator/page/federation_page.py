@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,27 @@ from ridgeway.common.http.page_app import PageParts, looked
 from ridgeway.common.http.request_metrics import RequestMetrics
 from ridgeway.coordinator.page.federation_view import FederationView
 
+GAUGES = {
+    "last_round_seconds": "How long the last round took that was not cut off.",
+    "coordinator_up": "1 while the SuperLink answers.",
+    "round_running": "1 while a round runs.",
+    "members": "Holders that rounds count on.",
+    "members_online": "Of these, the ones that are connected.",
+    "release_number": "The newest release; 0: none.",
+    "ledger_entries": "Entries of the ledger.",
+}
+LABELLED = (
+    (CounterMetricFamily, "rounds", "Rounds, by how they ended.", "outcome"),
+    (CounterMetricFamily, "round_refusals", "Refusals in rounds, by code.", "code"),
+    (
+        GaugeMetricFamily,
+        "certificate_days_left",
+        "Days until a certificate ends.",
+        "certificate",
+    ),
+)
+"""How each figure of the view is called, and what it says; those with a label have many values."""
+
 
 def federation_page(view: FederationView) -> PageParts:
     metrics = RequestMetrics()
@@ -23,13 +44,13 @@ def federation_page(view: FederationView) -> PageParts:
 
 def _api(view: FederationView) -> APIRouter:
     api = APIRouter(prefix="/v1")
-
-    plain = {
+    looks = {
         "/standing": view.standing,
         "/rounds": view.rounds,
         "/releases": view.releases,
+        "/ledger/verification": view.verification,
     }
-    for path, look in {**plain, "/ledger/verification": view.verification}.items():
+    for path, look in looks.items():
         api.add_api_route(path, partial(looked, look, view.plain))
 
     @api.get("/releases/{before}/{after}")
@@ -57,54 +78,12 @@ class FederationCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         figures = self._view.figures()
-        yield _labelled(
-            CounterMetricFamily,
-            "rounds",
-            "Rounds, by how they ended.",
-            "outcome",
-            figures["rounds"],
-        )
-        words = "Refusals in rounds, by code."
-        yield _labelled(
-            CounterMetricFamily, "round_refusals", words, "code", figures["refusals"]
-        )
-        words = "Days until a certificate ends."
-        yield _labelled(
-            GaugeMetricFamily,
-            "certificate_days_left",
-            words,
-            "certificate",
-            figures["days"],
-        )
-        if figures["last_seconds"] is not None:
-            words = "How long the last round took that was not cut off."
-            yield _gauge("last_round_seconds", words, figures["last_seconds"])
-        yield _gauge("coordinator_up", "1 while the SuperLink answers.", figures["up"])
-        yield _gauge("round_running", "1 while a round runs.", figures["running"])
-        yield _gauge("members", "Holders that rounds count on.", figures["members"])
-        yield _gauge(
-            "members_online",
-            "Of these, the ones that are connected.",
-            figures["online"],
-        )
-        yield _gauge(
-            "release_number", "The newest release; 0: none.", figures["release"]
-        )
-        yield _gauge("ledger_entries", "Entries of the ledger.", figures["entries"])
-
-
-def _gauge(name: str, words: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"ridgeway_{name}", words, value=float(value))
-
-
-def _labelled(
-    kind: type[CounterMetricFamily | GaugeMetricFamily],
-    name: str,
-    words: str,
-    label: str,
-    values: Mapping[str, float],
-) -> Metric:
-    family = kind(f"ridgeway_{name}", words, labels=[label])
-    for each, value in sorted(values.items()):
-        family.add_metric([each], value)
-    return family
+        for kind, name, words, label in LABELLED:
+            family = kind(f"ridgeway_{name}", words, labels=[label])
+            for each, value in sorted(figures[name].items()):
+                family.add_metric([each], value)
+            yield family
+        for name, words in GAUGES.items():
+            if figures[name] is not None:
+                value = float(figures[name])
+                yield GaugeMetricFamily(f"ridgeway_{name}", words, value=value)

@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from ridgeway.common.base.errors import InputError, LinkError, RidgewayError
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.http.page_app import without_place
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import round_progress
@@ -27,7 +27,7 @@ from ridgeway.coordinator.page.round_history import (
     RoundRecord,
 )
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.ledger import LedgerRelease, Standing
+from ridgeway.coordinator.round.ledger import Standing
 from ridgeway.coordinator.round.remedies import REMEDIES
 
 ONLINE_KEPT_S = 3.0
@@ -42,13 +42,11 @@ Online = Callable[[], frozenset[str] | None]
 def connected(federation: Federation) -> frozenset[str] | None:
     client = SuperLinkClient(federation.link)
     try:
-        return (
-            frozenset(node.name for node in client.nodes() if node.online)
-            if client.is_up()
-            else None
-        )
+        if client.is_up():
+            return frozenset(node.name for node in client.nodes() if node.online)
     except LinkError:
-        return None
+        pass
+    return None
 
 
 class FederationView:
@@ -77,7 +75,6 @@ class FederationView:
             federation = self._federation
             standing = self._standing()
             online = self._who_is_online()
-            ends = self._certificate_ends()
             now = self._clock()
             last = self._last_round()
             live = round_progress(federation.folder, last[0].number) if last else None
@@ -89,9 +86,7 @@ class FederationView:
                 "listen": federation.settings.listen,
                 "mode": federation.settings.mode,
                 "sentence": MODE_SENTENCES[federation.settings.mode],
-                "certificates": {
-                    name: _certificate(end, now) for name, end in ends.items()
-                },
+                "certificates": self._certificates(),
                 "release": newest.number if newest else None,
                 "entries": self._read,
                 "members": [
@@ -99,13 +94,11 @@ class FederationView:
                     for name in sorted(standing.roster)
                 ],
                 "obstacles": [
-                    {**asdict(each), "words": self.plain(each.words)}
-                    for each in problems(federation, online, last, now)
+                    asdict(problem) | {"words": self.plain(problem.words)}
+                    for problem in problems(federation, online, last, now)
                 ],
                 "round": (
-                    {**last[0].to_json(last[1] == "running"), "progress": live}
-                    if last
-                    else None
+                    last[0].to_json(last[1]) | {"progress": live} if last else None
                 ),
             }
 
@@ -113,12 +106,9 @@ class FederationView:
         """The latest rounds, the newest first."""
         with self._lock:
             self._standing()
-            running = self._is_running()
-            kept = self._rounds.rounds[-MAX_ROUNDS:]
-            return [
-                each.to_json(running and each is self._rounds.rounds[-1])
-                for each in reversed(kept)
-            ]
+            outcomes = self._rounds.outcomes(self._is_running())
+            rows = [*map(RoundRecord.to_json, self._rounds.rounds, outcomes)]
+            return rows[: -MAX_ROUNDS - 1 : -1]
 
     def releases(self) -> list[dict[str, Any]]:
         """Every release, the oldest first."""
@@ -129,21 +119,21 @@ class FederationView:
         """What changed between two releases; raises InputError if there is no such release."""
         with self._lock:
             known = {each.number: each for each in self._standing().releases}
-            return self._releases.changes(
-                _release(known, before), _release(known, after)
-            )
+            for number in (before, after):
+                if number not in known:
+                    raise InputError(
+                        f"there is no release {number}; there are {len(known)}"
+                    )
+            return self._releases.changes(known[before], known[after])
 
     def entries(self, before: int | None = None) -> dict[str, Any]:
         """Entries of the ledger, the newest first, below a number."""
         with self._lock:
             self._standing()
-            first = max(
-                0, (self._read + 1 if before is None else before) - 1 - MAX_ENTRIES
-            )
+            end = self._read + 1 if before is None else before
+            first = max(0, end - 1 - MAX_ENTRIES)
             found = self._federation.ledger.journal.entries(after=first)
-            rows = [
-                asdict(each) for each in found if before is None or each.number < before
-            ]
+            rows = [asdict(entry) for entry in found if entry.number < end]
             return {"entries": self._read, "rows": rows[::-1], "older": first > 0}
 
     def verification(self) -> dict[str, Any]:
@@ -151,62 +141,47 @@ class FederationView:
         with self._lock:
             try:
                 counts = self._federation.ledger.verify()
-                wrong = [
-                    each.number
-                    for each in self._standing().releases
-                    if self._releases.manifest(each) is None
-                ]
+                releases = self._standing().releases
+                for made in releases:
+                    if self._releases.manifest(made) is None:
+                        raise InputError(
+                            f"release {made.number:04} is gone or is not the one in the"
+                            " ledger"
+                        )
             except RidgewayError as error:
                 return {"valid": False, "words": self.plain(error)}
-            if wrong:
-                return {
-                    "valid": False,
-                    "words": (
-                        f"release {wrong[0]:04} is gone or is not the one in the ledger"
-                    ),
-                }
-            return {
-                "valid": True,
-                "words": "",
-                **counts,
-                "releases": len(self._standing().releases),
-            }
+            return {"valid": True, "words": "", **counts, "releases": len(releases)}
 
     def figures(self) -> dict[str, Any]:
+        """What the page's metrics say, by their names."""
         with self._lock:
-            standing = self._standing()
+            active = self._standing().active
             online = self._who_is_online()
-            now = self._clock()
             running = self._is_running()
             rounds = self._rounds.rounds
+            outcomes = Counter(self._rounds.outcomes(running))
+            del outcomes["running"]
             closed = [each.seconds for each in rounds if each.seconds is not None]
             newest = self._federation.newest
             return {
-                "rounds": Counter(
-                    each for each in self._rounds.outcomes(running) if each != "running"
-                ),
-                "running": running,
-                "last_seconds": closed[-1] if closed else None,
-                "members": len(standing.active),
-                "online": len(set(standing.active) & (online or set())),
-                "up": online is not None,
-                "release": newest.number if newest else 0,
-                "days": {
-                    name: _days(end, now)
-                    for name, end in self._certificate_ends().items()
+                "rounds": outcomes,
+                "round_running": running,
+                "last_round_seconds": closed[-1] if closed else None,
+                "members": len(active),
+                "members_online": len(set(active) & (online or set())),
+                "coordinator_up": online is not None,
+                "release_number": newest.number if newest else 0,
+                "certificate_days_left": {
+                    name: end["days"] for name, end in self._certificates().items()
                 },
-                "entries": self._read,
-                "refusals": Counter(
-                    each.code for record in rounds for each in record.refusals
+                "ledger_entries": self._read,
+                "round_refusals": Counter(
+                    refusal.code for record in rounds for refusal in record.refusals
                 ),
             }
 
     def plain(self, error: object) -> str:
-        """What an error or a sentence says, without the place of the folder."""
-        words = str(error)
-        for place in (self._federation.folder.resolve(), self._federation.folder):
-            words = words.replace(f"{place}/", "").replace(str(place), "DIR")
-        return words
+        return without_place(error, self._federation.folder)
 
     def _standing(self) -> Standing:
         """The ledger as it is now; the rounds are brought up to date with it."""
@@ -233,9 +208,17 @@ class FederationView:
             self._online = now, self._ask_online()
         return self._online[1]
 
-    def _certificate_ends(self) -> dict[str, datetime]:
+    def _certificates(self) -> dict[str, dict[str, Any]]:
+        """When each ends, and the days until then."""
         link = self._federation.link
-        return certificate_ends(link) if link.exists() else {}
+        ends = certificate_ends(link) if link.exists() else {}
+        return {
+            name: {
+                "ends": end.isoformat(timespec="seconds"),
+                "days": round((end - self._clock()).total_seconds() / 86400, 1),
+            }
+            for name, end in ends.items()
+        }
 
     def _member(
         self,
@@ -247,46 +230,23 @@ class FederationView:
     ) -> dict[str, Any]:
         holder = standing.roster[name]
         newest = self._federation.newest
-        refused = (
-            [each for each in last[0].refusals if each.name == name] if last else []
-        )
         held = standing.delivered.get(name)
+        refusal: dict[str, Any] | None = None
+        for each in last[0].refusals if last else ():
+            if each.name == name:
+                refusal = asdict(each) | {"remedy": REMEDIES.get(each.code, "")}
         return {
             "name": name,
             "domain": holder.domain,
             "key": holder.key,
             "online": None if online is None else name in online,
             "retired": name in standing.retired,
-            "in_newest": (
-                newest is not None
-                and any(member.name == name for member in newest.members)
+            "in_newest": any(
+                member.name == name for member in (newest.members if newest else ())
             ),
             "release": held.number if held else None,
-            "behind": (
-                newest is not None and (held is None or held.release != newest.release)
-            ),
+            "behind": bool(newest and (held and held.release) != newest.release),
             "in_round": live["holders"].get(name, "") if live else "",
             "absent": last[0].absent.get(name, []) if last else [],
-            "refusal": (
-                {**asdict(refused[-1]), "remedy": REMEDIES.get(refused[-1].code, "")}
-                if refused
-                else None
-            ),
+            "refusal": refusal,
         }
-
-
-def _release(known: Mapping[int, LedgerRelease], number: int) -> LedgerRelease:
-    if number not in known:
-        raise InputError(f"there is no release {number}; there are {len(known)}")
-    return known[number]
-
-
-def _certificate(end: datetime, now: datetime) -> dict[str, Any]:
-    return {
-        "ends": end.astimezone(UTC).isoformat(timespec="seconds"),
-        "days": _days(end, now),
-    }
-
-
-def _days(end: datetime, now: datetime) -> float:
-    return round((end - now).total_seconds() / 86400, 1)

@@ -8,7 +8,7 @@ died.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,34 +19,18 @@ from ridgeway.coordinator.round import progress
 FILES_LOOKED_AT = 20
 """Deliveries write such files too; a round's is searched for among this many, the newest first."""
 
-HOLDER_STATES: dict[type[progress.Event], str] = {
-    progress.OfferReceived: "ready",
-    progress.StatisticsReceived: "sums received",
-    progress.SecretsShared: "shared",
-    progress.SealedReceived: "sealed",
-    progress.CountsReceived: "counted",
-}
-
 
 def round_progress(folder: Path, number: int) -> dict[str, Any] | None:
     """What the round of this number has told so far; None where it has left no file, as a
     simulation does not.
     """
-    paths = sorted((folder / "progress").glob("*.jsonl"), reverse=True)[
-        :FILES_LOOKED_AT
-    ]
-    for path in paths:
-        events = _events(path)
-        if any(
-            isinstance(event, progress.RoundOpened) and event.number == number
-            for event in events
-        ):
-            heard = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(
-                timespec="seconds"
-            )
+    for path, events in _newest_files(folder):
+        opened = [event for event in events if isinstance(event, progress.RoundOpened)]
+        if any(event.number == number for event in opened):
+            heard = datetime.fromtimestamp(path.stat().st_mtime, UTC)
             return {
-                "heard": heard,
-                "stages": stages(events),
+                "heard": heard.isoformat(timespec="seconds"),
+                "stages": stages(events, opened[0].holders),
                 "holders": holder_states(events),
                 "lines": lines(events),
             }
@@ -57,47 +41,40 @@ def last_preflight(folder: Path, after: str) -> list[progress.HolderChecked]:
     """What the newest preflight found, holder by holder; nothing if it was made before a time, such
     as a round's.
     """
-    for path in sorted((folder / "progress").glob("*.jsonl"), reverse=True)[
-        :FILES_LOOKED_AT
-    ]:
+    begin = datetime.fromisoformat(after).timestamp()
+    for path, events in _newest_files(folder):
         checked = [
-            event
-            for event in _events(path)
-            if isinstance(event, progress.HolderChecked)
+            event for event in events if isinstance(event, progress.HolderChecked)
         ]
         if checked:
-            return (
-                checked
-                if path.stat().st_mtime > datetime.fromisoformat(after).timestamp()
-                else []
-            )
+            return checked if path.stat().st_mtime > begin else []
     return []
 
 
-def _events(path: Path) -> list[progress.Event]:
-    """The events of a file up to its end, or up to a line that another version wrote."""
-    found: list[progress.Event] = []
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        for event in progress.Follower(path).events():
-            found.append(event)  # noqa: PERF402  what came before a line that cannot be read counts
-    return found
+def _newest_files(folder: Path) -> Iterator[tuple[Path, list[progress.Event]]]:
+    """Each file with its events up to its end, or up to a line that another version wrote."""
+    paths = sorted((folder / "progress").glob("*.jsonl"), reverse=True)
+    for path in paths[:FILES_LOOKED_AT]:
+        events: list[progress.Event] = []
+        with contextlib.suppress(
+            OSError, ValueError, TypeError, KeyError, AttributeError
+        ):
+            # extend keeps what came before a line that cannot be read
+            events.extend(progress.Follower(path).events())
+        yield path, events
 
 
-def stages(events: Sequence[progress.Event]) -> list[dict[str, Any]]:
+def stages(events: Sequence[progress.Event], wanted: int) -> list[dict[str, Any]]:
     """How many holders have come how far: a name, how many, and of how many, in the order in which
     it began.
     """
-    wanted = next(
-        (event.holders for event in events if isinstance(event, progress.RoundOpened)),
-        0,
-    )
-    counts: dict[str, set[str]] = {}
+    reached: dict[str, set[str]] = {}
     for event in events:
-        if (state := _state(event)) is not None:
-            counts.setdefault(state[1], set()).add(state[0])
+        for name, state in _state(event).items():
+            reached.setdefault(state, set()).add(name)
     return [
-        {"name": name, "done": len(names), "of": wanted}
-        for name, names in counts.items()
+        {"name": state, "done": len(names), "of": wanted}
+        for state, names in reached.items()
     ]
 
 
@@ -105,25 +82,31 @@ def holder_states(events: Sequence[progress.Event]) -> dict[str, str]:
     """How far each holder has come, by its name."""
     found: dict[str, str] = {}
     for event in events:
-        if (state := _state(event)) is not None:
-            found[state[0]] = state[1]
-        elif isinstance(event, progress.AnswerRefused) and event.name is not None:
-            found[event.name] = f"refused: {event.code}"
-        elif isinstance(event, progress.HoldersWaiting):
-            found |= dict.fromkeys(event.names, "waits for its next epoch")
-        elif isinstance(event, progress.HoldersAbsent):
-            found |= dict.fromkeys(event.names, f"no answer to {event.step}")
+        found |= _state(event)
+        match event:
+            case progress.AnswerRefused(_, str(name), code):
+                found[name] = f"refused: {code}"
+            case progress.HoldersWaiting(names):
+                found |= dict.fromkeys(names, "waits for its next epoch")
+            case progress.HoldersAbsent(step, names):
+                found |= dict.fromkeys(names, f"no answer to {step}")
     return found
 
 
-def _state(event: progress.Event) -> tuple[str, str] | None:
-    words = HOLDER_STATES.get(type(event))
-    name = getattr(event, "name", None)
-    if words is None or name is None:
-        return None
-    return name, (
-        f"{words} {event.lot}" if isinstance(event, progress.SealedReceived) else words
-    )
+def _state(event: progress.Event) -> dict[str, str]:
+    """The holder that an event is of, and how far it has come with it; none for other events."""
+    match event:
+        case progress.OfferReceived(name):
+            return {name: "ready"}
+        case progress.StatisticsReceived(name):
+            return {name: "sums received"}
+        case progress.SecretsShared(name):
+            return {name: "shared"}
+        case progress.SealedReceived(name, lot):
+            return {name: f"sealed {lot}"}
+        case progress.CountsReceived(name):
+            return {name: "counted"}
+    return {}
 
 
 def lines(events: Sequence[progress.Event]) -> list[list[str]]:
@@ -134,11 +117,8 @@ def lines(events: Sequence[progress.Event]) -> list[list[str]]:
         told.append([verb, subject, *filter(None, figures)])
 
     for event in events:
-        if (
-            isinstance(event, progress.HoldersAwaited)
-            and told
-            and told[-1][0] == "waiting"
-        ):
+        repeats = isinstance(event, progress.HoldersAwaited) and told
+        if repeats and told[-1][0] == "waiting":
             told.pop()
         if isinstance(event, progress.RunFailed):
             take("failed", event.reason)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,12 @@ class ReleaseHistory:
         of.
         """
         if made.release not in self._read:
-            try:
-                content = json.loads(
-                    (self._folder / f"{made.number:04}" / MANIFEST).read_bytes()
-                )
-                if release_id(content) != made.release:
-                    return None
-            except (OSError, ValueError, TypeError, AttributeError):
-                return None
-            self._read[made.release] = content
-        return self._read[made.release]
+            path = self._folder / f"{made.number:04}" / MANIFEST
+            with suppress(OSError, ValueError, TypeError, AttributeError):
+                content = json.loads(path.read_bytes())
+                if release_id(content) == made.release:
+                    self._read[made.release] = content
+        return self._read.get(made.release)
 
     def summary(self, made: LedgerRelease) -> dict[str, Any]:
         manifest = self.manifest(made)
@@ -79,12 +76,12 @@ class ReleaseHistory:
 
     def changes(self, before: LedgerRelease, after: LedgerRelease) -> dict[str, Any]:
         """What is different in `after`: domains, members, settings, accuracies."""
-        old = self.manifest(before)
-        new = self.manifest(after)
-        was, now = (
-            {member.name: member.source for member in each.members}
-            for each in (before, after)
-        )
+        old = self.summary(before)
+        new = self.summary(after)
+        was = {member.name: member.source for member in before.members}
+        now = {member.name: member.source for member in after.members}
+        old_settings = {"mode": old["mode"], **old["settings"]}
+        new_settings = {"mode": new["mode"], **new["settings"]}
         return {
             "before": before.number,
             "after": after.number,
@@ -96,16 +93,17 @@ class ReleaseHistory:
                 "joined": sorted(set(now) - set(was)),
                 "left": sorted(set(was) - set(now)),
                 "changed": sorted(
-                    name for name in set(was) & set(now) if was[name] != now[name]
+                    name
+                    for name, source in was.items()
+                    if now.get(name, source) != source
                 ),
             },
-            "settings": _differing(
-                {"mode": before.terms.mode, **settings_words(old)},
-                {"mode": after.terms.mode, **settings_words(new)},
-            ),
-            "accuracies": accuracy_changes(
-                domain_accuracies(old), domain_accuracies(new)
-            ),
+            "settings": [
+                {"name": name, "before": old_settings.get(name), "after": value}
+                for name, value in (dict.fromkeys(old_settings) | new_settings).items()
+                if old_settings.get(name) != value
+            ],
+            "accuracies": accuracy_changes(old["accuracies"], new["accuracies"]),
         }
 
 
@@ -138,8 +136,8 @@ def mean_accuracy(accuracies: Mapping[str, Accuracy]) -> Accuracy | None:
     many = len(accuracies)
     values = accuracies.values()
     share = sum(each["share"] for each in values) / many
-    down = math.sqrt(sum((each["share"] - each["low"]) ** 2 for each in values)) / many
-    rise = math.sqrt(sum((each["high"] - each["share"]) ** 2 for each in values)) / many
+    down = math.hypot(*(each["share"] - each["low"] for each in values)) / many
+    rise = math.hypot(*(each["high"] - each["share"] for each in values)) / many
     return {
         "share": share,
         "low": share - down,
@@ -149,31 +147,33 @@ def mean_accuracy(accuracies: Mapping[str, Accuracy]) -> Accuracy | None:
 
 
 def accuracy_changes(
-    old: Mapping[str, Accuracy], new: Mapping[str, Accuracy]
+    before: Mapping[str, Accuracy], after: Mapping[str, Accuracy]
 ) -> list[dict[str, Any]]:
     """By domain, the greatest loss first. doubt: half the interval of the change, as of different
     texts.
     """
-    rows = [
-        {
-            "domain": name,
-            "before": old.get(name),
-            "after": new.get(name),
-            **_difference(old.get(name), new.get(name)),
-        }
-        for name in dict.fromkeys((*old, *new))
-    ]
+    rows = []
+    for name in dict.fromkeys((*before, *after)):
+        old = before.get(name)
+        new = after.get(name)
+        change = None
+        doubt = None
+        if old and new:
+            change = new["share"] - old["share"]
+            doubt = math.hypot(*(each["high"] - each["low"] for each in (old, new))) / 2
+        rows.append(
+            {
+                "domain": name,
+                "before": old,
+                "after": new,
+                "change": change,
+                "doubt": doubt,
+            }
+        )
     return sorted(
         rows,
         key=lambda row: (row["change"] is None, row["change"] or 0.0, row["domain"]),
     )
-
-
-def _difference(old: Accuracy | None, new: Accuracy | None) -> dict[str, float | None]:
-    if old is None or new is None:
-        return {"change": None, "doubt": None}
-    halves = [(each["high"] - each["low"]) / 2 for each in (old, new)]
-    return {"change": new["share"] - old["share"], "doubt": math.hypot(*halves)}
 
 
 def settings_words(manifest: Manifest | None) -> dict[str, str]:
@@ -182,30 +182,16 @@ def settings_words(manifest: Manifest | None) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, words in SETTINGS.items():
-        try:
+        with suppress(KeyError, TypeError, AttributeError):
             found[name] = words(manifest or {})
-        except (KeyError, TypeError, AttributeError):
-            continue
     return found
 
 
 def _ridge(ridge: Mapping[str, Any]) -> str:
-    return f"{ridge['value']:g}" + (
-        " of the mean diagonal" if ridge["relative"] else ""
-    )
+    relative = " of the mean diagonal" if ridge["relative"] else ""
+    return f"{ridge['value']:g}{relative}"
 
 
 def _selector(selector: Mapping[str, Any]) -> str:
-    return str(selector["name"]) + (
-        f", k = {selector['k']}" if selector["name"] == "entropy" else ""
-    )
-
-
-def _differing(
-    old: Mapping[str, str], new: Mapping[str, str]
-) -> Sequence[dict[str, str | None]]:
-    return [
-        {"name": name, "before": old.get(name), "after": new.get(name)}
-        for name in dict.fromkeys((*old, *new))
-        if old.get(name) != new.get(name)
-    ]
+    k = f", k = {selector['k']}" if selector["name"] == "entropy" else ""
+    return f"{selector['name']}{k}"

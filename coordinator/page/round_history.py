@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -57,21 +57,17 @@ class RoundRecord:
     def seconds(self) -> float | None:
         if self.ended is None:
             return None
-        return (
-            datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)
-        ).total_seconds()
+        taken = datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)
+        return taken.total_seconds()
 
-    def to_json(self, is_running: bool) -> dict[str, Any]:
-        return {
-            "number": self.number,
-            "mode": self.mode,
-            "began": self.began,
-            "ended": self.ended,
+    def to_json(self, outcome: Outcome) -> dict[str, Any]:
+        facts = asdict(self)
+        del facts["nonce"]
+        refusals = facts.pop("refusals")
+        return facts | {
             "seconds": self.seconds,
-            "outcome": self.outcome(is_running),
-            "release": self.release,
-            "reason": self.reason,
-            "refused": len(self.refusals),
+            "outcome": outcome,
+            "refused": len(refusals),
             "absent": sorted(self.absent),
         }
 
@@ -92,30 +88,24 @@ class RoundHistory:
                 )
                 self.rounds.append(made)
                 self._by_nonce[made.nonce] = made
-            elif (
-                known := self._by_nonce.get(facts["round"])
-            ) is not None:  # deliveries are no rounds
-                _note(known, entry)
+                continue
+            record = self._by_nonce.get(facts["round"])
+            if record is None:  # deliveries are no rounds
+                continue
+            if entry.kind == "closed":
+                record.ended = entry.time
+                record.release = facts["release"]
+                record.reason = facts["reason"]
+            elif entry.kind == "refused":
+                known = {each.name: facts[each.name] for each in fields(HolderRefusal)}
+                record.refusals.append(HolderRefusal(**known))
+            else:
+                for name in facts["names"]:
+                    record.absent.setdefault(name, []).append(facts["step"])
 
     def outcomes(self, is_running: bool) -> list[Outcome]:
         """How each round ended; only the newest can still run."""
-        last = len(self.rounds) - 1
         return [
-            each.outcome(is_running and place == last)
-            for place, each in enumerate(self.rounds)
+            record.outcome(is_running and record is self.rounds[-1])
+            for record in self.rounds
         ]
-
-
-def _note(known: RoundRecord, entry: JournalEntry) -> None:
-    facts = entry.facts
-    if entry.kind == "closed":
-        known.ended = entry.time
-        known.release = facts["release"]
-        known.reason = facts["reason"]
-    elif entry.kind == "refused":
-        known.refusals.append(
-            HolderRefusal(facts["step"], facts["name"], facts["code"], facts["reason"])
-        )
-    elif entry.kind == "absent":
-        for name in facts["names"]:
-            known.absent.setdefault(name, []).append(facts["step"])

@@ -44,7 +44,7 @@ class Link:
         self.ran: list[str] = []
 
     def nodes(self) -> list[Node]:
-        return [Node(place, True, name=name) for place, name in enumerate(NAMES)]
+        return [Node(place, True, "", name) for place, name in enumerate(NAMES)]
 
     def submit(self, bundle: bytes) -> int:
         self.ran.append(hashlib.sha256(bundle).hexdigest())

@@ -6,14 +6,17 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from ridgeway.common.base.errors import LinkDown, LinkError
-from ridgeway.common.deploy.node_key import create_node_key, public_line
+from ridgeway.common.deploy.node_key import create_node_key
 from ridgeway.coordinator.deploy.superlink_client import Node, SuperLinkClient
+from ridgeway.coordinator.deploy.supervisor import register
 
 control: Any = pytest.importorskip("flwr.proto.control_pb2")
 
@@ -52,24 +55,63 @@ def test_every_request_is_one_of_flowers() -> None:
         assert f'"/v1/control/{path}"' in source
 
 
-def test_a_key_is_registered_once(tmp_path: Path) -> None:
-    create_node_key(tmp_path / "node.key")
-    line = public_line(tmp_path / "node.key")
-    link = SuperLinkStandIn(tmp_path, RegisterNode=lambda request: control.RegisterNodeResponse(node_id=2**63 + 7))
-    assert [link.client.register(line, "law") for _ in range(2)] == [2**63 + 7] * 2
-    assert link.asked == ["RegisterNode"]
+def pem(line: str) -> bytes:
+    return load_ssh_public_key(line.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def test_nodes_are_those_that_may_come_in_with_the_names_they_were_given(tmp_path: Path) -> None:
-    (tmp_path / "nodes.json").write_text(json.dumps({"1": {"public_line": "line", "name": "law"}}), encoding="utf-8")
-    states = ("online", "offline", "unregistered")
+def listed(*lines: str) -> Handler:
+    """Nodes in these states with these keys, the first online, the last shut out."""
+    states = ("online", *("offline" for _ in lines[2:]), "unregistered")
+    nodes = [
+        {"node_id": 2**63 + place, "status": state, "public_key": pem(line), "name": f"holder-{place}"}
+        for place, (line, state) in enumerate(zip(lines, states, strict=True))
+    ]
+    return lambda request: control.ListNodesResponse(nodes_info=nodes)
 
-    def nodes(request: Any) -> Any:
-        listed = [{"node_id": number, "status": state} for number, state in enumerate(states, start=1)]
-        return control.ListNodesResponse(nodes_info=listed)
 
-    link = SuperLinkStandIn(tmp_path, ListNodes=nodes)
-    assert link.client.nodes() == [Node(1, True, "line", "law"), Node(2, False)]
+@pytest.fixture
+def lines(tmp_path: Path) -> list[str]:
+    return [create_node_key(tmp_path / f"{number}.key") for number in range(3)]
+
+
+def test_a_key_is_registered_once(tmp_path: Path, lines: list[str]) -> None:
+    """Keys of the roster that are in stay; those that are not on it are shut out; who is in is written down."""
+    registered: list[tuple[bytes, str]] = []
+
+    def register_node(request: Any) -> Any:
+        registered.append((request.public_key, request.name))
+        return control.RegisterNodeResponse(node_id=7)
+
+    unregistered: list[int] = []
+
+    def unregister_node(request: Any) -> Any:
+        unregistered.append(request.node_id)
+        return control.UnregisterNodeResponse()
+
+    handlers = {"RegisterNode": register_node, "UnregisterNode": unregister_node}
+    link = SuperLinkStandIn(tmp_path, ListNodes=listed(*lines), **handlers)
+    new = create_node_key(tmp_path / "new.key")
+    roster = {"law": SimpleNamespace(node=lines[0]), "code": SimpleNamespace(node=new)}
+    ledger = SimpleNamespace(standing=lambda: SimpleNamespace(roster=roster))
+    register(cast(Any, SimpleNamespace(ledger=ledger)), link.client, lambda words: pytest.fail(words))
+    assert registered == [(pem(new), "code")]
+    assert unregistered == [2**63 + 1]
+    noted = json.loads((tmp_path / "nodes.json").read_bytes())
+    assert noted[str(2**63)] == {"public_line": lines[0], "name": "holder-0"}
+
+
+def test_a_key_that_was_shut_out_is_refused_with_a_reason(tmp_path: Path, lines: list[str]) -> None:
+    refusal = httpx.Response(409, json={"code": 23, "detail": "the key is in use"})
+    with pytest.raises(LinkError, match="registered before and shut out"):
+        SuperLinkStandIn(tmp_path, RegisterNode=refusal).client.register(lines[0], "law")
+
+
+def test_nodes_are_those_that_may_come_in_with_the_names_they_were_given(tmp_path: Path, lines: list[str]) -> None:
+    link = SuperLinkStandIn(tmp_path, ListNodes=listed(*lines))
+    assert link.client.nodes() == [
+        Node(2**63, True, lines[0], "holder-0"),
+        Node(2**63 + 1, False, lines[1], "holder-1"),
+    ]
 
 
 def test_a_run_is_submitted_with_its_bundle_and_followed(tmp_path: Path) -> None:
