@@ -32,10 +32,10 @@ from ridgeway.client.round.expert_scores import own_scores
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.scoring import HeldOut
 from ridgeway.client.round.spending import Expense
-from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
+from ridgeway.client.sums.corpus import Counters
 from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
 from ridgeway.client.sums.held_out import held_out_sample
-from ridgeway.client.sums.prepare import PrepareJob, Watch, prepare
+from ridgeway.client.sums.prepare import PrepareJob, Watch, corpus_documents, prepare
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.jsonl import field_names
@@ -295,13 +295,8 @@ def prepare_job(
 
 def document_digests(job: PrepareJob) -> Digests:
     """The first eight bytes of each document's SHA-256, in order: by them changes are counted."""
-    skipped: list[str] | None = [] if job.skip_broken else None
-    counters = Counters()
     found = [
         hashlib.sha256(text.encode()).digest()[:8]
-        for source in find_sources(job.roots)[0]
-        for text in documents(
-            source, job.text_fields, counters, Position(), skipped, whole=job.whole
-        )
+        for text, _ in corpus_documents(job, Counters())
     ]
     return np.sort(np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64))

@@ -73,6 +73,8 @@ MAX_PLACES = 10_000
 """The most broken records that are listed; beyond, they are counted."""
 SKIP_WORDS = "--skip-broken, or skip_broken in client.toml"
 COMPRESSIONS = frozenset((".gz", ".zst"))
+READ_ERRORS = (OSError, EOFError, ValueError, csv.Error, zlib.error)
+"""What readers raise on damaged files."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -185,13 +187,7 @@ def documents(
         if is_one:
             texts = iter(["".join(islice(texts, WHOLE_LIMIT // DOCUMENT_LIMIT))])
         for text in texts:
-            for piece in (
-                [text[:WHOLE_LIMIT]]
-                if whole
-                else cut(text)
-                if len(text) > DOCUMENT_LIMIT
-                else [text]
-            ):
+            for piece in [text[:WHOLE_LIMIT]] if whole else cut(text):
                 if piece and not piece.isspace():
                     yield piece
                 else:
@@ -212,9 +208,7 @@ def documents(
             raise CorpusError(
                 f"{place_name(source.path)} cannot be read: {why}; {next_move}"
             ) from error
-        if not isinstance(error, _read_errors()) or (
-            isinstance(error, OSError) and error.errno is not None
-        ):
+        if not isinstance(error, READ_ERRORS) or getattr(error, "errno", None):
             raise
         raise CorpusError(
             f"{source.path} cannot be read: {first_line(error)}; it may be cut off or"
@@ -352,7 +346,9 @@ def _opened(source: CorpusFile, position: Position) -> Iterator[IO[bytes]]:
             with gzip.open(tracked, "rb") as stream:
                 yield cast(IO[bytes], stream)
         elif source.compression == ".zst":
-            yield cast(IO[bytes], io.BufferedReader(_Unpacked(tracked), 1 << 20))
+            # unlike zstandard's reader, it minds when the last frame is cut off
+            unpacked = _imported("pyarrow", ".zst").input_stream(tracked, "zstd")
+            yield cast(IO[bytes], io.BufferedReader(unpacked, 1 << 20))
         else:
             yield tracked
 
@@ -388,48 +384,20 @@ class _Tracked(io.RawIOBase):
         return len(data)
 
 
-class _Unpacked(io.RawIOBase):
-    """The content of a file of zstd frames; unlike the library's own reader, it minds when the last
-    one is cut off.
-    """
-
-    def __init__(self, packed: IO[bytes]) -> None:
-        self._packed = packed
-        self._new = _imported("zstandard", ".zst").ZstdDecompressor().decompressobj
-        self._frame: Any = None
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            rest = self._frame.unused_data if self._frame and self._frame.eof else b""
-            raw = rest or self._packed.read(1 << 14)
-            if not raw:
-                if self._frame and not self._frame.eof:
-                    raise EOFError("the last frame has no end")
-                return 0
-            if self._frame is None or self._frame.eof:
-                self._frame = self._new()
-            self._ready = memoryview(self._frame.decompress(raw))
-        size = min(len(buffer), len(self._ready))
-        buffer[:size] = self._ready[:size]
-        self._ready = self._ready[size:]
-        return size
-
-
 def _lines(stream: IO[bytes], counters: Counters, begin: int) -> Iterator[str]:
     """The lines of a UTF-8 file from a place on; bytes that are not UTF-8 are replaced and
     counted.
     """
     for number, line in enumerate(stream, begin):
-        try:
-            text = line.decode()
-        except UnicodeDecodeError:
-            text = line.decode("utf-8", "replace")
-            counters.replaced += text.count("\ufffd") - line.count(b"\xef\xbf\xbd")
+        text = line.decode("utf-8", "replace")
+        _count_replaced(counters, text, line)
         yield text.removeprefix("\ufeff") if number == 0 else text
+
+
+def _count_replaced(counters: Counters, text: str, raw: bytes) -> None:
+    """Count the replacements of a decoded text, less those that stood in it before."""
+    if "\ufffd" in text:
+        counters.replaced += text.count("\ufffd") - raw.count("\ufffd".encode())
 
 
 def _pieces(stream: IO[bytes], counters: Counters, source: CorpusFile) -> Iterator[str]:
@@ -444,27 +412,20 @@ def _pieces(stream: IO[bytes], counters: Counters, source: CorpusFile) -> Iterat
 
 def _blocks(stream: IO[bytes], counters: Counters, source: CorpusFile) -> Iterator[str]:
     encoding = "utf-8" if source.begin else "utf-8-sig"
-    strict = codecs.getincrementaldecoder(encoding)("strict")
-    lenient = codecs.getincrementaldecoder(encoding)("replace")
-    first = True
-    while True:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    raw = stream.read(1 << 20)
+    if b"\0" in raw[:8192]:
+        raise CorpusError(f"{place_name(source.path)} holds binary data, not text")
+    while raw:
+        begun, _ = decoder.getstate()  # a character whose end is in this block
+        text = decoder.decode(raw)
+        _count_replaced(counters, text, begun + raw)
+        yield text
         raw = stream.read(1 << 20)
-        if first and b"\0" in raw[:8192]:
-            raise CorpusError(f"{place_name(source.path)} holds binary data, not text")
-        first = False
-        state = strict.getstate()
-        try:
-            yield strict.decode(raw, final=not raw)
-        except UnicodeDecodeError:
-            lenient.setstate(state)
-            text = lenient.decode(raw, final=not raw)
-            counters.replaced += text.count("\ufffd") - (state[0] + raw).count(
-                b"\xef\xbf\xbd"
-            )
-            strict.reset() if not raw else strict.setstate(lenient.getstate())
-            yield text
-        if not raw:
-            return
+    begun, _ = decoder.getstate()
+    text = decoder.decode(b"", final=True)
+    _count_replaced(counters, text, begun)
+    yield text
 
 
 def _csv_texts(
@@ -479,9 +440,8 @@ def _csv_texts(
     reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
     for cells in reader:
         cells.pop(cast(str, None), None)  # cells beyond the header
-        record = {
-            name: cell or None for name, cell in cells.items()
-        }  # an empty cell is no text
+        # an empty cell is no text
+        record = {name: cell or None for name, cell in cells.items()}
         with each:
             yield record_text(record, names, f"{name}, line {reader.line_num}")
 
@@ -530,10 +490,3 @@ def _imported(name: str, what: str) -> Any:
             f"reading {what} needs the package {name.partition('.')[0]}; install"
             " ridgeway[client]"
         ) from None
-
-
-def _read_errors() -> tuple[type[Exception], ...]:
-    """What readers raise on damaged files."""
-    module = sys.modules.get("zstandard")
-    unpacking = (zlib.error, module.ZstdError) if module else (zlib.error,)
-    return (OSError, EOFError, ValueError, csv.Error, *unpacking)

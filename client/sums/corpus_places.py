@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, cast
 
-from ridgeway.common.base.errors import InputError, RidgewayError, first_line
+from ridgeway.common.base.errors import InputError, first_line
 from ridgeway.common.base.files import sha256
 
 URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
@@ -22,8 +23,6 @@ HTTP_VERSIONS = ("ETag", "Content-MD5", "Digest", "Last-Modified")
 """What servers say of a file's version. fsspec takes what lies at an http URL for unchanging, and
 leaves them out.
 """
-
-Answer = TypeVar("Answer")
 
 
 class FileStatus(NamedTuple):
@@ -64,19 +63,17 @@ def real_place(path: Path) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    return (
-        bool(_asked(path, lambda files, name: files.isdir(name)))
-        if is_url(path)
-        else path.is_dir()
-    )
+    if not is_url(path):
+        return path.is_dir()
+    with _store(path) as (files, name):
+        return bool(files.isdir(name))
 
 
 def is_file(path: Path) -> bool:
-    return (
-        bool(_asked(path, lambda files, name: files.isfile(name)))
-        if is_url(path)
-        else path.is_file()
-    )
+    if not is_url(path):
+        return path.is_file()
+    with _store(path) as (files, name):
+        return bool(files.isfile(name))
 
 
 def entries(folder: Path) -> list[Path]:
@@ -87,23 +84,17 @@ def entries(folder: Path) -> list[Path]:
             for path in folder.iterdir()
             if not (path.is_symlink() and path.is_dir())
         )
-
-    def listed(files: Any, name: str) -> list[str]:
+    with _store(folder) as (files, name):
         files.invalidate_cache(name)
-        return [
-            str(each).rstrip("/").rpartition("/")[2]
-            for each in files.ls(name, detail=False)
-        ]
-
-    return sorted(folder / name for name in _asked(folder, listed))
+        places = [str(place).rstrip("/") for place in files.ls(name, detail=False)]
+    return sorted(folder / place.rpartition("/")[2] for place in places)
 
 
 def open_file(path: Path) -> IO[bytes]:
-    return (
-        cast(IO[bytes], _asked(path, lambda files, name: files.open(name, "rb")))
-        if is_url(path)
-        else path.open("rb")
-    )
+    if not is_url(path):
+        return path.open("rb")
+    with _store(path) as (files, name):
+        return cast(IO[bytes], files.open(name, "rb"))
 
 
 def file_status(path: Path) -> FileStatus:
@@ -112,8 +103,7 @@ def file_status(path: Path) -> FileStatus:
         return FileStatus(
             status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
         )
-
-    def told(files: Any, name: str) -> FileStatus:
+    with _store(path) as (files, name):
         files.invalidate_cache(files._parent(name))  # or a change would not be seen
         info = files.info(name)
         # which would ask once more
@@ -123,19 +113,18 @@ def file_status(path: Path) -> FileStatus:
             if usual
             else files.ukey(name)
         )
-        if info["size"] is None:
-            raise InputError(
-                f"{place_name(path)} cannot be read: its server does not tell its size;"
-                " copy it first"
-            )
-        version = sha256(str((key, *map(info.get, HTTP_VERSIONS))).encode())
-        return FileStatus(int(info["size"]), int(version[:15], 16), 0, 0)
-
-    return _asked(path, told)
+    if info["size"] is None:
+        raise InputError(
+            f"{place_name(path)} cannot be read: its server does not tell its size;"
+            " copy it first"
+        )
+    version = sha256(str((key, *map(info.get, HTTP_VERSIONS))).encode())
+    return FileStatus(int(info["size"]), int(version[:15], 16), 0, 0)
 
 
-def _asked(path: Path, ask: Callable[[Any, str], Answer]) -> Answer:
-    """What the store of a URL answers, asked by the name that the place has there.
+@contextmanager
+def _store(path: Path) -> Iterator[tuple[Any, str]]:
+    """The store of a URL, and the name that the place has there.
 
     Stores raise what they like, so all but what says that nothing lies there becomes one sentence.
     """
@@ -149,8 +138,8 @@ def _asked(path: Path, ask: Callable[[Any, str], Answer]) -> Answer:
             " them, or copy the corpus to this machine"
         ) from None
     try:
-        return ask(files, name)
-    except (FileNotFoundError, NotADirectoryError, RidgewayError):
+        yield files, name
+    except (FileNotFoundError, NotADirectoryError):
         raise
     except Exception as error:
         raise InputError(

@@ -7,26 +7,18 @@ They never leave as they are: noise is added by others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeway.client.sums.corpus import (
-    Counters,
-    Position,
-    cut,
-    documents,
-    find_sources,
-    is_held_out,
-)
+from ridgeway.client.sums.corpus import Counters, cut, find_sources
 from ridgeway.client.sums.part_store import Stamp, stamped
 from ridgeway.client.sums.prepare import (
     BATCH_CHARACTERS,
-    Interrupted,
     PrepareJob,
     Watch,
-    check_readable,
     check_text,
+    corpus_documents,
 )
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -59,8 +51,9 @@ def sum_documents(
     job: DocumentJob, prior: PublicPrior, watch: Watch | None = None
 ) -> DocumentSums:
     """Read the corpus, and sum its documents."""
-    watch = watch or Watch()
     stamps = job.stamps()
+    if not stamps:
+        raise CorpusError(f"{_names(job)} has no file that can be read")
     counters = Counters()
     total = empty_sums(job.mode, job.encoder.width)
     for texts in _batches(job.corpus, counters, watch):
@@ -74,7 +67,7 @@ def sum_documents(
         total = total + bounded_sums(
             job.mode, document_vectors(prior, ids, whole, job.encoder.table)
         )
-    check_text(counters, ", ".join(map(str, job.corpus.roots)))
+    check_text(counters, _names(job))
     if job.stamps() != stamps:
         raise CorpusError(
             "the corpus changed while it was read; run the same command again"
@@ -82,41 +75,24 @@ def sum_documents(
     return total
 
 
+def _names(job: DocumentJob) -> str:
+    return ", ".join(map(str, job.corpus.roots))
+
+
 def _batches(
-    job: PrepareJob, counters: Counters, watch: Watch
+    job: PrepareJob, counters: Counters, watch: Watch | None
 ) -> Iterator[Sequence[str]]:
     """The documents that are summed, some at a time."""
-    sources, _ = find_sources(job.roots)
-    if not sources:
-        raise CorpusError(
-            f"{', '.join(map(str, job.roots))} has no file that can be read"
-        )
-    skipped: list[str] | None = [] if job.skip_broken else None
-    size = sum(source.bytes for source in sources)
-    done = 0
     texts = list[str]()
-    held = 0
-    for source in sources:
-        position = Position()
-        for text in documents(
-            source, job.text_fields, counters, position, skipped, whole=True
-        ):
-            counters.documents += 1
-            if is_held_out(text, job.holdout):
-                counters.held_out += 1
-                continue
-            texts.append(text)
-            held += len(text)
-            if held >= BATCH_CHARACTERS:
-                yield texts
-                watch.progress(min(done + position.bytes, size), size)
-                if watch.stopped():
-                    raise Interrupted
-                texts = []
-                held = 0
-        done += source.bytes
+    size = 0
+    for text, held_out in corpus_documents(replace(job, whole=True), counters, watch):
+        if held_out:
+            continue
+        texts.append(text)
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
+            yield texts
+            texts = []
+            size = 0
     if texts:
         yield texts
-    check_readable(
-        counters, job.skip_broken, f"the first is {skipped[0]}" if skipped else ""
-    )

@@ -212,9 +212,7 @@ def prepare(
     if broken_list is not None:
         _list_places(broken_list, broken)
     if job.part is None:
-        check_readable(
-            counters, job.skip_broken, f"the first is {broken[0]}" if broken else ""
-        )
+        check_readable(counters, job.skip_broken, _first_place(broken))
         check_text(counters, _names(job))
     states = [part.state for part in parts] or [run.summer().state()]
     statistics = run.summer().statistics(reduce(add_states, states), job.threads)
@@ -286,11 +284,11 @@ def _is_due(started: float, kept_at: float) -> bool:
     return now - kept_at > PART_INTERVAL_S + (now - started) / 20
 
 
-def held_out_documents(
+def corpus_documents(
     job: PrepareJob, counters: Counters, watch: Watch | None = None
-) -> Iterator[str]:
-    """The documents that `prepare` leaves out of the sums, for evaluation on the holder's own
-    machine.
+) -> Iterator[tuple[str, bool]]:
+    """Every document of a corpus, and whether it is held out. Raises at the end if too many records
+    could not be read.
     """
     watch = watch or Watch()
     sources, _ = find_sources(job.roots)
@@ -305,15 +303,28 @@ def held_out_documents(
             counters.documents += 1
             if watch.stopped():
                 raise Interrupted("interrupted; nothing was written")
-            if is_held_out(text, job.holdout):
-                counters.held_out += 1
-                yield text
+            held_out = is_held_out(text, job.holdout)
+            counters.held_out += held_out
+            yield text, held_out
             if counters.documents % 256 == 0:
                 watch.progress(min(done + position.bytes, total), total)
         done += position.bytes
-    check_readable(
-        counters, job.skip_broken, f"the first is {skipped[0]}" if skipped else ""
-    )
+    check_readable(counters, job.skip_broken, _first_place(skipped))
+
+
+def held_out_documents(
+    job: PrepareJob, counters: Counters, watch: Watch | None = None
+) -> Iterator[str]:
+    """The documents that `prepare` leaves out of the sums, for evaluation on the holder's own
+    machine.
+    """
+    for text, held_out in corpus_documents(job, counters, watch):
+        if held_out:
+            yield text
+
+
+def _first_place(broken: Sequence[str] | None) -> str:
+    return f"the first is {broken[0]}" if broken else ""
 
 
 def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
@@ -605,11 +616,8 @@ def makers(
             for device in devices
             for maker in gpu_accumulators(encoder.table, sampling, device, words)
         ]
-    return [_maker(encoder, sampling)] * _at_once(encoder, threads)
-
-
-def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
-    return accumulators(encoder.table, sampling, encoder.words)
+    maker = accumulators(encoder.table, sampling, encoder.words)
+    return [maker] * _at_once(encoder, threads)
 
 
 def _at_once(encoder: AnyEncoder, threads: int) -> int:

@@ -10,7 +10,7 @@ to the tokenizers library, and so is all text where there is no compiled module.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import add
 from typing import Any, NamedTuple
 from unicodedata import is_normalized
@@ -20,6 +20,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Regex, normalizers, pre_tokenizers
 
+from ridgeway.common.base.jsonl import storable
 from ridgeway.common.base.native import native
 from ridgeway.common.encoding.characters import CODE_POINTS, character_classes
 
@@ -57,9 +58,11 @@ O200K = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-GPT2_PATTERN, GPT2_DIGITS_PATTERN, CL100K_PATTERN, QWEN2_PATTERN, O200K_PATTERN = range(
-    5
-)
+GPT2_PATTERN = 0
+GPT2_DIGITS_PATTERN = 1
+CL100K_PATTERN = 2
+QWEN2_PATTERN = 3
+O200K_PATTERN = 4
 SPLITS = {
     CL100K: CL100K_PATTERN,
     CL100K.replace("{1,3}", ""): QWEN2_PATTERN,
@@ -87,12 +90,25 @@ class FastEncoder:
     def __init__(self, tables: EncoderTables) -> None:
         self.tables = tables
         self.only_nfc = tables.only_nfc
-        self.encoder = native.Encoder(tables.pattern, *tables.parts)
+        self._encoder = native.Encoder(tables.pattern, *tables.parts)
 
     def knows(self, texts: Iterable[str]) -> bool:
         return not self.only_nfc or all(
             text.isascii() or is_normalized("NFC", text) for text in texts
         )
+
+    def encode_many(
+        self, texts: Sequence[str], *lower: memoryview
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The ids of texts in one row, and how many each has. lower: what every code point is read
+        as.
+        """
+        try:
+            ids, lengths = self._encoder.encode_many(texts, *lower)
+        except UnicodeEncodeError:  # lone surrogates
+            texts = [storable(text) for text in texts]
+            ids, lengths = self._encoder.encode_many(texts, *lower)
+        return np.frombuffer(ids, np.int32), np.frombuffer(lengths, np.int64)
 
 
 def fast_encoder(
@@ -210,33 +226,20 @@ def _text(chosen: NDArray[np.bool_]) -> str:
 def _pattern(split: dict[str, Any] | None) -> int | None:
     """The number of a pre-tokeniser's pattern, if the compiled encoder has it."""
     steps = [step for step in (split or {}).get("pretokenizers", [split]) if step]
-    if (
-        not steps
-        or steps[-1].get("type") != "ByteLevel"
-        or steps[-1].get("add_prefix_space")
-    ):
+    *before, last = steps or [{}]
+    if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
         return None
-    before = steps[:-1]
-    own = steps[-1].get("use_regex", True)
-    if own and not before:
-        return GPT2_PATTERN
-    if (
-        own
-        and [step.get("type") for step in before] == ["Digits"]
-        and before[0].get("individual_digits")
-    ):
-        return GPT2_DIGITS_PATTERN
-    if own or [step.get("type") for step in before] != ["Split"]:
-        return None
-    only = before[0]
-    if (only.get("behavior"), bool(only.get("invert"))) not in (
-        ("Isolated", False),
-        ("Removed", True),
-    ):
-        return (
-            None  # either leaves all text in place, since the patterns leave none out
-        )
-    return SPLITS.get(only.get("pattern", {}).get("Regex"))
+    match last.get("use_regex", True), before:
+        case True, []:
+            return GPT2_PATTERN
+        case True, [{"type": "Digits", "individual_digits": True}]:
+            return GPT2_DIGITS_PATTERN
+        case False, [{"type": "Split", "pattern": {"Regex": pattern}, **how}]:
+            # either leaves all text in place, since the patterns leave none out
+            kept = (how.get("behavior"), bool(how.get("invert")))
+            if kept in (("Isolated", False), ("Removed", True)):
+                return SPLITS.get(pattern)
+    return None
 
 
 def _is_plain(model: dict[str, Any], added: Iterable[tokenizers.AddedToken]) -> bool:

@@ -12,7 +12,6 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from operator import attrgetter
 from threading import Lock
-from typing import Any
 from unicodedata import combining, east_asian_width
 
 import numpy as np
@@ -25,8 +24,6 @@ from ridgeway.common.encoding.characters import lower_case, lower_table
 from ridgeway.common.encoding.fast_bpe import EncoderTables, FastEncoder, fast_encoder
 
 Ids = NDArray[np.int32]
-Numbers = bytearray | NDArray[Any]
-"""Whole numbers as they stand in memory."""
 
 CHARACTERS_BEFORE_FAST = 1 << 16
 """The library takes about as long for so much text as the compiled encoder takes to make."""
@@ -149,53 +146,29 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of many texts in one row, and the number of ids of each text."""
-        ids, lengths = self.encode_raw(texts)
-        return np.frombuffer(ids, dtype=np.int32), np.frombuffer(
-            lengths, dtype=np.int64
-        )
-
-    def encode_raw(self, texts: Sequence[str]) -> tuple[Numbers, Numbers]:
-        """The same as 32-bit and as 64-bit numbers in memory, for those who can do without
-        arrays.
-        """
-        if self.lower and self._fast is not None and not self._fast.only_nfc:
-            try:
-                return self._fast.encoder.encode_many(texts, lower_table())
-            except UnicodeEncodeError:  # lone surrogates
-                return self._fast.encoder.encode_many(
-                    [storable(lower_case(text)) for text in texts]
-                )
-        if self.lower:
-            texts = [lower_case(text) for text in texts]
         if not self._decided:
             self._characters += sum(map(len, texts))
             if self._characters >= CHARACTERS_BEFORE_FAST:
                 self.make_fast()
+        if self.lower and self._fast and not self._fast.only_nfc:
+            return self._fast.encode_many(texts, lower_table())
+        if self.lower:
+            texts = [lower_case(text) for text in texts]
         if self._fast is None:
             return self._by_the_library(texts)
-        if not self._fast.knows(texts):
-            return (
-                self._by_the_library(texts)
-                if len(texts) == 1
-                else self._one_by_one(texts)
-            )
-        try:
-            return self._fast.encoder.encode_many(texts)
-        except UnicodeEncodeError:  # lone surrogates
-            return self._fast.encoder.encode_many([storable(text) for text in texts])
-
-    def _one_by_one(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
-        """The same for texts of which some are for the library alone."""
-        each = [
-            np.frombuffer(self.encode_raw([text])[0], dtype=np.int32) for text in texts
-        ]
-        return np.concatenate(each), np.fromiter(
-            map(len, each), dtype=np.int64, count=len(each)
-        )
+        if self._fast.knows(texts):
+            return self._fast.encode_many(texts)
+        if len(texts) == 1:
+            return self._by_the_library(texts)
+        each = [self.encode(text) for text in texts]
+        return np.concatenate(each), np.array([len(ids) for ids in each])
 
     def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The same by the tokenizers library, whose ids are the right ones by definition."""
-        encodings = self._encodings(list(texts))
+        # the library has no lone surrogates
+        encodings = self._backend.encode_batch_fast(
+            [storable(text) for text in texts], add_special_tokens=False
+        )
         lengths = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
         each = chain.from_iterable(map(attrgetter("ids"), encodings))
         ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
@@ -205,17 +178,6 @@ class Tokenizer:
             lengths = lengths - np.bincount(owners[dropped], minlength=len(encodings))
             ids = ids[~dropped]
         return ids, lengths
-
-    def _encodings(self, texts: list[str]):  # type: ignore[no-untyped-def]  # noqa: ANN202  # the library's own
-        """What the library makes of each text, special tokens among it, without their places in the
-        text.
-        """
-        try:
-            return self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:
-            return self._backend.encode_batch_fast(
-                [storable(text) for text in texts], add_special_tokens=False
-            )
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
         """Each id with the piece of text that it stands for."""

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Ids, Numbers
+from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
 from ridgeway.common.routing.token_table import (
     MAX_LOGIT_STEPS,
+    Lengths,
     RouterTable,
     TokenTable,
     compile_table,
@@ -63,11 +64,11 @@ class HiddenStateTable:
     def domains(self) -> int:
         return int(self._weights.shape[1])
 
-    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]:
+    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
         """N×C, the summed logits of texts."""
         return sums_by_reading(self, ids, lengths)
 
-    def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
+    def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, and the places of the tokens in it."""
         texts = np.split(ids, np.cumsum(lengths)[:-1])
         logits = [self._logits(self._states(text)) for text in texts if len(text)]

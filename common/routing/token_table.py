@@ -23,10 +23,12 @@ from ridgeway.common.base.errors import (
 )
 from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import Selector
-from ridgeway.common.encoding.tokenizer import Ids, Numbers
+from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.routing.decision import Tally
 
 Number = TypeVar("Number", np.int64, np.float64)
+Lengths = NDArray[np.int64]
+"""How many of the ids in one row belong to each text."""
 
 MAX_LOGIT_STEPS = 1 << 30
 MAX_REDUCEAT_DOMAINS = 16
@@ -86,14 +88,14 @@ class TokenTable:
     def domains(self) -> int:
         return int(self.logits.shape[1])
 
-    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]:
+    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
         """N×C, the summed logits of texts whose ids stand in one row, `lengths` of them each."""
         if native:
             sums = native.token_sums(ids, lengths, self.logits.data, self.domains)
             return sums_in_memory(sums, self.domains)
         return sums_by_reading(self, ids, lengths)
 
-    def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
+    def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
         """The table in which texts are looked up, and where in it each of their tokens stands."""
         return self, ids
 
@@ -122,8 +124,8 @@ class RouterTable(Protocol):
     def step(self) -> float: ...
     @property
     def domains(self) -> int: ...
-    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]: ...
-    def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]: ...
+    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]: ...
+    def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]: ...
     def arrays(self) -> dict[str, NDArray[Any]]: ...
     def without(self, position: int) -> RouterTable: ...
 
@@ -188,12 +190,11 @@ def sums_in_memory(sums: bytearray, domains: int) -> NDArray[np.int64]:
 
 
 def sums_by_reading(
-    table: RouterTable, ids: Numbers, lengths: Numbers
+    table: RouterTable, ids: Ids, lengths: Lengths
 ) -> NDArray[np.int64]:
     """What `token_sums` gives, by numpy."""
-    counts = np.frombuffer(lengths, dtype=np.int64)
-    read, places = table.read(np.frombuffer(ids, dtype=np.int32), counts)
-    return segment_sums(read.sums.take(places, axis=0), counts)
+    read, places = table.read(ids, lengths)
+    return segment_sums(read.sums.take(places, axis=0), lengths)
 
 
 def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -227,7 +228,7 @@ def _entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:
 
 
 def tally(
-    compiled: TokenTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
+    compiled: TokenTable, selector: Selector, ids: Ids, lengths: Lengths
 ) -> Tally:
     """Count over prompts whose ids stand in one row, `lengths` of them each."""
     if selector.name == "entropy":
@@ -240,7 +241,7 @@ def tally(
 
 
 def tally_texts(
-    compiled: RouterTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
+    compiled: RouterTable, selector: Selector, ids: Ids, lengths: Lengths
 ) -> Tally:
     """Count over texts whose ids stand in one row, `lengths` of them each. Tables made for texts
     stay small.
@@ -265,7 +266,7 @@ def tally_texts(
 
 
 def most_certain(
-    compiled: TokenTable, k: int, ids: Ids, lengths: NDArray[np.int64]
+    compiled: TokenTable, k: int, ids: Ids, lengths: Lengths
 ) -> tuple[Ids, NDArray[np.int64]]:
     """Of each prompt the k tokens of least entropy; of equals, those of the lower id."""
     owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -274,7 +275,7 @@ def most_certain(
     return ids[order][place < k], np.minimum(lengths, k)
 
 
-def segment_sums(rows: NDArray[Number], lengths: NDArray[np.int64]) -> NDArray[Number]:
+def segment_sums(rows: NDArray[Number], lengths: Lengths) -> NDArray[Number]:
     """The sums of rows that stand one after another, `lengths` of them each."""
     if len(lengths) == 1:
         only: NDArray[Number] = np.add.reduce(rows, axis=0)

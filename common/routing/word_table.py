@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, ShapeMismatch
 from ridgeway.common.base.native import native
-from ridgeway.common.encoding.tokenizer import Ids, Numbers
+from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.word_sketch import WORD_BYTES, Spelling, WordSketch
 from ridgeway.common.routing.token_table import (
+    Lengths,
     TokenTable,
     exact_logits,
     in_steps,
@@ -99,7 +100,7 @@ class WordTable:
         apart[spelt] = ~WORD_BYTES[spelling.letters[places[spelt]]]
         return apart
 
-    def token_sums(self, ids: Numbers, lengths: Numbers) -> NDArray[np.int64]:
+    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
         """N×C, the summed logits of texts whose ids stand in one row, `lengths` of them each."""
         if native:
             fast = next(self._calls) >= CALLS_BEFORE_FAST
@@ -146,7 +147,7 @@ class WordTable:
         borders = self._begins_apart + np.uint8(2) * self._ends_apart
         return *self._with_words, alone.data, borders.data
 
-    def read(self, ids: Ids, lengths: NDArray[np.int64]) -> tuple[TokenTable, Ids]:
+    def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, each with the runs of letters that end in it, and their
         places in it.
         """

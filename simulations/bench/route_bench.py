@@ -69,7 +69,7 @@ def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
     megabytes = sum(len(each.encode()) for batch in batches for each in batch) / 1e6
     with serial_tokenizers():
         repeated, library = seconds_in_turns(
-            lambda: _each(ours.encode_raw, batches * REPEATS),
+            lambda: _each(ours.encode_many, batches * REPEATS),
             lambda: _each(bare, batches),
             rounds=3,
         )

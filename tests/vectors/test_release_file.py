@@ -160,7 +160,7 @@ def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
     assert made == WORDS_ID
     assert hashlib.sha256((tmp_path / "r" / ROUTER).read_bytes()).hexdigest() == WORDS_ROUTER
     router = Router.load(tmp_path / "r", key=PUBLIC)
-    assert router.compiled.token_sums(*router.tokenizer.encode_raw(["Ab c", ""])).tolist() == [[32, -42], [0, 0]]
+    assert router.compiled.token_sums(*router.tokenizer.encode_many(["Ab c", ""])).tolist() == [[32, -42], [0, 0]]
 
 
 # Touched

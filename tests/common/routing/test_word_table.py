@@ -75,7 +75,7 @@ def points_by_hand(compiled: WordTable, text: str) -> list[int]:
 @given(seed=st.integers(0, 5), texts=st.lists(TEXTS, max_size=4))
 def test_points_are_the_definition_s_compiled_and_by_numpy(seed: int, texts: list[str]) -> None:
     """Bit for bit: one path is no other router than the other."""
-    compiled, numbers = table(seed), ENCODER.tokenizer.encode_raw(texts)
+    compiled, numbers = table(seed), ENCODER.tokenizer.encode_many(texts)
     expected = [points_by_hand(compiled, text) for text in texts]
     assert compiled.token_sums(*numbers).tolist() == expected
     compiled.make_fast()
@@ -101,7 +101,7 @@ def test_many_prompts_are_routed_as_each_alone_and_as_without_the_compiled_modul
 def test_rows_of_words_that_are_single_tokens_come_with_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """After some calls letters are no longer added up for them; nothing else changes."""
     monkeypatch.setattr(word_table, "CALLS_BEFORE_FAST", 3)
-    compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc a. bc", "a"])
+    compiled, numbers = table(), ENCODER.tokenizer.encode_many(["abc a. bc", "a"])
     found = [(compiled.token_sums(*numbers).tolist(), "_with_rows" in vars(compiled)) for _ in range(5)]
     expected = sums_by_reading(compiled, *numbers).tolist()
     assert found == [(expected, place >= 3) for place in range(5)]
@@ -187,7 +187,7 @@ def test_the_largest_logits_fit_32_bits_for_the_longest_token() -> None:
 def test_a_retired_domain_leaves_the_others_points_as_they_were(seed: int, gone: int) -> None:
     """Its columns go, of tokens and of letters."""
     compiled = table(seed)
-    numbers = ENCODER.tokenizer.encode_raw(["abc cab", "a9."])
+    numbers = ENCODER.tokenizer.encode_many(["abc cab", "a9."])
     expected = np.delete(compiled.token_sums(*numbers), gone, axis=1)
     np.testing.assert_array_equal(compiled.without(gone).token_sums(*numbers), expected)
 
@@ -266,7 +266,7 @@ def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy(monkeypatch:
     rest = np.ones((4, 2), dtype=np.int32), long, np.array([0, len(long)]), 2, 3
     with pytest.raises(OverflowError, match="more letters"):
         native.token_sums(np.zeros(257, dtype=np.int32), np.array([257]), row, 2, *rest)
-    compiled, numbers = table(), ENCODER.tokenizer.encode_raw(["abc"])
+    compiled, numbers = table(), ENCODER.tokenizer.encode_many(["abc"])
     expected = compiled.token_sums(*numbers).tolist()
 
     def refuses(*_: Any) -> Any:
@@ -379,7 +379,7 @@ def test_the_real_encoder_with_words_routes_the_same_by_every_path(smollm2: Tabl
         "Größe Ωμέγα 数学 🙂",
     ]
     texts.append(" ".join(texts) * 40)
-    numbers = encoder.tokenizer.encode_raw(texts)
+    numbers = encoder.tokenizer.encode_many(texts)
     expected = sums_by_reading(compiled, *numbers).tolist()
     assert compiled.token_sums(*numbers).tolist() == expected
     compiled.make_fast()
