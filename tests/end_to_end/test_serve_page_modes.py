@@ -32,7 +32,7 @@ from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from tests.support.browser import Visit, visit
-from tests.support.faulty_experts import Expert, step_by_step, well
+from tests.support.fake_expert import Expert, step_by_step, well
 from tests.support.in_process import running
 from tests.support.making import fixed_identity
 from tests.support.serving import OWN, prompt_for, release_of

@@ -22,7 +22,7 @@ import pytest
 
 from tests.support.commands import workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences
-from tests.support.faulty_experts import WORDS, Expert, hangs_after_two, step_by_step
+from tests.support.fake_expert import WORDS, Expert, hangs_after_two, step_by_step
 from tests.support.serving import SECRET, RealExpert, Serving, real_experts, tokens_of, word_of, write_experts
 from tests.support.waiting import MAX_WAIT_S, PATIENCE_S, processes_per_core
 

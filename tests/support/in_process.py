@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 
@@ -18,10 +19,13 @@ from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
-from tests.support.faulty_experts import wait_for
+from tests.support.fake_expert import Expert, Part, wait_for
 from tests.support.waiting import PATIENCE_S
 
 WATCH_S = 0.02
+DOMAINS = ("code", "law", "médecine")
+EVERYONE = (*DOMAINS, "generalist")
+FALLBACK = 'fallback = "generalist"'
 
 
 def experts_toml(addresses: Mapping[str, str], top: str = "", **more: Any) -> str:
@@ -103,3 +107,42 @@ def running(app: Any) -> Iterator[str]:
             server.should_exit = True
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
+
+
+# The gateway, with experts on real sockets
+
+
+class GatewayExperts:
+    """An expert for every domain and a generalist, and the service before them."""
+
+    def __init__(self, local: Local, experts: dict[str, Expert]) -> None:
+        self.local = local
+        self.experts = experts
+
+    @property
+    def ahead(self) -> str:
+        """The domain that a chat of the word `hello` is routed to."""
+        return self.local.service.current.served.router.route("hello").best
+
+    @property
+    def chosen(self) -> Expert:
+        return self.experts[self.ahead]
+
+    def all_domains(self, part: Part) -> None:
+        for domain in DOMAINS:
+            self.experts[domain].part = part
+
+
+GatewayMaker = Callable[..., contextlib.AbstractContextManager[GatewayExperts]]
+
+
+def answered_by(response: httpx.Response) -> tuple[str, str]:
+    """The expert that answered and the reason, as the headers say it; the answer itself must agree."""
+    assert response.status_code == 200, response.text
+    expert = unquote(response.headers["x-ridgeway-expert"])
+    assert response.json()["model"] == expert
+    return expert, response.headers["x-ridgeway-reason"]
+
+
+def sent(expert: Expert) -> Any:
+    return expert.last().json

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.faulty_experts import Expert, well
-from tests.support.gateway_experts import DOMAINS, EVERYONE, FALLBACK, GatewayExperts, GatewayMaker
-from tests.support.in_process import experts_toml, served
+from tests.support.fake_expert import Expert, well
+from tests.support.in_process import DOMAINS, EVERYONE, FALLBACK, GatewayExperts, GatewayMaker, experts_toml, served
 from tests.support.serving import release_of
 
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from tests.support.faulty_experts import Asked, Expert
+from tests.support.fake_expert import Asked, Expert
 from tests.support.serving import Serving, usual_release, write_experts
 from tests.support.waiting import processes_per_core
 

@@ -20,8 +20,8 @@ from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve import conversations
 from ridgeway.common.serve.conversations import NOTE_WAIT_S, Conversations, Seat, is_clear, leaning, talk_of
-from tests.support.faulty_experts import well
-from tests.support.gateway_experts import DOMAINS, GatewayMaker, answered_by
+from tests.support.fake_expert import well
+from tests.support.in_process import DOMAINS, GatewayMaker, answered_by
 from tests.support.serving import prompt_for, release_of
 
 SOME_EVIDENCE = 2

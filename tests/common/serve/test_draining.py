@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.server import Address, bind_sockets, make_server
-from tests.support.faulty_experts import (
+from tests.support.fake_expert import (
     CHUNKED,
     END,
     EVENTS,

@@ -19,9 +19,8 @@ from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
-from tests.support.faulty_experts import Expert, well
-from tests.support.gateway_experts import DOMAINS
-from tests.support.in_process import chat, experts_toml
+from tests.support.fake_expert import Expert, well
+from tests.support.in_process import DOMAINS, chat, experts_toml
 from tests.support.serving import ROOT
 
 ROOMS = ("common", "client", "coordinator", "simulations")

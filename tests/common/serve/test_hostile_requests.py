@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from tests.support.commands import RIDGEWAY
-from tests.support.faulty_experts import Expert, well
+from tests.support.fake_expert import Expert, well
 from tests.support.serving import SECRET, Serving, chat, complaint, release_of, write_experts
 
 POSTS = ("/v1/route", "/v1/chat/completions", "/v1/completions", "/v1/embeddings")

@@ -24,10 +24,9 @@ from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from ridgeway.common.serve.tracing import NO_TRACING, OpenTelemetryTracing, Tracing, find_tracing
-from tests.support.api_experts import anthropic_expert, openai_expert
-from tests.support.faulty_experts import Expert, dies_at_once, wait_for, well
-from tests.support.gateway_experts import DOMAINS
-from tests.support.in_process import chat, experts_toml, running
+from tests.common.serve.gateway.api_experts import anthropic_expert, openai_expert
+from tests.support.fake_expert import Expert, dies_at_once, wait_for, well
+from tests.support.in_process import DOMAINS, chat, experts_toml, running
 from tests.support.serving import prompt_for
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "packages" / "grafana" / "ridgeway-serve.json"

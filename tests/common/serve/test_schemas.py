@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.faulty_experts import Expert, well
+from tests.support.fake_expert import Expert, well
 from tests.support.serving import ROOT, Serving, release_of, write_experts
 
 SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")

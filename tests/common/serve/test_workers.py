@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ridgeway.common.http.access_rules import RateLimiter, rate_of
 from ridgeway.common.http.workers import SharedTimes, merged_metrics
 from tests.support.commands import Workshop
-from tests.support.faulty_experts import Expert, Part
+from tests.support.fake_expert import Expert, Part
 from tests.support.in_process import Clock
 from tests.support.serving import Serving, prompt_for, release_of, write_experts
 from tests.support.waiting import wait_for, wait_for_end

@@ -25,10 +25,9 @@ from ridgeway.common.serve.gateway.sse import event_data
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
-from tests.support.api_experts import ARGUMENTS, ApiExpert, anthropic_expert, openai_expert
-from tests.support.faulty_experts import Asked, Expert, leaves_after_two
-from tests.support.gateway_experts import DOMAINS
-from tests.support.in_process import Local, running, served
+from tests.common.serve.gateway.api_experts import ARGUMENTS, ApiExpert, anthropic_expert, openai_expert
+from tests.support.fake_expert import Asked, Expert, leaves_after_two
+from tests.support.in_process import DOMAINS, Local, running, served
 from tests.support.serving import complaint, prompt_for, write_experts
 
 if TYPE_CHECKING:

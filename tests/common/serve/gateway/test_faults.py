@@ -16,8 +16,8 @@ import httpx
 import openai
 import pytest
 
-from tests.support import faulty_experts as faulty
-from tests.support.faulty_experts import Expert, Part, well
+from tests.support import fake_expert as faulty
+from tests.support.fake_expert import Expert, Part, well
 from tests.support.serving import (
     SECRET,
     Serving,

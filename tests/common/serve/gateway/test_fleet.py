@@ -29,7 +29,7 @@ from ridgeway.common.serve.gateway.expert_link import (
 )
 from ridgeway.common.serve.gateway.failures import FAILED, ExpertFailure
 from ridgeway.common.serve.telemetry import Metrics
-from tests.support.faulty_experts import (
+from tests.support.fake_expert import (
     Asked,
     Expert,
     Part,
@@ -37,16 +37,16 @@ from tests.support.faulty_experts import (
     fails,
     hangs,
     refuses_the_request,
+    start_expert,
     step_by_step,
     too_many,
     unauthorised,
     wait_for,
     well,
+    whole_text,
 )
-from tests.support.gateway_experts import DOMAINS, answered_by
-from tests.support.in_process import Clock, Local, served
+from tests.support.in_process import DOMAINS, Clock, Local, answered_by, served
 from tests.support.serving import complaint, prompt_for, release_of, tokens_of, word_of
-from tests.support.small_expert import start_small_expert, whole_text
 
 LAW = prompt_for("law", DOMAINS)
 LOAD_THREADS = 8
@@ -400,7 +400,7 @@ def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(tm
     """Real processes, ended by SIGKILL with requests under way and started again, under twenty releases: every request
     is answered, and every stream is whole, letter by letter, or a beginning with an error as its last event."""
     ports = [free_port() for _ in range(3)]
-    running = {port: start_small_expert(port) for port in ports}
+    running = {port: start_expert(port) for port in ports}
     stop, release, file = Event(), tmp_path / "release", tmp_path / "experts.toml"
     release_of(release, ["code", "law"])
     settings = {"addresses": [f"http://127.0.0.1:{port}/v1" for port in ports]}
@@ -419,7 +419,7 @@ def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(tm
                 port = ports[number % len(ports)]
                 running[port].kill()
                 running[port].wait()
-                running[port] = start_small_expert(port)
+                running[port] = start_expert(port)
                 wait_for(lambda port=port: _answers(port), "the expert is back")  # type: ignore[misc]
             stop.set()
             counts, streams = [each.result() for each in asking], [each.result() for each in streaming]

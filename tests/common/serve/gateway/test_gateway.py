@@ -16,9 +16,8 @@ from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable, save_quality
 from ridgeway.common.serve.gateway.expert_link import Endpoint
 from ridgeway.common.serve.gateway.translation import expert_body, translation_for
-from tests.support.faulty_experts import Expert, wait_for, well
-from tests.support.gateway_experts import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, sent
-from tests.support.in_process import experts_toml, served
+from tests.support.fake_expert import Expert, wait_for, well
+from tests.support.in_process import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, experts_toml, sent, served
 from tests.support.serving import complaint, prompt_for
 
 WISHES = [(1, 1), (8, 8), (9, 8), (10**30, 8), (-1, 8), (0, 8), ("5", 8), (9.0, 8), (True, 8)]

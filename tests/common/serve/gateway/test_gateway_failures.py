@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from ridgeway.common.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S
-from tests.support.faulty_experts import (
+from tests.support.fake_expert import (
     CHUNKED,
     END,
     EVENTS,
@@ -35,8 +35,7 @@ from tests.support.faulty_experts import (
     wait_for,
     well,
 )
-from tests.support.gateway_experts import DOMAINS, FALLBACK, GatewayMaker, answered_by
-from tests.support.in_process import experts_toml, served
+from tests.support.in_process import DOMAINS, FALLBACK, GatewayMaker, answered_by, experts_toml, served
 from tests.support.serving import complaint, complaint_of, prompt_for, release_of, tokens_of, word_of
 from tests.support.waiting import PATIENCE_S
 

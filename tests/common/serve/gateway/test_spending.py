@@ -25,9 +25,8 @@ from ridgeway.common.serve.gateway.token_usage import (
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
-from tests.support.faulty_experts import CHUNKED, END, EVENTS, Asked, Expert, token
-from tests.support.gateway_experts import DOMAINS
-from tests.support.in_process import chat, experts_toml, running
+from tests.support.fake_expert import CHUNKED, END, EVENTS, Asked, Expert, token
+from tests.support.in_process import DOMAINS, chat, experts_toml, running
 from tests.support.serving import complaint
 from tests.support.waiting import wait_for
 

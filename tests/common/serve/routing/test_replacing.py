@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from ridgeway.common.routing.release import ROUTER
-from tests.support.faulty_experts import wait_for
+from tests.support.fake_expert import wait_for
 from tests.support.making import fixed_identity
 from tests.support.serving import SECRET, Serving, release_of
 

@@ -1,7 +1,8 @@
 """Experts on loopback that do what a test tells them to, on real sockets: answer, stream, hang, die, talk nonsense.
 
-An expert is a thread of the test. It reads one request of a connection and plays its part on the bare socket, so that
-what no proper server would send can be sent too. Every request is kept, and whether whoever asked has gone.
+An expert is a thread of the test. It reads a request and plays its part on the bare socket, so that what no proper
+server would send can be sent too. Every request is kept, and whether whoever asked has gone. One that is to be killed
+is a process of its own: `python -m tests.support.fake_expert PORT`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import contextlib
 import json
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Semaphore, Thread
 from typing import Any
 
 from tests.support import waiting
 
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 """No test waits longer for an event, on a machine that is not overloaded."""
 MOST_HANGING_S = 60.0
@@ -27,6 +32,9 @@ EVENTS = b"text/event-stream"
 JSON = b"application/json"
 CHUNKED = b"transfer-encoding: chunked\r\n"
 WORDS = ("one", "two", "three", "four")
+MOMENT_S = 0.02
+PIECES = 60
+LETTERS_PER_PIECE = 7
 
 
 @dataclass(slots=True)
@@ -34,6 +42,7 @@ class Asked:
     """A request that an expert has received; `gone` is set when whoever asked has closed the connection.
 
     sent: how many events of an endless answer were taken so far. was_read: set by a test that has read what was sent.
+    keeps: whether the connection is kept for a further request.
     """
 
     method: str
@@ -44,6 +53,7 @@ class Asked:
     gone: Event = field(default_factory=Event)
     was_read: Event = field(default_factory=Event)
     sent: int = 0
+    keeps: bool = False
 
     @property
     def json(self) -> Any:
@@ -53,8 +63,8 @@ class Asked:
         self.connection.sendall(content)
 
     def head(self, status: int = 200, kind: bytes = JSON, more: bytes = b"") -> None:
-        words = b"HTTP/1.1 %d X\r\ncontent-type: %s\r\n%sconnection: close\r\n\r\n"
-        self.send(words % (status, kind, more))
+        more += b"" if self.keeps else b"connection: close\r\n"
+        self.send(b"HTTP/1.1 %d X\r\ncontent-type: %s\r\n%s\r\n" % (status, kind, more))
 
     def chunk(self, content: bytes) -> None:
         self.send(b"%x\r\n%s\r\n" % (len(content), content))
@@ -89,11 +99,11 @@ Part = Callable[[Asked], None]
 class Expert:
     """Listens on a port of its own and plays `part` for every request. Use it in a `with`."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, port: int = 0) -> None:
         self.part = part
         self.asked: list[Asked] = []
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self._thread = Thread(target=self._serve, daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=256)
+        self._thread = Thread(target=self.serve, daemon=True)
 
     @property
     def url(self) -> str:
@@ -113,7 +123,7 @@ class Expert:
             with contextlib.suppress(OSError):
                 each.connection.shutdown(socket.SHUT_RDWR)
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         while True:
             try:
                 connection, _ = self._listener.accept()
@@ -124,12 +134,12 @@ class Expert:
     def _answer(self, connection: socket.socket) -> None:
         asked = None
         with contextlib.suppress(OSError), connection:
-            asked = _request(connection)
-            if asked is not None:
+            while asked := _request(connection):
                 self.asked.append(asked)
                 self.part(asked)
-                asked.let_read()
-                return
+                if not asked.keeps:
+                    asked.let_read()
+                    return
         if asked is not None:  # the part was broken off
             asked.gone.set()
 
@@ -219,6 +229,35 @@ def well(name: str) -> Part:
             asked.chunk(b"")
 
     return part
+
+
+def whole_text(asked: str) -> str:
+    """What `slowly_well` streams: no two pieces are alike."""
+    return "".join(f"{asked}-{place} " for place in range(1000))[: PIECES * LETTERS_PER_PIECE]
+
+
+def slowly_well(asked: Asked) -> None:
+    """Answers after a moment, a few letters at a time if it streams, and keeps its connections."""
+    asked.keeps = True
+    if asked.method == "GET":
+        asked.reply(200, b'{"status": "ok"}')
+        return
+    time.sleep(MOMENT_S)
+    if not asked.json.get("stream"):
+        asked.reply(200, completion("well"))
+        return
+    text = whole_text(asked.json["messages"][-1]["content"])
+    asked.head(200, EVENTS, CHUNKED)
+    for place in range(0, len(text), LETTERS_PER_PIECE):
+        time.sleep(MOMENT_S)
+        asked.chunk(token(text[place : place + LETTERS_PER_PIECE]))
+    asked.chunk(END)
+    asked.chunk(b"")
+
+
+def start_expert(port: int) -> subprocess.Popen[bytes]:
+    """A process that answers `slowly_well` soon; to be ended by whoever started it."""
+    return subprocess.Popen([sys.executable, "-m", "tests.support.fake_expert", str(port)], cwd=ROOT)
 
 
 def step_by_step(steps: Semaphore) -> Part:
@@ -386,3 +425,7 @@ def nobody() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+
+
+if __name__ == "__main__":
+    Expert(slowly_well, int(sys.argv[1])).serve()
