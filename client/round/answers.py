@@ -152,7 +152,8 @@ def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
         else []
     )
     told = {
-        each.code: messages.HolderProblem(code=each.code, keys=each.keys) for each in found
+        each.code: messages.HolderProblem(code=each.code, keys=each.keys)
+        for each in found
     }
     current = holder.epochs.current()
     epoch = _open_epoch(holder, current) if current else None
