@@ -102,9 +102,7 @@ def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[s
     journal = Journal(folder / "journal.db")
     before = known_handovers(journal).newest(key)
     try:
-        signs = check_coordinator(
-            journal, key, notice.coordinator, notice.handovers
-        ).newest(key)
+        links = check_coordinator(journal, key, notice.coordinator, notice.handovers)
     except Refused as error:
         raise FormatError(
             f"the notice is by {notice.coordinator[:12]}…, not by the coordinator that"
@@ -113,11 +111,13 @@ def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[s
     kept = kept_notice(folder)
     if kept is not None and notice.issued <= kept.issued:
         return []
-    news = [
-        f"the coordinator signs with {signs} now; its key before, {before}, has signed"
-        " this"
-    ] * (signs != before)
-    news += _take_authority(folder, notice, now)
+    news = _take_authority(folder, notice, now)
+    signs = links.newest(key)
+    if signs != before:
+        news.append(
+            f"the coordinator signs with {signs} now; its key before, {before}, has"
+            " signed this"
+        )
     write_whole(folder / NOTICE, content)
     return news
 
@@ -127,11 +127,8 @@ def unapproved(folder: Path, approved: Collection[str]) -> list[AnnouncedBundle]
     first.
     """
     notice = kept_notice(folder)
-    return list(
-        takewhile(
-            lambda each: each.sha256 not in approved, notice.bundles if notice else ()
-        )
-    )
+    bundles = notice.bundles if notice else ()
+    return list(takewhile(lambda bundle: bundle.sha256 not in approved, bundles))
 
 
 def tell_unapproved(folder: Path, approved: Collection[str]) -> list[str]:
@@ -233,17 +230,16 @@ class NoticeWatch:
         """Fetch once, and tell what was not told before; that nobody answers is told by the
         SuperNode already.
         """
-        told = []
+        folder = self._gate.folder
+        news = []
         with suppress(NodeError):
             content = self._gate.fetch(NOTICE_PATH, MAX_NOTICE_BYTES)
             try:
-                told = take_notice(
-                    self._gate.folder, content, self._key, datetime.now(UTC)
-                )
+                news = take_notice(folder, content, self._key, datetime.now(UTC))
             except (RidgewayError, OSError) as error:
-                told = [f"a notice of the coordinator was not taken: {error}"]
+                news = [f"a notice of the coordinator was not taken: {error}"]
         with suppress(RidgewayError, OSError):
-            told += tell_unapproved(self._gate.folder, self._approved())
-        new = [words for words in told if words not in self._said]
+            news += tell_unapproved(folder, self._approved())
+        new = [words for words in news if words not in self._said]
         self._said.update(new)
         return new

@@ -34,6 +34,7 @@ from ridgeway.common.deploy.processes import (
     main_of,
     marked,
     only_one,
+    option_words,
     stop_all,
     toml,
 )
@@ -286,4 +287,5 @@ def _supernode(folder: Path, superlink: str, port: int) -> list[str]:
         "--superexec-auth-secret-file": folder / "secret",
         "--node-config": folder / "node.toml",
     }
-    return main_of("ridgeway.client.deploy.supernode_process", options)
+    words = option_words(options)
+    return main_of("ridgeway.client.deploy.supernode_process", *words)

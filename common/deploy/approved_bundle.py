@@ -102,13 +102,21 @@ class AppFailed(Exception):
     """
 
 
-class InstalledNative:
-    """Finds the compiled module that was installed with this file."""
+class NativeFinder:
+    """Finds the compiled module that was installed with this file, or hides it, also where other
+    finders know it.
+    """
 
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def __init__(self, is_offered: bool) -> None:
+        self._is_offered = is_offered
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> ModuleSpec | None:
         if name != NATIVE:
             return None
+        if not self._is_offered:
+            raise ModuleNotFoundError(f"{name} is for the installed sources", name=name)
         # this file lies in the package, or in a checkout, of which the package is a folder
         root = Path(__file__).resolve().parents[2]
         for folder in (root / "ridgeway", root):
@@ -118,22 +126,12 @@ class InstalledNative:
         return None
 
 
-class NoNative:
-    """Hides the compiled module, also where other finders know it."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name == NATIVE:
-            raise ModuleNotFoundError(f"{name} is for the installed sources", name=name)
-        return None
-
-
 def offer_native(digest: str) -> None:
     """Let a bundle find the installed compiled module, in this process, if it is made of the
     installed sources, and hide it from any other.
     """
     is_installed = digest == os.environ.get(INSTALLED)
-    sys.meta_path.insert(0, InstalledNative if is_installed else NoNative)
+    sys.meta_path.insert(0, NativeFinder(is_installed))
 
 
 def use_server_code(digest: str) -> None:
@@ -196,11 +194,9 @@ class BundleGuard:
     def installing(self, install: Callable[..., Any]) -> Callable[..., Any]:
         def installed(content: Any, *words: Any, **named: Any) -> Any:
             self._allowed = self._judge(content)
-            return (
-                None
-                if self._is_preloaded()
-                else self._cleanly(install, content, *words, **named)
-            )
+            if self._is_preloaded():
+                return None
+            return self._cleanly(install, content, *words, **named)
 
         return installed
 
@@ -235,11 +231,9 @@ class BundleGuard:
         """The identity of an approved bundle; every name that it was sent under must agree with its
         content.
         """
-        digest = (
-            hashlib.sha256(content).hexdigest()
-            if isinstance(content, bytes)
-            else "unreadable"
-        )
+        digest = "unreadable"
+        if isinstance(content, bytes):
+            digest = hashlib.sha256(content).hexdigest()
         if digest not in self._approved:
             self._refuse(f"this machine has not approved the bundle {digest}")
         if self._fab is None or self._fab.content != content:
@@ -282,12 +276,8 @@ class BundleGuard:
 
 def approved_bundles(environment: Mapping[str, str]) -> frozenset[str]:
     """The owner's allow-list; a missing or malformed one approves nothing."""
-    words = environment.get(APPROVED, "").split(",")
-    return (
-        frozenset(words)
-        if all(DIGEST.fullmatch(word) for word in words)
-        else frozenset()
-    )
+    digests = environment.get(APPROVED, "").split(",")
+    return frozenset(digests if all(map(DIGEST.fullmatch, digests)) else ())
 
 
 def note_in(path: str | None) -> Note:

@@ -71,7 +71,7 @@ def script(name: str) -> str:
     return found
 
 
-def main_of(module: str, options: Mapping[str, object]) -> list[str]:
+def main_of(module: str, *words: object) -> list[str]:
     """The command that runs `main` of a module from where this very module lies, in a checkout as
     in an installation.
     """
@@ -79,7 +79,7 @@ def main_of(module: str, options: Mapping[str, object]) -> list[str]:
         f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r});"
         f" from {module} import main; main()"
     )
-    return [sys.executable, "-P", "-c", code, *option_words(options)]
+    return [sys.executable, "-P", "-c", code, *map(str, words)]
 
 
 def option_words(options: Mapping[str, object]) -> list[str]:

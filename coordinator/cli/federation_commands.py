@@ -406,7 +406,7 @@ def _bundle(federation: Federation) -> dict[str, Any] | None:
     """
     from ridgeway.coordinator.deploy.kept_bundles import (
         kept_bundles,
-        preferred,
+        ranked,
         waiting,
     )
 
@@ -417,7 +417,7 @@ def _bundle(federation: Federation) -> dict[str, Any] | None:
     newest = kept[0].sha256
     return {
         "newest": newest,
-        "in_use": preferred(kept, standing),
+        "in_use": ranked(kept, standing)[0],
         "waiting": waiting(newest, standing),
     }
 

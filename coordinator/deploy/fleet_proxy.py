@@ -23,13 +23,13 @@ one was.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
 import math
 import socket
 import ssl
+import sys
 import time
 from collections.abc import (
     AsyncIterator,
@@ -142,22 +142,15 @@ class FleetProxy:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        if (scope["method"], scope["raw_path"], scope["query_string"]) == (
-            "GET",
-            HEALTH,
-            b"",
-        ):
-            await answer(send, await self._health())
-            return
+        path = scope["raw_path"]
+        is_get = scope["method"] == "GET" and not scope["query_string"]
         try:
-            if (
-                scope["method"] == "GET"
-                and scope["raw_path"] in self._own
-                and not scope["query_string"]
-            ):
-                await answer(send, 200, self._own_file(scope["raw_path"]))
-                return
-            await self._pass(scope, check(scope), receive, send)
+            if is_get and path == HEALTH:
+                await answer(send, await self._health())
+            elif is_get and path in self._own:
+                await answer(send, 200, self._own_file(path))
+            else:
+                await self._pass(scope, check(scope), receive, send)
         except Blocked as refusal:
             log.warning("refused %s with %d", _described(scope), refusal.status)
             await answer(send, refusal.status)
@@ -189,38 +182,25 @@ class FleetProxy:
         """Send the request on and stream the reply back; the SuperLink being away is a 502 or
         503.
         """
-        headers = [
-            *kept(scope["headers"], PASSED_UP),
-            (b"content-length", b"%d" % length),
-        ]
+        path = scope["raw_path"].decode("ascii")
+        headers = kept(scope["headers"], PASSED_UP)
+        headers.append((b"content-length", b"%d" % length))
         request = self._client.build_request(
-            "POST",
-            scope["raw_path"].decode("ascii"),
-            headers=headers,
-            content=body(receive, length),
+            "POST", path, headers=headers, content=body(receive, length)
         )
         try:
             response = await self._client.send(request, stream=True)
         except (httpx.TransportError, ssl.SSLError) as error:
             log.warning("the SuperLink did not answer: %s", type(error).__name__)
-            await answer(
-                send,
-                (
-                    503
-                    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-                    else 502
-                ),
-            )
+            is_away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            await answer(send, 503 if is_away else 502)
             return
         if response.is_success and scope.get("client"):
             # the SuperLink verifies a node's key at each of the paths
             self._admit(scope["client"][0])
         if response.is_error:
-            log.warning(
-                "the SuperLink refused %s with %d",
-                _described(scope),
-                response.status_code,
-            )
+            status = response.status_code
+            log.warning("the SuperLink refused %s with %d", _described(scope), status)
         try:
             await stream(response, send)
         except httpx.TransportError as error:
@@ -241,21 +221,16 @@ def _described(scope: Scope) -> str:
 
 def check(scope: Scope) -> int:
     """The length of a body that may pass; raises Blocked for any other request."""
-    if (
-        scope["method"] != "POST"
-        or scope["raw_path"] not in PATHS
-        or scope["query_string"]
-    ):
+    headers = scope["headers"]
+    is_known = scope["method"] == "POST" and scope["raw_path"] in PATHS
+    if not is_known or scope["query_string"]:
         raise Blocked(404)
-    if (
-        sum(len(name) + len(value) for name, value in scope["headers"])
-        > MAX_HEADER_BYTES
-    ):
+    if sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
         raise Blocked(431)
-    names = [name for name, _ in scope["headers"]]
+    names = [name for name, _ in headers]
     if b"upgrade" in names:
         raise Blocked(404)
-    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+    lengths = [value for name, value in headers if name == b"content-length"]
     if b"transfer-encoding" in names or len(lengths) != 1 or not lengths[0].isdigit():
         raise Blocked(411)
     if len(lengths[0]) > 12 or int(lengths[0]) > MAX_BODY_BYTES:
@@ -286,14 +261,7 @@ async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
 
 
 async def stream(response: httpx.Response, send: Send) -> None:
-    headers = kept(response.headers.raw, PASSED_DOWN)
-    await send(
-        {
-            "type": "http.response.start",
-            "status": response.status_code,
-            "headers": headers,
-        }
-    )
+    await begin(send, response.status_code, kept(response.headers.raw, PASSED_DOWN))
     async for piece in response.aiter_raw():
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
@@ -302,8 +270,12 @@ async def stream(response: httpx.Response, send: Send) -> None:
 async def answer(send: Send, status: int, content: bytes = b"") -> None:
     """A reply of the proxy's own, after which the connection is closed; mostly a status alone."""
     headers = [(b"content-length", b"%d" % len(content)), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await begin(send, status, headers)
     await send({"type": "http.response.body", "body": content})
+
+
+async def begin(send: Send, status: int, headers: Headers) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
 def kept(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
@@ -394,10 +366,9 @@ class ListeningSocket(socket.socket):
         """The highest one makes room: of an address without a known SuperNode, and with the most
         connections.
         """
-        is_known = (
-            self._admitted.get(network, -math.inf) > time.monotonic() - ADMITTED_FOR_S
-        )
-        return not is_known, len(self._open.get(network, ()))
+        admitted = self._admitted.get(network, -math.inf)
+        is_unknown = admitted <= time.monotonic() - ADMITTED_FOR_S
+        return is_unknown, len(self._open.get(network, ()))
 
     def _end(self, network: str, connection: CountedSocket) -> None:
         """Its two directions are shut; the event loop, which still uses it, sees that and closes
@@ -410,10 +381,8 @@ class ListeningSocket(socket.socket):
             connection.shutdown(socket.SHUT_RDWR)
 
     def _forget(self, network: str, connection: CountedSocket) -> None:
-        kept = [each for each in self._open[network] if each is not connection]
-        if kept:
-            self._open[network] = kept
-        else:
+        self._open[network].remove(connection)
+        if not self._open[network]:
             del self._open[network]
 
     def _left(self) -> None:
@@ -434,9 +403,10 @@ class CountedSocket(socket.socket):
 
     def close(self) -> None:
         super().close()
-        told, self.on_close = self.on_close, None
-        if told is not None:
-            told()
+        on_close = self.on_close
+        self.on_close = None
+        if on_close is not None:
+            on_close()
 
 
 class DeadlineLoop(asyncio.SelectorEventLoop):
@@ -536,28 +506,14 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m ridgeway.coordinator.deploy.fleet_proxy", description=__doc__
-    )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        required=True,
-        help="holds ca.crt, server.crt and server.key",
-    )
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument(
-        "--internal-port",
-        type=int,
-        required=True,
-        help="where the SuperLink listens on loopback",
-    )
-    words = parser.parse_args()
+    """Listen as the command line says: the folder with ca.crt, server.crt and server.key, the host
+    and port, and the SuperLink's port on loopback.
+    """
+    folder, host, port, internal_port = sys.argv[1:]
     # times are added to all its words
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     log.setLevel(logging.INFO)
-    serve(words.folder, words.host, words.port, words.internal_port)
+    serve(Path(folder), host, int(port), int(internal_port))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ before, rounds run the one before.
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from ridgeway.common.base.errors import InputError, LinkError
 from ridgeway.common.base.files import canonical_json, write_whole
@@ -32,6 +34,7 @@ from ridgeway.coordinator.round.ledger import Standing
 INDEX = "bundles.json"
 CHANGES = "changes.txt"
 MAX_KEPT = 3
+INDEX_RECORDS = TypeAdapter(tuple[AnnouncedBundle, ...])
 
 
 def keep_installed(federation: Federation) -> None:
@@ -40,32 +43,25 @@ def keep_installed(federation: Federation) -> None:
     """
     link = federation.link
     content = installed_bundle()
-    newest = AnnouncedBundle(
-        sha256=bundle_sha256(content), changes=_changes(federation.folder)
-    )
-    others = [each for each in kept_bundles(link) if each.sha256 != newest.sha256]
-    standing = federation.ledger.standing()
-    wanted = [newest, *(others if waiting(newest.sha256, standing) else ())][:MAX_KEPT]
-    server = server_folder(link, newest.sha256)
+    digest = bundle_sha256(content)
+    newest = AnnouncedBundle(sha256=digest, changes=_changes(federation.folder))
+    others = [each for each in kept_bundles(link) if each.sha256 != digest]
+    is_awaited = waiting(digest, federation.ledger.standing())
+    kept = others[: MAX_KEPT - 1] if is_awaited else []
     for name, source in source_files([SERVER_FILE]).items():
-        write_whole(server / name, source)
-    write_whole(bundle_file(link, newest.sha256), content)
-    write_whole(
-        link / INDEX, canonical_json([each.model_dump(mode="json") for each in wanted])
-    )
-    for each in others:
-        if each not in wanted:
-            bundle_file(link, each.sha256).unlink(missing_ok=True)
-            shutil.rmtree(server_folder(link, each.sha256), ignore_errors=True)
+        write_whole(server_folder(link, digest) / name, source)
+    write_whole(bundle_file(link, digest), content)
+    index = [each.model_dump(mode="json") for each in (newest, *kept)]
+    write_whole(link / INDEX, canonical_json(index))
+    for each in others[len(kept) :]:
+        bundle_file(link, each.sha256).unlink(missing_ok=True)
+        shutil.rmtree(server_folder(link, each.sha256), ignore_errors=True)
 
 
 def kept_bundles(link: Path) -> tuple[AnnouncedBundle, ...]:
     """The newest first; none before the coordinator was up for the first time."""
     path = link / INDEX
-    found = json.loads(path.read_bytes()) if path.exists() else []
-    return tuple(
-        AnnouncedBundle.model_validate_json(json.dumps(each)) for each in found
-    )
+    return INDEX_RECORDS.validate_json(path.read_bytes()) if path.exists() else ()
 
 
 def bundle_file(link: Path, digest: str) -> Path:
@@ -77,15 +73,10 @@ def server_folder(link: Path, digest: str) -> Path:
 
 
 def bundle_content(link: Path, digest: str) -> bytes:
-    try:
-        content = bundle_file(link, digest).read_bytes()
-    except FileNotFoundError:
-        content = b""
+    path = bundle_file(link, digest)
+    content = path.read_bytes() if path.exists() else b""
     if bundle_sha256(content) != digest:
-        raise LinkError(
-            f"{bundle_file(link, digest)} is missing or damaged; start `coordinator up`"
-            " again"
-        )
+        raise LinkError(f"{path} is missing or damaged; start `coordinator up` again")
     return content
 
 
@@ -98,20 +89,16 @@ def waiting(digest: str, standing: Standing) -> list[str]:
     )
 
 
-def preferred(kept: Sequence[AnnouncedBundle], standing: Standing) -> str:
-    """The bundle that the fewest holders are known to have refused; of several such the newest."""
-    return ranked(kept, standing)[0]
-
-
 def ranked(kept: Sequence[AnnouncedBundle], standing: Standing) -> list[str]:
-    """All of them, the preferred one first."""
-
-    def refused(each: AnnouncedBundle) -> int:
-        return sum(
-            each.sha256 in standing.refusals.get(name, ()) for name in standing.active
-        )
-
-    return [each.sha256 for each in sorted(kept, key=refused)]
+    """All of them, that first which the fewest holders are known to have refused; of several such
+    the newest.
+    """
+    refused = Counter(
+        digest
+        for name in standing.active
+        for digest in set(standing.refusals.get(name, ()))
+    )
+    return sorted((bundle.sha256 for bundle in kept), key=refused.__getitem__)
 
 
 def named_bundle(kept: Sequence[AnnouncedBundle], digits: str) -> str:
@@ -129,7 +116,6 @@ def named_bundle(kept: Sequence[AnnouncedBundle], digits: str) -> str:
 def _changes(folder: Path) -> tuple[str, ...]:
     """What the operator has written about the newest bundle, a line each."""
     path = folder / CHANGES
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return tuple(
-        "".join(filter(str.isprintable, line))[:300] for line in lines if line.strip()
-    )[:50]
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = ["".join(filter(str.isprintable, line))[:300] for line in text.splitlines()]
+    return tuple(line for line in lines if line.strip())[:50]

@@ -135,12 +135,7 @@ def _children(
         "--isolation": "process",
         "--superexec-auth-secret-file": secret,
     }
-    proxy = {
-        "--folder": folder,
-        "--host": host,
-        "--port": port,
-        "--internal-port": internal,
-    }
+    proxy = (folder, host, port, internal)
     commands = {
         "superlink": [
             processes.script("flower-superlink"),
@@ -151,7 +146,7 @@ def _children(
         "superexec": approved_bundle.command(
             SERVER_APP, internal, secret, folder / "ca.crt"
         ),
-        "gate": processes.main_of("ridgeway.coordinator.deploy.fleet_proxy", proxy),
+        "gate": processes.main_of("ridgeway.coordinator.deploy.fleet_proxy", *proxy),
     }
     return [
         Child(name, words, environment, folder / "logs" / f"{name}.log")

@@ -41,7 +41,6 @@ from ridgeway.coordinator.deploy.kept_bundles import (
     keep_installed,
     kept_bundles,
     named_bundle,
-    preferred,
     ranked,
     waiting,
 )
@@ -57,6 +56,7 @@ from ridgeway.coordinator.round.progress import (
     OtherBundle,
     Watch,
     follow,
+    no_watch,
 )
 from ridgeway.coordinator.round.remedies import BUNDLE
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
@@ -85,13 +85,17 @@ def up(
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     host, _, port = federation.settings.listen.rpartition(":")
     delivery = LateDelivery(federation, log)
-    reminder = Reminder(federation, log)
+    remind_at = 0.0
     keep_installed(federation)
     announce(federation)
 
     def tick(client: SuperLinkClient) -> None:
+        nonlocal remind_at
         delivery.tick(client)
-        reminder.tick()
+        if time.monotonic() >= remind_at:
+            remind_at = time.monotonic() + REMINDER_INTERVAL_S
+            for words in ending_certificates(federation.link, datetime.now(UTC)):
+                log(words)
 
     def on_start(client: SuperLinkClient) -> None:
         register(federation, client, log)
@@ -171,33 +175,26 @@ def _choose_bundle(
     asked with a run of it, of the newest first; mostly there is one bundle, and nobody to ask.
     """
     kept = kept_bundles(federation.link)
-    ledger = federation.ledger
     newest = kept[0].sha256
-    for each in kept if len(kept) > 1 else ():
-        if waiting(each.sha256, ledger.standing()):
-            _run(
-                federation,
-                client,
-                RunOrder(work="deliver"),
-                each.sha256,
-                lambda event: None,
-            )
-        if preferred(kept, ledger.standing()) == newest:
+    if len(kept) == 1:
+        return newest
+    ledger = federation.ledger
+    for bundle in kept:
+        if waiting(bundle.sha256, ledger.standing()):
+            ask = RunOrder(work="deliver")
+            _run(federation, client, ask, bundle.sha256, no_watch)
+        if ranked(kept, ledger.standing())[0] == newest:
             break
-    if len(kept) > 1 and (missing := waiting(newest, ledger.standing())):
-        watch(
-            OperatorNote(
-                f"the bundle {newest[:12]} is not approved yet by {', '.join(missing)}"
-            )
-        )
-    chosen = preferred(kept, ledger.standing())
+    standing = ledger.standing()
+    chosen = ranked(kept, standing)[0]
+    if missing := waiting(newest, standing):
+        words = f"the bundle {newest[:12]} is not approved yet by {', '.join(missing)}"
+        watch(OperatorNote(words))
     if chosen != newest:
-        watch(
-            OperatorNote(
-                f"this runs the earlier bundle {chosen[:12]}, which fewer holders"
-                " refuse"
-            )
+        words = (
+            f"this runs the earlier bundle {chosen[:12]}, which fewer holders refuse"
         )
+        watch(OperatorNote(words))
     return chosen
 
 
@@ -239,18 +236,17 @@ def _note_approvals(
 ) -> None:
     """Let the ledger have what is new of this."""
     standing = federation.ledger.standing()
-    facts = {
-        what: sorted(
-            name
-            for name in names
-            if name in standing.roster and bundle not in known.get(name, ())
-        )
-        for what, names, known in (
-            ("approved", approved, standing.approvals),
-            ("refused", refused - approved, standing.refusals),
-        )
-    }
-    if any(facts.values()):
+    known = set(standing.roster)
+    approvals = standing.approvals
+    refusals = standing.refusals
+    new = [name for name in approved & known if bundle not in approvals.get(name, ())]
+    lost = [
+        name
+        for name in (refused - approved) & known
+        if bundle not in refusals.get(name, ())
+    ]
+    if new or lost:
+        facts = {"approved": sorted(new), "refused": sorted(lost)}
         federation.ledger.note("bundle", sha256=bundle, **facts)
 
 
@@ -277,6 +273,7 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
 
     def has_ended() -> bool:
         nonlocal answered
+        ended = False
         try:
             ended = client.has_finished(number)
             answered = time.monotonic()
@@ -287,25 +284,9 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
                     " `coordinator up` runs, then run the round again: what was"
                     " accepted is kept"
                 ) from None
-            return False
         return ended
 
     follow(path, watch, has_ended, SILENCE_S)
-
-
-class Reminder:
-    """Speaks of certificates that are about to end, once a day."""
-
-    def __init__(self, federation: Federation, log: Log) -> None:
-        self._link = federation.link
-        self._log = log
-        self._again = 0.0
-
-    def tick(self) -> None:
-        if time.monotonic() >= self._again:
-            self._again = time.monotonic() + REMINDER_INTERVAL_S
-            for words in ending_certificates(self._link, datetime.now(UTC)):
-                self._log(words)
 
 
 class LateDelivery:
@@ -320,51 +301,42 @@ class LateDelivery:
 
     def tick(self, client: SuperLinkClient) -> None:
         """Called again and again while the SuperLink runs; mostly there is nothing to do."""
-        now = time.monotonic()
-        if now < self._look:
+        if time.monotonic() < self._look:
             return
-        self._look = now + DELIVERY_INTERVAL_S
+        self._look = time.monotonic() + DELIVERY_INTERVAL_S
         try:
-            missing = self._missing()
-            if (
-                not missing
-                or (missing == self._asked and now < self._again)
-                or self._federation.is_busy()
-            ):
-                return
-            online = sorted(
-                node.name
-                for node in client.nodes()
-                if node.online and node.name in missing
-            )
-            if online:
-                self._log(f"brings the newest release to {', '.join(online)}")
-                self._tries = self._tries + 1 if missing == self._asked else 0
-                bundles = ranked(
-                    kept_bundles(self._federation.link),
-                    self._federation.ledger.standing(),
-                )
-                # those who refuse one may have approved another by now
-                turn, place = divmod(self._tries, len(bundles))
-                _submit(
-                    self._federation, client, RunOrder(work="deliver"), bundles[place]
-                )
-                is_last = place == len(bundles) - 1
-                self._asked = missing
-                self._again = now + (
-                    REDELIVERY_PAUSE_S * 2 ** min(turn, MAX_DOUBLINGS)
-                    if is_last
-                    else 0.0
-                )
+            self._deliver(client)
         except (RidgewayError, OSError) as error:
             self._log(f"the newest release could not be delivered yet: {error}")
+
+    def _deliver(self, client: SuperLinkClient) -> None:
+        federation = self._federation
+        now = time.monotonic()
+        missing = self._missing()
+        is_asked = missing == self._asked
+        if not missing or (is_asked and now < self._again) or federation.is_busy():
+            return
+        online = {node.name for node in client.nodes() if node.online} & missing
+        if not online:
+            return
+        self._log(f"brings the newest release to {', '.join(sorted(online))}")
+        self._tries = self._tries + 1 if is_asked else 0
+        self._asked = missing
+        kept = kept_bundles(federation.link)
+        bundles = ranked(kept, federation.ledger.standing())
+        # those who refuse one may have approved another by now
+        turn, place = divmod(self._tries, len(bundles))
+        _submit(federation, client, RunOrder(work="deliver"), bundles[place])
+        self._again = now
+        if place == len(bundles) - 1:
+            self._again += REDELIVERY_PAUSE_S * 2 ** min(turn, MAX_DOUBLINGS)
 
     def _missing(self) -> set[str]:
         newest = self._federation.newest
         standing = self._federation.ledger.standing()
         if newest is None:
             return set()
-        held = {name: each.number for name, each in standing.delivered.items()}
+        held = {name: given.number for name, given in standing.delivered.items()}
         return {name for name in standing.active if held.get(name, 0) < newest.number}
 
 
@@ -379,12 +351,11 @@ def announce(federation: Federation) -> None:
         handovers=federation.identity.handovers,
     )
     with contextlib.suppress(FormatError):
-        told = read_signed_json(path, Notice)
-        if told.model_copy(update={"issued": notice.issued}) == notice:
+        before = read_signed_json(path, Notice)
+        if before.model_copy(update={"issued": notice.issued}) == notice:
             return
-        notice = notice.model_copy(
-            update={"issued": max(notice.issued, told.issued + 1)}
-        )
+        issued = max(notice.issued, before.issued + 1)
+        notice = notice.model_copy(update={"issued": issued})
     write_signed_json(notice, federation.identity, path)
 
 
@@ -402,8 +373,8 @@ def write_invite(federation: Federation) -> Invite:
         bundle=installed_sha256(),
         authority=sha256((federation.link / AUTHORITY).read_bytes()),
         roster=tuple(
-            Place(name=each.name, domain=each.domain, key=each.key)
-            for each in standing.active.values()
+            Place(name=holder.name, domain=holder.domain, key=holder.key)
+            for holder in standing.active.values()
         ),
         handovers=(*federation.identity.handovers, *standing.holder_handovers),
     )

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ridgeway.coordinator.page.narrator import tell_event
+from ridgeway.coordinator.page.narrator import holder_state, tell_event
 from ridgeway.coordinator.round import progress
 
 FILES_LOOKED_AT = 20
@@ -70,8 +70,8 @@ def stages(events: Sequence[progress.Event], wanted: int) -> list[dict[str, Any]
     """
     reached: dict[str, set[str]] = {}
     for event in events:
-        for name, state in _state(event).items():
-            reached.setdefault(state, set()).add(name)
+        if state := holder_state(event):
+            reached.setdefault(state[1], set()).add(state[0])
     return [
         {"name": state, "done": len(names), "of": wanted}
         for state, names in reached.items()
@@ -82,7 +82,8 @@ def holder_states(events: Sequence[progress.Event]) -> dict[str, str]:
     """How far each holder has come, by its name."""
     found: dict[str, str] = {}
     for event in events:
-        found |= _state(event)
+        if state := holder_state(event):
+            found[state[0]] = state[1]
         match event:
             case progress.AnswerRefused(_, str(name), code):
                 found[name] = f"refused: {code}"
@@ -91,22 +92,6 @@ def holder_states(events: Sequence[progress.Event]) -> dict[str, str]:
             case progress.HoldersAbsent(step, names):
                 found |= dict.fromkeys(names, f"no answer to {step}")
     return found
-
-
-def _state(event: progress.Event) -> dict[str, str]:
-    """The holder that an event is of, and how far it has come with it; none for other events."""
-    match event:
-        case progress.OfferReceived(name):
-            return {name: "ready"}
-        case progress.StatisticsReceived(name):
-            return {name: "sums received"}
-        case progress.SecretsShared(name):
-            return {name: "shared"}
-        case progress.SealedReceived(name, lot):
-            return {name: f"sealed {lot}"}
-        case progress.CountsReceived(name):
-            return {name: "counted"}
-    return {}
 
 
 def lines(events: Sequence[progress.Event]) -> list[list[str]]:

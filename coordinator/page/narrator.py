@@ -9,13 +9,6 @@ from typing import Protocol
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.cli.terminal import CountingBar, count, size, step
 from ridgeway.coordinator.round import progress
-from ridgeway.coordinator.round.progress import (
-    CountsReceived,
-    OfferReceived,
-    SealedReceived,
-    SecretsShared,
-    StatisticsReceived,
-)
 from ridgeway.coordinator.round.remedies import REMEDIES
 
 MAX_HOLDERS_BY_NAME = 20
@@ -33,11 +26,6 @@ class Step(Protocol):
     def __call__(self, verb: str, subject: str, *figures: str) -> None: ...
 
 
-OfHolder = (
-    OfferReceived | StatisticsReceived | SecretsShared | SealedReceived | CountsReceived
-)
-
-
 class Narrator:
     """A watch that tells what happens, step by step."""
 
@@ -47,9 +35,9 @@ class Narrator:
         self._online = -1
 
     def __call__(self, event: progress.Event) -> None:
-        if isinstance(event, OfHolder):
+        if state := holder_state(event):
             if self._holders > MAX_HOLDERS_BY_NAME:
-                self._bar.advance(_counted_as(event), self._holders)
+                self._bar.advance(state[1], self._holders)
             else:
                 _tell_of_holder(event)
             return
@@ -66,19 +54,29 @@ class Narrator:
         tell_event(event)
 
 
-def _counted_as(event: OfHolder) -> str:
-    if isinstance(event, SealedReceived):
-        return f"sealed {event.lot}"
-    return "ready" if isinstance(event, OfferReceived) else event.kind
-
-
-def _tell_of_holder(event: OfHolder) -> None:
+def holder_state(event: progress.Event) -> tuple[str, str] | None:
+    """The holder that an event is of, and how far it has come; None for events of others."""
     match event:
-        case OfferReceived(name, domain):
+        case progress.OfferReceived(name):
+            return name, "ready"
+        case progress.StatisticsReceived(name):
+            return name, "sums received"
+        case progress.SecretsShared(name):
+            return name, "shared"
+        case progress.SealedReceived(name, lot):
+            return name, f"sealed {lot}"
+        case progress.CountsReceived(name):
+            return name, "counted"
+    return None
+
+
+def _tell_of_holder(event: progress.Event) -> None:
+    match event:
+        case progress.OfferReceived(name, domain):
             step("ready", name, f"domain {domain}")
-        case StatisticsReceived(name, domain, nbytes):
+        case progress.StatisticsReceived(name, domain, nbytes):
             step("received", name, f"domain {domain}", size(nbytes))
-        case SealedReceived(name, "statistics" as lot, nbytes):
+        case progress.SealedReceived(name, "statistics" as lot, nbytes):
             step("sealed", name, lot, size(nbytes))
 
 
@@ -89,12 +87,8 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("round", str(number), count(holders, "holder"), f"encoder {encoder}")
             step("mode", mode, MODE_SENTENCES[mode])
             if private := event.privacy:
-                step(
-                    "privacy",
-                    private["mode"],
-                    f"ε {private['epsilon']:g} a document",
-                    f"δ {private['delta']:g}",
-                )
+                cost = f"ε {private['epsilon']:g} a document"
+                step("privacy", private["mode"], cost, f"δ {private['delta']:g}")
         case progress.OtherBundle(folder):
             words = (
                 "this Ridgeway is not the one that holders were invited to run, so they"
@@ -102,28 +96,19 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             )
             step("note", words, f"run: ridgeway coordinator invite {folder}")
         case progress.PeerFailed(name, code, reason):
-            step(
-                "failed",
-                f"the SuperNode of {name}" if name else "a SuperNode",
-                reason or f"error {code}",
-            )
+            who = f"the SuperNode of {name}" if name else "a SuperNode"
+            step("failed", who, reason or f"error {code}")
         case progress.OperatorNote(words):
             step("note", words)
         case progress.HoldersAwaited(online, wanted):
             step("waiting", "for holders", f"{online} of {wanted} online")
         case progress.TotalReused(members):
-            step(
-                "kept",
-                f"the total of {count(members, 'holder')}",
-                "nobody in it has opened a new epoch",
-            )
+            total = f"the total of {count(members, 'holder')}"
+            step("kept", total, "nobody in it has opened a new epoch")
         case progress.HoldersWaiting(names):
-            step(
-                "waiting",
-                ", ".join(names),
-                "in an opened total already, until their next epoch",
-            )
-            step("next", ", ".join(names), REMEDIES[event.kind])
+            who = ", ".join(names)
+            step("waiting", who, "in an opened total already, until their next epoch")
+            step("next", who, REMEDIES[event.kind])
         case progress.SumOpened(lot, members, of):
             fallen = f"{of - members} fell away" if of > members else ""
             step("opened", f"the sum of {lot}", f"of {members} members", fallen)
@@ -136,12 +121,8 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
         case progress.HoldersAbsent(at, names):
             step("absent", ", ".join(names), f"no answer to {at}")
         case progress.TotalGathered(holders, domains):
-            step(
-                "added",
-                f"sums of {count(holders, 'holder')}",
-                f"{len(domains)} domains",
-                ", ".join(domains),
-            )
+            sums = f"sums of {count(holders, 'holder')}"
+            step("added", sums, f"{len(domains)} domains", ", ".join(domains))
         case progress.TotalSolved(features, condition):
             # a private total is divided, not inverted
             told = f"condition {condition:.1e}" if condition > 1 else ""
@@ -150,51 +131,34 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("counted", "no held-out documents", "the router is not evaluated")
         case progress.RouterEvaluated(documents, ridge, selector, accuracy, interval):
             rule = selector if ridge is None else f"λ {ridge:g}, {selector}"
-            within = (
-                f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})" if interval else ""
-            )
-            about = f"about {documents:,}" if interval else f"{documents:,}"
-            step(
-                "counted",
-                rule,
-                f"{about} held-out documents",
-                f"accuracy {accuracy:.1f} %{within}",
-            )
+            texts = f"{documents:,} held-out documents"
+            figure = f"accuracy {accuracy:.1f} %"
+            if interval:
+                texts = f"about {texts}"
+                figure += f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"
+            step("counted", rule, texts, figure)
         case progress.ExpertsMeasured(experts, scores):
             step("measured", count(experts, "expert"), f"by {scores:,} scores")
         case progress.ConfidenceCalibrated(temperature, half, tail, gap, separation):
             curve = f"half length {half:g}, tail {tail:g}"
-            step(
-                "fitted",
-                f"temperature {temperature:.3g}",
-                curve,
-                f"calibration error {gap:.1f} %",
-            )
+            error = f"calibration error {gap:.1f} %"
+            step("fitted", f"temperature {temperature:.3g}", curve, error)
             if separation is not None:
                 step("learnt", "what belongs to no domain", f"AUC {separation:.2f}")
         case progress.RouterWorse(domain, lost, won, documents, newcomers, changed):
-            who = (
-                *(f"new {name}" for name in newcomers),
-                *(f"changed {each}" for each in changed),
-            )
+            figures = f"{lost} of {count(documents, 'document')} lost, {won} won"
+            new = (f"new {name}" for name in newcomers)
             step(
-                "worse",
-                domain,
-                f"{lost} of {count(documents, 'document')} lost, {won} won",
-                *who,
+                "worse", domain, figures, *new, *(f"changed {name}" for name in changed)
             )
         case progress.ReleaseStands(number):
-            step(
-                "kept",
-                f"release {number:04}",
-                "nothing has changed since it was made, so it stands",
-            )
+            words = "nothing has changed since it was made, so it stands"
+            step("kept", f"release {number:04}", words)
         case progress.ReleasePublished(number, release, domains):
             step("release", f"{number:04}", release[:12], count(len(domains), "domain"))
         case progress.DeliveryBlocked(code, names, number):
             step("other", ", ".join(names), OLDER_COPY.format(number=number))
             step("next", REMEDIES[code])
         case progress.ReleaseDelivered(number, names):
-            step(
-                "delivered", f"release {number:04}", f"to {count(len(names), 'holder')}"
-            )
+            who = f"to {count(len(names), 'holder')}"
+            step("delivered", f"release {number:04}", who)

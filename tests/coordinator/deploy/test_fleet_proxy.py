@@ -165,7 +165,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("authority")
     create_authority(folder, [])
     port, internal = free_port(), free_port()
-    words = ["--folder", str(folder), "--host", "127.0.0.1", "--port", str(port), "--internal-port", str(internal)]
+    words = [str(folder), "127.0.0.1", str(port), str(internal)]
     command = [sys.executable, "-m", "ridgeway.coordinator.deploy.fleet_proxy", *words]
     with (folder / "gate.log").open("wb") as said, subprocess.Popen(command, cwd=ROOT, stderr=said) as process:
         try:

@@ -20,7 +20,7 @@ from ridgeway.coordinator.deploy.kept_bundles import (
     keep_installed,
     kept_bundles,
     named_bundle,
-    preferred,
+    ranked,
     server_folder,
     waiting,
 )
@@ -122,7 +122,7 @@ def test_a_bundle_that_everybody_has_approved_stands_alone(
 
 
 def test_where_nothing_is_known_the_newest_runs(federation: Federation) -> None:
-    assert preferred(kept_bundles(federation.link), federation.ledger.standing()) == installed_sha256()
+    assert ranked(kept_bundles(federation.link), federation.ledger.standing())[0] == installed_sha256()
 
 
 def test_a_late_delivery_tries_one_bundle_after_the_other(
