@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -41,9 +40,6 @@ EXACT_LIMIT = 1 << 53
 NARROW_LIMIT = 1 << 24
 """The same for float32."""
 
-MAX_CENTRED_SQUARE = 4 * MAX_SQUARE
-"""Of a value that was moved by a column's mean."""
-
 BLOCK_SAMPLES = 512
 """The samples that are multiplied at once: for many more, few columns of window means stay below
 float32's limit.
@@ -54,8 +50,6 @@ WIDE_BLOCKS = 7
 
 DIGIT = 1 << 16
 BLOCK_BYTES = 32 << 20
-COLUMN_BLOCKS = 8
-"""The blocks of columns in which a weighted product is taken; they skip most of the lower half."""
 
 
 class Accumulator(Protocol):
@@ -169,11 +163,10 @@ class ExactGram:
     """Σ n φφᵀ over integer samples that count n times, with a constant one behind each.
 
     Samples wait until there are enough that count alike, and are then multiplied at once, as
-    floats. From each column a whole number near its mean is first taken, and put back at the end,
-    so that numbers are small and products exact: whatever the order, a partial sum of φᵢφⱼ is no
-    larger than the larger of Σφᵢ² and Σφⱼ². Where both are below 2²⁴, float32 holds every partial
-    sum, so the product is exact; and the computed Σφᵢ² reaches 2²⁴ just where the true one does,
-    since rounding keeps order. The few columns where it does are taken again in float64.
+    floats. Whatever the order, a partial sum of φᵢφⱼ is no larger than the larger of Σφᵢ² and Σφⱼ².
+    Where both are below 2²⁴, float32 holds every partial sum, so the product is exact; and the
+    computed Σφᵢ² reaches 2²⁴ just where the true one does, since rounding keeps order. The few
+    columns where it does are taken again in float64.
     """
 
     def __init__(self, width: int) -> None:
@@ -183,7 +176,6 @@ class ExactGram:
         )
         """The samples that wait, by how often they count."""
         self._filled = defaultdict[int, int](int)
-        self._centre: NDArray[np.int16] | None = None
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
         self._gram = np.zeros((self._features, self._features))
         self._pending = 0
@@ -205,13 +197,11 @@ class ExactGram:
     def _multiply(self, times: int) -> None:
         """Take the product over the samples that are held and count so often."""
         block = self._blocks[times][: self._filled.pop(times)]
-        if self._centre is None:
-            self._centre = np.rint(block.mean(axis=0)).astype(np.int16)
-        if (self._pending + times * len(block)) * MAX_CENTRED_SQUARE >= EXACT_LIMIT:
+        if (self._pending + times * len(block)) * MAX_SQUARE >= EXACT_LIMIT:
             self._flush()
         self._pending += times * len(block)
         features = np.ones((len(block), self._features), dtype=np.float32)
-        np.subtract(block, self._centre, out=features[:, :-1])
+        features[:, :-1] = block
         if self._wide_blocks or not self._add_narrow(features, times):
             self._wide_blocks = (
                 self._wide_blocks - 1 if self._wide_blocks else WIDE_BLOCKS
@@ -248,17 +238,8 @@ class ExactGram:
         """The upper triangle of the sum so far, row by row."""
         for times in list(self._filled):
             self._multiply(times)
-        if self._pending:
-            self._flush()
-        centre = np.zeros(self._features, dtype=np.int64)
-        sums = self._total[:, -1].copy()
-        if self._centre is not None:
-            centre[:-1] = self._centre
-        total: Integers = np.stack((centre, sums), axis=1) @ np.stack(
-            (sums + sums[-1] * centre, centre)
-        )
-        total += self._total
-        triangle: Integers = total[upper_triangle(self._features)]
+        self._flush()
+        triangle: Integers = self._total[upper_triangle(self._features)]
         return triangle
 
 
@@ -352,7 +333,7 @@ def gram_of_counts(
         )
         for block, part in zip(blocks, parts, strict=True):
             gram += block.weight * part
-    return np.triu(gram) + np.triu(gram, 1).T
+    return gram
 
 
 class CountBlock(NamedTuple):
@@ -387,13 +368,8 @@ def exact_blocks(counts: Integers, most: int) -> Iterator[CountBlock]:
 
 
 def _weighted_gram(rows: NDArray[np.int16], weights: Integers) -> Integers:
-    """The upper triangle of Σ n φφᵀ over some rows."""
-    features = rows.shape[1] + 1
-    samples = np.ones((len(rows), features))
+    """Σ n φφᵀ over some rows."""
+    samples = np.ones((len(rows), rows.shape[1] + 1))
     samples[:, :-1] = rows
-    scaled = samples * weights[:, None]
-    gram = np.zeros((features, features))
-    edges = np.linspace(0, features, COLUMN_BLOCKS + 1).astype(int).tolist()
-    for left, right in pairwise(edges):
-        gram[:right, left:right] = scaled[:, :right].T @ samples[:, left:right]
+    gram = (samples * weights[:, None]).T @ samples
     return gram.astype(np.int64)

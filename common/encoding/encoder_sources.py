@@ -30,11 +30,15 @@ from ridgeway.common.base.files import (
 from ridgeway.common.base.settings import ENCODERS, WordFeatures
 from ridgeway.common.encoding.encoder_files import load_encoder, read_card, save_encoder
 from ridgeway.common.encoding.model_files import (
+    INDEX,
+    WEIGHTS,
+    Fetch,
     ModelFiles,
     download,
     fetcher,
     imported,
     model_files,
+    read_note,
     remember_model,
 )
 from ridgeway.common.encoding.table_encoder import (
@@ -70,6 +74,42 @@ SMOLLM2_HUB = (
     "SmolLM2-135M-Instruct.Q4_1.gguf",
 )
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+CONTROL = 3
+"""The type of GGUF's special tokens."""
+SMOLLM2_CONTROL_TOKEN = """{
+    "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+    "special": true
+}"""
+SMOLLM2_DEFINITION = """{
+    "version": "1.0",
+    "truncation": null,
+    "padding": null,
+    "added_tokens": [],
+    "normalizer": null,
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+        {"type": "Digits", "individual_digits": true},
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+         "use_regex": true}
+    ]},
+    "post_processor": null,
+    "decoder": {
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": true
+    },
+    "model": {
+        "type": "BPE",
+        "dropout": null,
+        "unk_token": null,
+        "continuing_subword_prefix": null,
+        "end_of_word_suffix": null,
+        "fuse_unk": false,
+        "byte_fallback": false,
+        "ignore_merges": false,
+        "vocab": {},
+        "merges": []
+    }
+}"""
 
 EMBEDDING_NAMES = (
     "embed_tokens.weight",  # Llama, Qwen, Gemma, Mistral, Phi, OPT
@@ -165,13 +205,11 @@ def _cached(
     stamps = [file_stamp(path) for path in files]
     key = sha256(canonical_json([source, stamps]))
     note = cache_folder() / "sources" / f"{key}.json"
-    try:
-        fingerprint = json.loads(note.read_bytes())["fingerprint"]
-        kept = load_encoder(_encoder_folder(str(fingerprint)))
+    # what is not there, or damaged, is made again
+    with contextlib.suppress(OSError, RidgewayError):
+        kept = load_encoder(_encoder_folder(read_note(note, "fingerprint") or ""))
         if isinstance(kept, kind):
             return kept
-    except (OSError, ValueError, KeyError, TypeError, RidgewayError):
-        pass  # it is not there, or damaged, and is made again
     encoder = convert()
     folder = _encoder_folder(encoder.fingerprint)
     try:
@@ -247,52 +285,16 @@ def _smollm2_definition(
     """The tokenizer.json that the GGUF file does not hold: byte-level BPE that splits digits
     singly.
     """
-    control = 3
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
+    definition = json.loads(SMOLLM2_DEFINITION)
+    definition["added_tokens"] = [
+        {"id": number, "content": token, **json.loads(SMOLLM2_CONTROL_TOKEN)}
+        for number, (token, kind) in enumerate(zip(tokens, token_type, strict=True))
+        if kind == CONTROL
+    ]
+    definition["model"]["vocab"] = {
+        token: number for number, token in enumerate(tokens)
     }
-    flags = {
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }
-    definition = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": number, "content": token, **flags}
-            for number, (token, kind) in enumerate(zip(tokens, token_type, strict=True))
-            if kind == control
-        ],
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Digits", "individual_digits": True},
-                byte_level,
-            ],
-        },
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {token: number for number, token in enumerate(tokens)},
-            "merges": [merge.split(" ") for merge in merges],
-        },
-    }
+    definition["model"]["merges"] = [merge.split(" ") for merge in merges]
     return plain_definition(json.dumps(definition).encode())
 
 
@@ -324,7 +326,6 @@ def _from_transformer(name: str) -> ContextualEncoder:
 
 def _from_hugging_face(name: str) -> TableEncoder:
     fetch = fetcher(name)
-    local = Path(name).is_dir()
     definition = fetch("tokenizer.json")
     if definition is None:
         raise EncoderError(
@@ -333,7 +334,7 @@ def _from_hugging_face(name: str) -> TableEncoder:
             " weights and use hf:DIR"
         )
     shard, tensor = _embedding_shard(name, fetch)
-    public = "local" if local else f"hf:{name}"
+    public = "local" if Path(name).is_dir() else f"hf:{name}"
     return _cached(
         TableEncoder,
         f"hf:{name}",
@@ -346,17 +347,15 @@ def _from_hugging_face(name: str) -> TableEncoder:
     )
 
 
-def _embedding_shard(
-    name: str, fetch: Callable[[str], Path | None]
-) -> tuple[Path, str]:
+def _embedding_shard(name: str, fetch: Fetch) -> tuple[Path, str]:
     """The file that holds the input embeddings, single or sharded, and the tensor's name in it."""
-    index = fetch("model.safetensors.index.json")
+    index = fetch(INDEX)
     if index is not None:
         places: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
         tensor = _embedding_name(name, list(places))
         shard = fetch(places[tensor])
     else:
-        shard = fetch("model.safetensors")
+        shard = fetch(WEIGHTS)
         tensor = _embedding_name(name, list(_header(shard)[0])) if shard else ""
     if shard is None:
         raise EncoderError(
@@ -368,11 +367,7 @@ def _embedding_shard(
 
 def _embedding_name(name: str, tensors: list[str]) -> str:
     for wanted in EMBEDDING_NAMES:
-        found = [
-            tensor
-            for tensor in tensors
-            if tensor == wanted or tensor.endswith("." + wanted)
-        ]
+        found = [each for each in tensors if f".{each}".endswith(f".{wanted}")]
         if found:
             return min(found, key=len)
     raise EncoderError(

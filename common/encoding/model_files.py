@@ -54,21 +54,18 @@ class ModelFiles:
         """
         stamps = [file_stamp(path) for path in self.all]
         note = cache_folder() / "hashes" / f"{sha256(canonical_json(stamps))}.json"
-        try:
-            return str(json.loads(note.read_bytes())["digest"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # it is not there, or damaged, and is taken again
+        noted = read_note(note, "digest")
+        if noted:
+            return noted
         config = {
             name: value
             for name, value in read_json(self.config).items()
             if name not in PASSING
         }
-        named = (
-            (path.name.encode(), sha256_of_file(path).encode()) for path in self.weights
-        )
-        digest = sha256(
-            canonical_json(config), *(part for pair in named for part in pair)
-        )
+        parts = [canonical_json(config)]
+        for path in self.weights:
+            parts += [path.name.encode(), sha256_of_file(path).encode()]
+        digest = sha256(*parts)
         write_whole(note, canonical_json({"digest": digest}))
         return digest
 
@@ -147,7 +144,7 @@ def _weights(name: str, fetch: Fetch) -> tuple[Path, ...]:
 def remember_model(digest: str, folder: Path) -> None:
     """Let later processes find the model of this hash where it lies."""
     place = str(folder.resolve())
-    if _remembered(digest) != place:
+    if read_note(_note(digest), "folder") != place:
         write_whole(_note(digest), canonical_json({"folder": place}))
 
 
@@ -161,7 +158,7 @@ def find_model(digest: str, name: str, given: Path | None = None) -> ModelFiles:
                 f"there is no folder {given}; name the folder of the encoder's model"
             )
         return _verified(str(given), digest)
-    place = _remembered(digest)
+    place = read_note(_note(digest), "folder")
     if place is not None and Path(place).is_dir():
         # what lies there now is another model, or half of one
         with contextlib.suppress(EncoderError):
@@ -193,9 +190,10 @@ def _note(digest: str) -> Path:
     return cache_folder() / "models" / f"{digest}.json"
 
 
-def _remembered(digest: str) -> str | None:
+def read_note(path: Path, name: str) -> str | None:
+    """What a note in the cache says; None if it is not there, or damaged."""
     try:
-        return str(json.loads(_note(digest).read_bytes())["folder"])
+        return str(json.loads(path.read_bytes())[name])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

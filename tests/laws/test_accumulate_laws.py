@@ -15,7 +15,6 @@ import ridgeway.client.sums.accumulate
 from ridgeway.client.sums.accumulate import (
     BLOCK_SAMPLES,
     EXACT_LIMIT,
-    MAX_CENTRED_SQUARE,
     NARROW_LIMIT,
     Accumulator,
     ExactGram,
@@ -460,10 +459,10 @@ def test_asking_for_the_state_does_not_end_the_sums() -> None:
 
 def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
     """At the limit of 2⁵³ the sums so far are put aside as integers, so that not a unit is lost."""
-    odd, most = FEATURE_LIMIT - 1, EXACT_LIMIT - MAX_CENTRED_SQUARE
+    odd, most = FEATURE_LIMIT - 1, EXACT_LIMIT - MAX_SQUARE
     sums, samples = ExactGram(1), np.array([[odd], [-odd], [1]])
     sums._gram[0, 0] = most  # as if almost all the samples that fit had been summed
-    sums._pending = EXACT_LIMIT // MAX_CENTRED_SQUARE - 1
+    sums._pending = EXACT_LIMIT // MAX_SQUARE - 1
     sums.add(samples)
     assert int(sums.triangle()[0]) == most + 2 * odd**2 + 1
     assert float(EXACT_LIMIT) + 1 != EXACT_LIMIT + 1, "an odd sum beyond the limit would show a lost unit"
@@ -471,12 +470,12 @@ def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
 
 def test_sums_in_floats_never_reach_the_limit() -> None:
     """However long the work lasts, no more samples are pending than float64 holds exactly."""
-    sums, samples, fitting = ExactGram(1), np.full((3, 1), FEATURE_LIMIT), EXACT_LIMIT // MAX_CENTRED_SQUARE
+    sums, samples, fitting = ExactGram(1), np.full((3, 1), FEATURE_LIMIT), EXACT_LIMIT // MAX_SQUARE
     for pending in (fitting - 4, fitting - 3, fitting - 2):
         sums._pending = pending
         sums.add(samples)
         sums._multiply(1)
-        assert sums._pending * MAX_CENTRED_SQUARE < EXACT_LIMIT
+        assert sums._pending * MAX_SQUARE < EXACT_LIMIT
         assert sums._pending in (3, pending + 3)
 
 
@@ -509,7 +508,6 @@ def test_a_column_is_taken_again_just_where_its_squares_reach_the_limit(beyond: 
     samples = np.zeros((len(column), 30), dtype=np.int16)
     samples[:, 3] = column
     sums = ExactGram(30)
-    sums._centre = np.zeros(30, dtype=np.int16)
     sums.add(samples)
     gram = np.zeros((31, 31), dtype=np.int64)
     gram[np.triu_indices(31)] = sums.triangle()
