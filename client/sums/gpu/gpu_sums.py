@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeway.client.sums.accumulate import (
-    COLUMN_BLOCKS,
     GramSums,
     State,
     bounded,
@@ -56,6 +55,9 @@ SLOT_TOKENS = 1 << 21
 """How many ids one slot holds."""
 KINDS_AT_ONCE = 2
 """Where windows count differently, every kind has slots of its own, which are smaller."""
+
+COLUMN_BLOCKS = 8
+"""The blocks of columns in which a weighted product is taken; they skip most of the lower half."""
 
 Take = Callable[[Windows], None]
 """What is done on the device with windows that have arrived there."""

@@ -237,10 +237,10 @@ def test_a_mistake_of_the_server_tells_nothing(
 ) -> None:
     """Neither the answer nor the log holds the prompt or what went wrong in detail."""
 
-    def broken(self: Router, prompts: list[str]) -> None:
-        raise RuntimeError(f"while reading {prompts[0]}")
+    def broken(self: Router, turns: object) -> None:
+        raise RuntimeError(f"while reading {turns}")
 
-    monkeypatch.setattr(Router, "_decide_all", broken)
+    monkeypatch.setattr(Router, "route_turns", broken)
     answer = client.post("/v1/route", json={"prompt": SECRET})
     assert answer.status_code == 500
     assert complaint_of(answer.json())["code"] == "internal_error"

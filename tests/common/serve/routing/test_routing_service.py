@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import pytest
 
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.routing import routing_service
 from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
 from ridgeway.common.serve.routing.routing_service import (
@@ -69,19 +70,19 @@ def test_where_deciding_is_quick_a_short_prompt_is_decided_at_once(
     """It waits for no thread; a longer one does, so that others are not held up by it."""
     object.__setattr__(served, "is_quick", True)
     deciding: list[threading.Thread] = []
-    real = served.router._decide_all
+    real = Router.route_turns
 
-    def watched(texts: list[str]) -> list[Decision]:
+    def watched(router: Router, turns: Sequence[Turn]) -> Decision:
         deciding.append(threading.current_thread())
-        return real(texts)
+        return real(router, turns)
 
-    monkeypatch.setattr(served.router, "_decide_all", watched)
+    monkeypatch.setattr(Router, "route_turns", watched)
     asked = ["short", "a" * MAX_QUICK_CHARACTERS, "a" * (MAX_QUICK_CHARACTERS + 1)]
 
     async def one_by_one() -> list[Decision]:
         return [(await threads.route_turns(text(prompt)))[1] for prompt in asked]
 
-    assert run(one_by_one()) == real(asked)
+    assert run(one_by_one()) == served.router.route_many(asked)
     here = threading.current_thread()
     assert [thread is here for thread in deciding] == [True, True, False]
 
