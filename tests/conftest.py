@@ -6,11 +6,12 @@ test and few examples of a law. `pytest --long` tries seeds and examples that an
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import count, groupby
 from pathlib import Path
@@ -22,7 +23,6 @@ from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.masked_session import small_neighbourhoods
-from tests.support.shared_folders import made_once
 from tests.support.tiny import tiny_encoder
 
 LEFT_OUT = ("deployment", "browser", "kernels", "slow")
@@ -211,6 +211,20 @@ def encoder() -> TableEncoder:
     return tiny_encoder()
 
 
+def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """The folder of this name, filled by whichever worker comes first; the others wait for it."""
+    base = factory.getbasetemp()
+    run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, ready = run / f"once-{name}", run / f"once-{name}.ready"
+    with (run / f"once-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            ready.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with the default encoder, converted from the installed wheel once for all workers of a test run."""
@@ -221,7 +235,7 @@ def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
             patch.setenv("RIDGEWAY_CACHE", str(cache))
             find_encoder("smollm2")
 
-    return made_once(tmp_path_factory, "smollm2", convert)
+    return _made_once(tmp_path_factory, "smollm2", convert)
 
 
 @pytest.fixture(scope="session")

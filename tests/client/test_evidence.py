@@ -26,8 +26,7 @@ from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Hello
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import run_round
-from tests.support.private_federation import found_private
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, found_private, no_watch, populate
 
 MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOBODY = 65534

@@ -20,8 +20,7 @@ from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
 from ridgeway.common.statistics.sums import Statistics
 from tests.support.corpora_on_disk import write_jsonl
-from tests.support.private_federation import found_private
-from tests.support.simulated_federation import Parties, found, own_texts
+from tests.support.simulated_federation import Parties, found, found_private, own_texts
 
 FEW = 20
 

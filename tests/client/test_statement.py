@@ -16,8 +16,7 @@ from ridgeway.client.statement import as_html, as_text, further_rounds, statemen
 from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.coordinator.round.round import run_round
 from tests.support.commands import Workshop
-from tests.support.private_federation import found_private
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, found_private, no_watch, populate
 
 MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOW = "2026-01-02T03:04:05+00:00"

@@ -51,6 +51,11 @@ from tests.support.simulated_federation import Parties, found, populate
 
 MEMBERS = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
 """Five holders, of whom four open a sum."""
+ALL = list(MEMBERS)
+WITHOUT = {name: [other for other in ALL if other != name] for name in ALL}
+FEWER = WITHOUT["medicine"]
+OTHERS = WITHOUT["code-1"]
+VICTIM = "law-1"
 NEWCOMERS = {"law-3": "law", "poetry": "poetry"}
 BULKY = ("cache", "logs")
 FEATURES = 7

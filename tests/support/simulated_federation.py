@@ -17,7 +17,7 @@ from ridgeway.client.round.roster import pin
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.public_prior import prior_bytes
+from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
 from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
@@ -25,7 +25,7 @@ from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation, FederationSettings, RoundSettings
 from ridgeway.coordinator.round.ledger import Admitted
 from ridgeway.coordinator.round.progress import Event
-from tests.support.corpora_on_disk import sentences, write_jsonl
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.tiny import tiny_encoder
 
 NO_BUNDLE = "0" * 64
@@ -133,6 +133,14 @@ def found(folder: Path, *, encoder: TableEncoder | None = None, window: int = 8,
         **settings,
     }
     create_federation(folder / "coordinator", FederationSettings(encoder=f"dir:{folder / 'encoder'}", **given))
+    return parties
+
+
+def found_private(folder: Path, **settings: Any) -> Parties:
+    """A federation without holders, whose rounds are private."""
+    parties = found(folder, mode="private", **settings)
+    prior = make_prior(parties.encoder, [sentences(name, 30) for name in ALPHABETS])
+    write_prior(prior, folder / "coordinator" / PRIOR)
     return parties
 
 

@@ -28,8 +28,7 @@ from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.round import run_round
 from tests.support.masked_session import small_neighbourhoods
-from tests.support.private_federation import found_private
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, found_private, no_watch, populate
 
 FILE = Path(__file__).with_name("round.json")
 ROUNDS = ("clear", "masked", "neighbours")

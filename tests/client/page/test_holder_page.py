@@ -28,8 +28,7 @@ from ridgeway.common.protocol.messages import LOTS, Hello
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import run_round
 from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
-from tests.support.private_federation import found_private
-from tests.support.simulated_federation import NO_BUNDLE, Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import NO_BUNDLE, Direct, Parties, found, found_private, no_watch, populate
 
 ADDRESSES = ("/v1/standing", "/v1/checks", "/metrics")
 

@@ -19,11 +19,13 @@ from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import make_haste
 from tests.support.hostile import (
+    ALL,
     CONFIRM,
+    FEWER,
     LOCK,
-    MEMBERS,
     SEAL,
     SHARE,
+    VICTIM,
     Hostile,
     Stages,
     code_of,
@@ -33,10 +35,6 @@ from tests.support.hostile import (
 from tests.support.masked_faults import Witness
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.simulated_federation import Direct, Parties, no_watch
-
-VICTIM = "law-1"
-ALL = list(MEMBERS)
-FEWER = [name for name in ALL if name != "medicine"]
 
 
 @pytest.fixture(autouse=True)

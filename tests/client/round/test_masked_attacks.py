@@ -45,6 +45,7 @@ from tests.support.hostile import (
     MEMBERS,
     SEAL,
     SHARE,
+    VICTIM,
     WEIGHTS,
     Hostile,
     Stages,
@@ -56,7 +57,6 @@ from tests.support.making import fixed_identity
 from tests.support.simulated_federation import own_texts
 from tests.support.tiny import tiny_encoder
 
-VICTIM = "law-1"
 DOMAINS = ("code", "law", "medicine")
 WITHOUT_ONE_OF_LAW = [name for name in MEMBERS if name != "law-2"]
 """In such a cohort law-1 has all of its domain's mass."""

@@ -26,23 +26,22 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Blob, Opened, Packet
 from tests.support.faults import make_haste
 from tests.support.hostile import (
+    ALL,
     ANNOUNCE,
     CONFIRM,
+    FEWER,
     LOCK,
-    MEMBERS,
     OPEN,
+    OTHERS,
     OVER,
     SEAL,
     SHARE,
+    VICTIM,
     Hostile,
     Stages,
     code_of,
 )
 
-VICTIM = "law-1"
-ALL = list(MEMBERS)
-FEWER = [name for name in ALL if name != "medicine"]
-OTHERS = [name for name in ALL if name != "code-1"]
 Asked = tuple[Message, tuple[Blob, ...]]
 
 

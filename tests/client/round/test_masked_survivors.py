@@ -26,25 +26,23 @@ from ridgeway.common.protocol.messages import (
 )
 from ridgeway.common.protocol.packet import Opened
 from tests.support.hostile import (
+    ALL,
     ANNOUNCE,
     CONFIRM,
+    FEWER,
     LOCK,
-    MEMBERS,
     OPEN,
     OVER,
     SEAL,
     SHARE,
+    VICTIM,
+    WITHOUT,
     Hostile,
     code_of,
     nothing_revealed,
     plain_sum,
 )
 from tests.support.simulated_federation import Parties
-
-VICTIM = "law-1"
-ALL = list(MEMBERS)
-WITHOUT = {name: [other for other in ALL if other != name] for name in ALL}
-FEWER = WITHOUT["medicine"]
 
 At = Callable[..., Hostile]
 

@@ -21,8 +21,7 @@ from ridgeway.common.protocol.cohort import Terms, form_cohort
 from ridgeway.common.protocol.messages import Collect, Counted, Evaluate, NoisyStatistics, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet, vector_blob
 from tests.support.making import fixed_identity
-from tests.support.private_federation import found_private
-from tests.support.simulated_federation import Parties, own_texts
+from tests.support.simulated_federation import Parties, found_private, own_texts
 
 COUNTS = np.array([3, 1, 0])
 QUESTION, OTHER = "a" * 64, "b" * 64

@@ -21,14 +21,17 @@ from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import Crash, make_haste
 from tests.support.hostile import (
+    ALL,
     ANNOUNCE,
     CONFIRM,
+    FEWER,
     LOCK,
-    MEMBERS,
     OPEN,
+    OTHERS,
     OVER,
     SEAL,
     SHARE,
+    VICTIM,
     Hostile,
     Stages,
     code_of,
@@ -37,10 +40,6 @@ from tests.support.hostile import (
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Direct, no_watch
 
-VICTIM = "law-1"
-ALL = list(MEMBERS)
-FEWER = [name for name in ALL if name != "medicine"]
-OTHERS = [name for name in ALL if name != "code-1"]
 STEPS = (ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN)
 PLACES: list[tuple[int, Lot]] = [
     *((step, "statistics") for step in STEPS),

@@ -14,7 +14,7 @@ import pytest
 from ridgeway.coordinator.round.progress import ExchangeDone
 from ridgeway.coordinator.round.round import deliver_newest, run_round
 from tests.support.flower_parts import FlowerMessage, LocalGrid, put_together
-from tests.support.hostile import MEMBERS
+from tests.support.hostile import MEMBERS, VICTIM
 from tests.support.simulated_federation import Direct, Parties, no_watch
 
 server_app: Any = pytest.importorskip("ridgeway.coordinator.server_app")
@@ -26,7 +26,6 @@ SUM = ["confirm_sum", "open_sum"]
 EXCHANGES = ["announce", "share", "seal", *SUM, "evaluate", *SUM, "deliver"]
 LOCKED = ["confirm_sum", "lock_sum", "open_sum"]
 LARGE_EXCHANGES = ["announce", "share", "seal", *LOCKED, "evaluate", *LOCKED, "deliver"]
-VICTIM = "law-1"
 
 
 class Shaky(LocalGrid):
