@@ -9,7 +9,6 @@ releases; the present epoch.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Mapping
@@ -34,11 +33,10 @@ from ridgeway.common.base.identity import (
     make_next_key,
 )
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.base.schema import Record
-from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.settings_file import (
     read_settings,
     sampling_toml,
+    template_literals,
     toml_literal,
 )
 from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
@@ -46,6 +44,14 @@ from ridgeway.common.deploy.node_key import create_node_key, public_line
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, write_signed_json
 
+EMPTY = '""'
+OPTIONAL = {
+    "encoder": '"dir:PATH"',
+    "spending": '"spending.jsonl"',
+    "proxy": '"http://proxy.example.org:3128"',
+    "scores": '"scores.jsonl"',
+}
+"""Settings that are left out where they are not made, and an example of each."""
 LIST_OF_BUNDLES = re.compile(r"^bundles\s*=\s*\[[^\]]*\]", re.MULTILINE)
 TEMPLATE = """\
 # A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you
@@ -129,9 +135,8 @@ def agreed_policy(terms: Terms, coordinator: str, **more: Any) -> Policy:
     besides.
     """
     agreed: dict[str, Any] = {"modes": (terms.mode,), "sampling": terms.sampling}
-    if (
-        terms.privacy
-    ):  # documents weigh the same there, which is no word about exact sums
+    # under privacy documents weigh the same, which says nothing about exact sums
+    if terms.privacy:
         agreed |= {"privacy": terms.privacy.mode, "max_delta": terms.privacy.delta}
     else:
         agreed["weightings"] = (terms.weighting,)
@@ -229,42 +234,18 @@ def approve_bundle(folder: Path, digest: str) -> None:
 
 def settings_text(settings: HolderSettings) -> str:
     """client.toml. Law: read back, it is the same settings."""
-    named = (
-        each
-        for each in (*settings, *settings.policy)
-        if not isinstance(each[1], Record | Sampling | None)
-    )
-    literals = {"statistics": '""'} | {name: _literal(value) for name, value in named}
-    literals["sampling"] = sampling_toml(settings.policy.sampling)
-    encoder = "encoder = {encoder}" if settings.encoder else '# encoder = "dir:PATH"'
-    spending = (
-        "spending = {spending}"
-        if settings.spending
-        else '# spending = "spending.jsonl"'
-    )
-    proxy = (
-        "proxy = {proxy}"
-        if settings.proxy
-        else '# proxy = "http://proxy.example.org:3128"'
-    )
-    source = "corpus = {corpus}" if settings.corpus else "statistics = {statistics}"
-    if settings.held_out and not settings.corpus:
-        source += "\nheld_out = {held_out}"
-    scores = "scores = {scores}" if settings.scores else '# scores = "scores.jsonl"'
+    values = {**dict(settings), **dict(settings.policy)}
+    literals = template_literals(values)
     lines = {
-        "source": source,
-        "encoder": encoder,
-        "proxy": proxy,
-        "scores": scores,
-        "spending": spending,
+        name: f"{name} = {literals[name]}" if values[name] else f"# {name} = {example}"
+        for name, example in OPTIONAL.items()
     }
-    return TEMPLATE.format(
-        **literals | {name: line.format(**literals) for name, line in lines.items()}
-    )
-
-
-def _literal(value: Any) -> str:
-    return "inf" if value == math.inf else toml_literal(value)
+    source = "corpus" if settings.corpus else "statistics"
+    lines["source"] = f"{source} = {literals.get(source, EMPTY)}"
+    if settings.held_out and not settings.corpus:
+        lines["source"] += f"\nheld_out = {literals['held_out']}"
+    lines["sampling"] = sampling_toml(settings.policy.sampling)
+    return TEMPLATE.format(**literals | lines)
 
 
 # What a folder can do without
@@ -275,29 +256,22 @@ def holder_leftovers(holder: Holder, keep: int) -> list[Leftover]:
     folder = holder.folder
     notice = kept_notice(holder.folder)
     numbers = sorted(int(entry.facts["number"]) for entry in holder.releases())
-    stored = [holder.release_folder(number) for number in numbers[:-keep]]
-    announced = {f"{each.sha256}.fab" for each in notice.bundles} if notice else set()
-    bundles = [
-        path
-        for path in sorted((folder / "bundles").glob("*.fab"))
-        if path.name not in announced
-    ]
-    terms = sorted(
-        (folder / "cache" / "prepared").glob("*"), key=lambda path: path.stat().st_mtime
-    )
+    old = map(holder.release_folder, numbers[:-keep])
+    announced = {each.sha256 for each in notice.bundles} if notice else set()
+    bundles = sorted((folder / "bundles").glob("*.fab"))
+    prepared = (folder / "cache" / "prepared").glob("*")
+    terms = sorted(prepared, key=lambda path: path.stat().st_mtime)
     return [
+        Leftover("old releases", f"the newest {keep}", [*filter(Path.exists, old)]),
         Leftover(
-            "old releases",
-            f"the newest {keep}",
-            tuple(path for path in stored if path.exists()),
-        ),
-        Leftover(
-            "bundles that were looked at", "those that are announced", tuple(bundles)
+            "bundles that were looked at",
+            "those that are announced",
+            [path for path in bundles if path.stem not in announced],
         ),
         Leftover(
             "parts of sums under earlier terms",
             "those under the present ones",
-            tuple(terms[:-1]),
+            terms[:-1],
         ),
         outdated_apps(folder / "flwr-home", holder.settings.bundles),
     ]
@@ -306,11 +280,9 @@ def holder_leftovers(holder: Holder, keep: int) -> list[Leftover]:
 def prune_holder(holder: Holder, keep: int) -> list[Leftover]:
     """Take it all away; the journal says which releases."""
     found = holder_leftovers(holder, keep)
-    if found[0].paths:
-        holder.journal.append(
-            ("pruned", {"releases": [int(path.name) for path in found[0].paths]})
-        )
+    if releases := [int(path.name) for path in found[0].paths]:
+        holder.journal.append(("pruned", {"releases": releases}))
     with holder.sessions.exclusive_lock():
-        for each in found:
-            each.remove()
+        for leftover in found:
+            leftover.remove()
     return found

@@ -8,9 +8,9 @@ import json
 import math
 import textwrap
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -82,6 +82,15 @@ def toml_literal(value: str | float | Sequence[str | float]) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace(
         "\x7f", "\\u007f"
     )
+
+
+def template_literals(values: Mapping[str, Any]) -> dict[str, str]:
+    """Each value as TOML writes it, by its name; without tables and what is not set."""
+    return {
+        name: toml_literal(value)
+        for name, value in values.items()
+        if not isinstance(value, BaseModel | Sampling | None)
+    }
 
 
 def sampling_toml(sampling: Sampling) -> str:

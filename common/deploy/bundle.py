@@ -33,6 +33,7 @@ MAX_DEPTH = 10
 UNSHIPPABLE = re.compile(r"test_.*\.py|.*_test\.py")
 """Flower leaves such files out of a bundle without a word."""
 
+PROJECT = "pyproject.toml"
 CONTENT = ".info/CONTENT"
 CLIENT_APP = "ridgeway.client.client_app:app"
 BUILT_AT = (2024, 10, 1, 0, 0, 0)
@@ -67,13 +68,13 @@ def write_app(folder: Path, client: str = CLIENT_APP, also: Iterable[str] = ()) 
     also:   further files, which come with what they import, as paths inside the package.
     """
     files = source_files((CLIENT_FILE, *also))
-    write_files(folder, {"pyproject.toml": _pyproject(client), **files})
+    write_files(folder, {PROJECT: _pyproject(client), **files})
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write the files of a bundle to a folder; one that holds a bundle already is replaced."""
     if folder.exists():
-        pyproject = folder / "pyproject.toml"
+        pyproject = folder / PROJECT
         if not pyproject.is_file() or b"[tool.flwr.app]" not in pyproject.read_bytes():
             raise BundleError(
                 f"{folder} exists and is not an app folder; name another place for"
@@ -88,7 +89,7 @@ def installed_bundle() -> bytes:
     """The bundle of this very Ridgeway: the very bytes that `flwr run` makes of the folder of
     `write_app`.
     """
-    return _pack(_pyproject(CLIENT_APP), source_files())
+    return _pack({PROJECT: _pyproject(CLIENT_APP), **source_files()})
 
 
 def installed_sha256() -> str:
@@ -181,13 +182,7 @@ def unpacked_bundle(content: bytes) -> dict[str, bytes]:
         raise BundleError(
             "the bundle cannot be read; fetch it again, or ask the operator what it is"
         ) from None
-    if (
-        _pack(
-            files.get("pyproject.toml", b""),
-            {name: each for name, each in files.items() if name != "pyproject.toml"},
-        )
-        != content
-    ):
+    if _pack(files) != content:
         raise BundleError(
             "the bundle holds something beside its files, so it cannot be shown; do not"
             " approve it"
@@ -218,20 +213,23 @@ def bundle_changes(
     for name in sorted({*old, *new}):
         before = old.get(name)
         after = new.get(name)
-        if before != after:
-            change = (
-                "added" if before is None else "removed" if after is None else "changed"
-            )
-            old_lines = (before or b"").splitlines()
-            new_lines = (after or b"").splitlines()
-            matcher = SequenceMatcher(None, old_lines, new_lines, autojunk=False)
-            blocks = [each[1:] for each in matcher.get_opcodes() if each[0] != "equal"]
-            counts = (
-                sum(each[3] - each[2] for each in blocks),
-                sum(each[1] - each[0] for each in blocks),
-            )
-            digest = hashlib.sha256(after).hexdigest() if after is not None else ""
-            found.append(FileChange(change, name, *counts, digest))
+        if before == after:
+            continue
+        change = "changed"
+        if before is None:
+            change = "added"
+        elif after is None:
+            change = "removed"
+        lines = ((before or b"").splitlines(), (after or b"").splitlines())
+        same = sum(
+            block.size
+            for block in SequenceMatcher(
+                None, *lines, autojunk=False
+            ).get_matching_blocks()
+        )
+        digest = "" if after is None else bundle_sha256(after)
+        removed, added = (len(side) - same for side in lines)
+        found.append(FileChange(change, name, added, removed, digest))
     return found
 
 
@@ -239,29 +237,29 @@ def _pyproject(client: str) -> bytes:
     return PYPROJECT.format(client=client).encode()
 
 
-def _pack(pyproject: bytes, files: Mapping[str, bytes]) -> bytes:
+def _pack(files: Mapping[str, bytes]) -> bytes:
     """The zip that Flower makes of these files: pyproject.toml first, the rest sorted, the list of
     contents last.
     """
-    _check(files)
-    whole = {
-        "pyproject.toml": pyproject,
-        **{name: files[name] for name in sorted(files)},
-    }
+    sources = {name: files[name] for name in sorted(files) if name != PROJECT}
+    _check(sources)
+    whole = {PROJECT: files.get(PROJECT, b""), **sources}
     lines = [
-        f"{name},{hashlib.sha256(each).hexdigest()},{len(each) * 8}"
-        for name, each in whole.items()
+        f"{name},{bundle_sha256(content)},{len(content) * 8}"
+        for name, content in whole.items()
     ]
+    whole[CONTENT] = "\n".join(lines).encode()
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-        for name, each in {**whole, CONTENT: "\n".join(lines).encode()}.items():
-            archive.writestr(zipfile.ZipInfo(name, BUILT_AT), each)
-    if len(target.getvalue()) > MAX_BUNDLE_BYTES:
+        for name, content in whole.items():
+            archive.writestr(zipfile.ZipInfo(name, BUILT_AT), content)
+    packed = target.getvalue()
+    if len(packed) > MAX_BUNDLE_BYTES:
         raise BundleError(
-            f"the bundle has {len(target.getvalue()):_} bytes and Flower takes"
+            f"the bundle has {len(packed):_} bytes and Flower takes"
             f" {MAX_BUNDLE_BYTES:_}"
         )
-    return target.getvalue()
+    return packed
 
 
 def _check(files: Mapping[str, bytes]) -> None:
@@ -272,14 +270,13 @@ def _check(files: Mapping[str, bytes]) -> None:
             " some modules"
         )
     for name, content in files.items():
+        path = PurePosixPath(name)
         if len(content) > MAX_FILE_BYTES:
             raise BundleError(
                 f"{name} has {len(content):_} bytes and Flower takes"
                 f" {MAX_FILE_BYTES:_}; divide it"
             )
-        if len(PurePosixPath(name).parts) > MAX_DEPTH or UNSHIPPABLE.fullmatch(
-            PurePosixPath(name).name
-        ):
+        if len(path.parts) > MAX_DEPTH or UNSHIPPABLE.fullmatch(path.name):
             raise BundleError(
                 f"Flower would leave {name} out of a bundle; rename it or move it"
             )

@@ -5,7 +5,7 @@ them away.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ class Leftover:
 
     what: str
     kept: str
-    paths: tuple[Path, ...]
+    paths: Sequence[Path]
 
     @property
     def size(self) -> int:
@@ -47,14 +47,11 @@ def outdated_apps(flower_home: Path, kept: Iterable[str]) -> Leftover:
     first digits.
     """
     ends = tuple(digest[:8] for digest in kept)
-    apps = flower_home / "apps"
-    paths = (
-        [path for path in sorted(apps.iterdir()) if not path.name.endswith(ends)]
-        if apps.is_dir()
-        else []
-    )
+    paths = sorted((flower_home / "apps").glob("*"))
     return Leftover(
-        "unpacked bundles that no longer run", "those that may run", tuple(paths)
+        "unpacked bundles that no longer run",
+        "those that may run",
+        [path for path in paths if not path.name.endswith(ends)],
     )
 
 

@@ -9,8 +9,7 @@ makes it anew from the ledger.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import shutil
 import sqlite3
 import tarfile
 import tempfile
@@ -38,22 +37,20 @@ from ridgeway.coordinator.round.ledger import Ledger
 MANIFEST = "backup.json"
 LEDGER = "ledger.db"
 SINGLE_FILES = (
-    *("coordinator.toml", KEY, f"{KEY}.next", "changes.txt", PRIOR),
-    *(
-        f"link/{name}"
-        for name in (
-            "ca.crt",
-            "ca.key",
-            "server.crt",
-            "server.key",
-            "notice.json",
-            "bundles.json",
-        )
-    ),
+    "coordinator.toml",
+    KEY,
+    f"{KEY}.next",
+    "changes.txt",
+    PRIOR,
+    "link/ca.crt",
+    "link/ca.key",
+    "link/server.crt",
+    "link/server.key",
+    "link/notice.json",
+    "link/bundles.json",
 )
 """Those that are there are taken."""
 MAX_ATTEMPTS = 5
-PIECE_BYTES = 1 << 20
 
 
 class BackupManifest(Record):
@@ -149,19 +146,13 @@ def _copy_ledger(source: Path, target: Path) -> None:
 def _named(folder: Path, draft: Path) -> Iterator[str]:
     """The names of the files that belong to the copied ledger."""
     yield from (name for name in SINGLE_FILES if (folder / name).is_file())
-    yield from (
-        f"link/bundles/{path.name}"
-        for path in sorted((folder / "link/bundles").glob("*.fab"))
-    )
+    paths = [*(folder / "link/bundles").glob("*.fab")]
     ledger = Ledger(draft)
     with ledger.journal:
-        sums = sorted(ledger.file_names())
-        releases = [f"releases/{each.number:04}" for each in ledger.standing().releases]
-    yield from (f"contributions/{name}" for name in sums)
-    for release in releases:
-        yield from (
-            f"{release}/{path.name}" for path in sorted((folder / release).iterdir())
-        )
+        yield from (f"contributions/{name}" for name in ledger.file_names())
+        for made in ledger.standing().releases:
+            paths += (folder / f"releases/{made.number:04}").iterdir()
+    yield from (path.relative_to(folder).as_posix() for path in paths)
 
 
 def _names(draft: Path) -> list[str]:
@@ -197,22 +188,15 @@ def _unpack(source: Path, folder: Path) -> BackupManifest:
             left = dict(manifest.files)
             while (member := archive.next()) is not None:
                 expected = left.pop(member.name, None)
-                content = (
-                    archive.extractfile(member)
-                    if member.isfile() and expected
-                    else None
-                )
-                if content is None or not _is_inside(member.name):
+                content = archive.extractfile(member) if member.isfile() else None
+                if not (content and expected and _is_inside(member.name)):
                     raise FormatError(
                         f"{source} holds {member.name!r}, which its list does not name;"
                         " it was altered"
                     )
-                digest = hashlib.sha256()
                 with whole_file(folder / member.name, private=True) as file:
-                    while piece := content.read(PIECE_BYTES):
-                        digest.update(piece)
-                        file.write(piece)
-                if digest.hexdigest() != expected:
+                    shutil.copyfileobj(content, file)
+                if sha256_of_file(folder / member.name) != expected:
                     raise FormatError(
                         f"{member.name} in {source} is damaged; take another backup"
                     )
@@ -231,16 +215,12 @@ def _unpack(source: Path, folder: Path) -> BackupManifest:
 
 def _manifest(archive: tarfile.TarFile) -> BackupManifest:
     first = archive.next()
-    content = (
-        archive.extractfile(first)
-        if first is not None and first.name == MANIFEST and first.isfile()
-        else None
-    )
+    content = None
+    if first is not None and first.name == MANIFEST and first.isfile():
+        content = archive.extractfile(first)
     try:
-        return BackupManifest.model_validate_json(
-            json.dumps(json.loads(content.read() if content else b""))
-        )
-    except (ValueError, ValidationError):
+        return BackupManifest.model_validate_json(content.read() if content else b"")
+    except ValidationError:
         raise FormatError(
             f"{archive.name!s} is not a backup of a coordinator, or is of another"
             " version"

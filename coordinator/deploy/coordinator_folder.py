@@ -16,12 +16,10 @@ from pathlib import Path
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import create_identity
-from ridgeway.common.base.schema import Record
-from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.settings_file import (
     read_settings,
     sampling_toml,
-    toml_literal,
+    template_literals,
 )
 from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.processes import only_one
@@ -127,23 +125,15 @@ def create_federation(
 
 def settings_text(settings: FederationSettings) -> str:
     """coordinator.toml. Law: read back, it is the same settings."""
+    privacy = {f"privacy_{name}": value for name, value in settings.privacy}
     tables = (settings, settings.round, settings.router, settings.abstention)
-    literals = {
-        name: toml_literal(value)
-        for table in tables
-        for name, value in table
-        if not isinstance(value, Record | Sampling | None)
-    }
+    values = {name: value for table in tables for name, value in table}
+    literals = template_literals(values | privacy)
     literals["sampling"] = sampling_toml(settings.sampling)
-    literals |= {
-        f"privacy_{name}": toml_literal(value) for name, value in settings.privacy
-    }
-    fallback = (
-        f"fallback = {literals['fallback']}"
-        if settings.abstention.fallback
-        else '# fallback = "general"'
-    )
-    return TEMPLATE.format(**literals | {"fallback": fallback})
+    example = '# fallback = "general"'
+    fallback = settings.abstention.fallback
+    line = f"fallback = {literals['fallback']}" if fallback else example
+    return TEMPLATE.format(**literals | {"fallback": line})
 
 
 # What a folder can do without
@@ -176,11 +166,11 @@ def prune(federation: Federation, keep: int) -> list[Leftover]:
 def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
     link = federation.link
     bundles = [each.sha256 for each in kept_bundles(federation.link)]
-    routers = (
+    routers = [
         path
         for each in _old(federation, keep)
         for path in federation.release_bulk(each.number)
-    )
+    ]
     runs = sorted((federation.folder / "progress").glob("*.jsonl"))
     state = (*sorted(link.glob("state.db*")), *link.glob(NODES)) if is_down else ()
     flower = (
@@ -192,11 +182,9 @@ def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
         Leftover(
             "routers of old releases",
             f"the newest {keep}, and every signed manifest",
-            tuple(routers),
+            routers,
         ),
-        Leftover(
-            "what past runs told", f"the newest {KEPT_RUNS}", tuple(runs[:-KEPT_RUNS])
-        ),
+        Leftover("what past runs told", f"the newest {KEPT_RUNS}", runs[:-KEPT_RUNS]),
         outdated_apps(link / "flwr-home", bundles),
         Leftover("what Flower keeps of past runs", flower, state),
     ]

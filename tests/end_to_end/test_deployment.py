@@ -55,7 +55,8 @@ DEADLINE_S = 600.0
 """For each answer. Nobody waits so long: a SuperNode that was killed is given up as soon as its heartbeat is missed."""
 ANOTHER_BUNDLE = "1" * 64
 CHANGED = "ridgeway/common/base/errors.py"
-EARLIER = _pack(_pyproject(CLIENT_APP), source_files() | {CHANGED: source_files()[CHANGED] + b"# as it was\n"})
+PROJECT_FILE = {"pyproject.toml": _pyproject(CLIENT_APP)}
+EARLIER = _pack(PROJECT_FILE | source_files() | {CHANGED: source_files()[CHANGED] + b"# as it was\n"})
 """The code before an upgrade: that of now but for a line."""
 EARLIER_SHA256 = hashlib.sha256(EARLIER).hexdigest()
 TRACEBACK = "Traceback (most recent call last)"
@@ -108,7 +109,7 @@ def strangers(town: Deployment, tmp_path_factory: pytest.TempPathFactory) -> tup
     place = tmp_path_factory.mktemp("stranger")
     port = SuperLinkClient(town.coordinator / "link").port
     shutil.copy(town.coordinator / "invite" / "ca.crt", place)
-    foreign = _pack(_pyproject(CLIENT_APP), source_files() | {"ridgeway/coordinator/server_app.py": FOREIGN.encode()})
+    foreign = _pack(PROJECT_FILE | source_files() | {"ridgeway/coordinator/server_app.py": FOREIGN.encode()})
     numbers = []
     for bundle in (foreign, installed_bundle()):
         facts = {"internal_port": port, "bundles": [hashlib.sha256(bundle).hexdigest()]}

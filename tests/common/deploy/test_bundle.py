@@ -22,7 +22,8 @@ FLWR = Path(sys.executable).with_name("flwr")
 
 def packed(app: Path) -> bytes:
     """The bundle of an app folder."""
-    return bundle._pack((app / "pyproject.toml").read_bytes(), source_files(package=app / "ridgeway"))
+    project = (app / "pyproject.toml").read_bytes()
+    return bundle._pack({"pyproject.toml": project, **source_files(package=app / "ridgeway")})
 
 
 def spoil_what_does_not_count(folder: Path) -> None:
@@ -102,14 +103,14 @@ def test_an_app_folder_is_replaced_whole_but_no_other_folder(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["test_it.py", "it_test.py"])
 def test_a_file_that_flower_would_leave_out_is_refused(name: str) -> None:
     with pytest.raises(BundleError, match="leave"):
-        bundle._pack(b"", {f"ridgeway/client/round/{name}": b""})
+        bundle._pack({f"ridgeway/client/round/{name}": b""})
 
 
 def test_files_beyond_flowers_limits_are_refused() -> None:
     with pytest.raises(BundleError, match="divide it"):
-        bundle._pack(b"", {"ridgeway/long.py": b"#" * (bundle.MAX_FILE_BYTES + 1)})
+        bundle._pack({"ridgeway/long.py": b"#" * (bundle.MAX_FILE_BYTES + 1)})
     with pytest.raises(BundleError, match="merge"):
-        bundle._pack(b"", {f"ridgeway/m{number}.py": b"" for number in range(bundle.MAX_FILES + 1)})
+        bundle._pack({f"ridgeway/m{number}.py": b"" for number in range(bundle.MAX_FILES + 1)})
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
