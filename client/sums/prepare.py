@@ -616,8 +616,13 @@ def makers(
             for device in devices
             for maker in gpu_accumulators(encoder.table, sampling, device, words)
         ]
-    maker = accumulators(encoder.table, sampling, encoder.words)
+    maker = _maker(encoder, sampling)
     return [maker] * _at_once(encoder, threads)
+
+
+def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
+    """Of accumulators that share a copy of the table."""
+    return accumulators(encoder.table, sampling, encoder.words)
 
 
 def _at_once(encoder: AnyEncoder, threads: int) -> int:
