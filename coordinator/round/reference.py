@@ -46,7 +46,7 @@ def reference_round(
 
     # 2. The coordinator learns the sum: of plain vectors, or of masked ones, and then nothing else.
     if identities is None:
-        total = np.sum(list(vectors.values()), axis=0, dtype=np.int64)
+        total = np.stack(list(vectors.values())).sum(axis=0)
     else:
         members = [identities[key] for key in vectors]
         in_order = list(vectors.values())
