@@ -41,6 +41,18 @@ from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import INVITE, Card, Invite, read_signed_json
 from ridgeway.common.routing.release import load_release
 
+SAID = (
+    "number",
+    "round",
+    "kind",
+    "mode",
+    "lot",
+    "bytes",
+    "sha256",
+    "code",
+    "reason",
+)
+"""What an entry of the journal says itself of what left."""
 OpenedState = Literal["", "clear", "noisy", "no", "perhaps", "yes"]
 
 
@@ -64,16 +76,16 @@ class SentItem:
     """
 
     time: str
-    number: int
-    round: str
-    kind: str
-    mode: str
-    lot: str
-    epoch: str
-    bytes: int
-    sha256: str
-    members: tuple[str, ...]
-    opened: OpenedState
+    number: int = 0
+    round: str = ""
+    kind: str = ""
+    mode: str = ""
+    lot: str = ""
+    epoch: str = ""
+    bytes: int = 0
+    sha256: str = ""
+    members: tuple[str, ...] = ()
+    opened: OpenedState = ""
     code: str = ""
     reason: str = ""
 
@@ -115,9 +127,8 @@ class HolderRecord:
     @cached_property
     def names(self) -> dict[str, str]:
         """How holders are called here, by all the keys that they have had."""
-        called = {place.key: place.name for place in load_roster(self.folder)} | {
-            self.key: f"{self.card.domain} (self)"
-        }
+        called = {place.key: place.name for place in load_roster(self.folder)}
+        called[self.key] = f"{self.card.domain} (self)"
         return {
             key: name
             for first, name in called.items()
@@ -155,22 +166,29 @@ class HolderRecord:
             for each in entries
             if each.kind == "cohort"
         }
-        signed, opened = (_by_sum(entries, kind) for kind in (SIGNED, OPENED))
+        signed = _by_sum(entries, SIGNED)
+        opened = _by_sum(entries, OPENED)
         items = []
         for entry in entries:
+            facts = entry.facts
+            # code that was not run has sent nothing
             if entry.kind == REFUSED_BUNDLE:
-                items.append(_refused_bundle(entry))
+                said = {"kind": entry.kind, "reason": facts["reason"]}
+                said["code"] = "bundle_refused"
             elif entry.kind == "sent":
-                facts = entry.facts
-                of_sum = facts.get("session", ""), facts.get("lot", "")
+                said = {name: facts[name] for name in SAID if name in facts}
+                session = facts.get("session", "")
+                of_sum = session, facts.get("lot", "")
                 last = signed.get(of_sum, {})
-                cohort = cohorts.get(
-                    facts.get("session") or facts.get("cohort", ""), ()
-                )
-                members = tuple(last.get("members", cohort))
-                epoch = str(facts.get("epoch") or last.get("epoch", ""))
-                state = _opened(facts, of_sum in signed, of_sum in opened)
-                items.append(_sent_item(entry, members, epoch, state))
+                cohort = cohorts.get(session or facts.get("cohort", ""), ())
+                said |= {
+                    "members": tuple(last.get("members", cohort)),
+                    "epoch": str(facts.get("epoch") or last.get("epoch", "")),
+                    "opened": _opened(facts, of_sum in signed, of_sum in opened),
+                }
+            else:
+                continue
+            items.append(SentItem(entry.time, **said))
         return items
 
     def check(self) -> Iterator[CheckResult]:
@@ -211,14 +229,12 @@ class HolderRecord:
                 " owner, and to the other members"
             )
         now = known.newest(pinned)
-        words = f"the coordinator signs with {now}"
+        since = "as it is pinned"
         if now != pinned:
-            words += f", to which the pinned key {pinned[:12]}… was handed over"
-        else:
-            words += ", as it is pinned"
+            since = f"to which the pinned key {pinned[:12]}… was handed over"
         return (
-            f"{words}; {len(known.links)} hand-overs are known, each signed with both"
-            " keys"
+            f"the coordinator signs with {now}, {since}; {len(known.links)} hand-overs"
+            " are known, each signed with both keys"
         )
 
     def _check_sums(self) -> str:
@@ -229,7 +245,8 @@ class HolderRecord:
         opened = dict[tuple[str, str], str]()
         for entry in self.journal.entries(SIGNED, OPENED):
             facts = entry.facts
-            name = facts["session"], facts["lot"], facts["total"]
+            total = facts["total"]
+            name = facts["session"], facts["lot"], total
             if entry.kind == SIGNED:
                 signed.add(name)
                 continue
@@ -239,10 +256,7 @@ class HolderRecord:
                     " and the journal has no signature for it before that; restore the"
                     " journal from a copy"
                 )
-            if (
-                opened.setdefault((facts["epoch"], facts["lot"]), facts["total"])
-                != facts["total"]
-            ):
+            if opened.setdefault((facts["epoch"], facts["lot"]), total) != total:
                 raise JournalError(
                     f"two totals of {facts['lot']} with the data of epoch"
                     f" {facts['epoch'][:12]} were opened, and only one may be; keep"
@@ -255,19 +269,16 @@ class HolderRecord:
 
     def _check_spending(self) -> str:
         """Whatever holds numbers of the corpus and was seen must have been paid for."""
-        paid = {
-            (each.facts["epoch"], each.facts["output"])
-            for each in self.journal.entries(SPENT)
-        }
-        left = {
-            (each.facts["epoch"], each.facts["lot"])
-            for each in self.journal.entries(OPENED)
-        }
-        left |= {
-            (each.facts["epoch"], "statistics")
-            for each in self.journal.entries("sent")
-            if each.facts["kind"] in ("clear_statistics", "noisy_statistics")
-        }
+        paid = set()
+        left = set()
+        for entry in self.journal.entries(SPENT, OPENED, "sent"):
+            facts = entry.facts
+            if entry.kind == SPENT:
+                paid.add((facts["epoch"], facts["output"]))
+            elif entry.kind == OPENED:
+                left.add((facts["epoch"], facts["lot"]))
+            elif facts["kind"] in ("clear_statistics", "noisy_statistics"):
+                left.add((facts["epoch"], "statistics"))
         if missing := sorted(left - paid):
             epoch, output = missing[0]
             raise JournalError(
@@ -324,43 +335,3 @@ def _opened(facts: Mapping[str, Any], signed: bool, opened: bool) -> OpenedState
     if opened:
         return "yes"
     return "perhaps" if signed else "no"
-
-
-def _sent_item(
-    entry: JournalEntry, members: tuple[str, ...], epoch: str, opened: OpenedState
-) -> SentItem:
-    facts = entry.facts
-    return SentItem(
-        time=entry.time,
-        number=facts.get("number", 0),
-        round=facts["round"],
-        kind=facts["kind"],
-        mode=facts.get("mode", ""),
-        lot=facts.get("lot", ""),
-        epoch=epoch,
-        bytes=facts["bytes"],
-        sha256=facts.get("sha256", ""),
-        members=members,
-        opened=opened,
-        code=facts.get("code", ""),
-        reason=facts.get("reason", ""),
-    )
-
-
-def _refused_bundle(entry: JournalEntry) -> SentItem:
-    """Code that was not run, and so sent nothing."""
-    return SentItem(
-        time=entry.time,
-        number=0,
-        round="",
-        kind=REFUSED_BUNDLE,
-        mode="",
-        lot="",
-        epoch="",
-        bytes=0,
-        sha256="",
-        members=(),
-        opened="",
-        code="bundle_refused",
-        reason=entry.facts["reason"],
-    )

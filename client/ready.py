@@ -18,20 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ridgeway.client.round.epochs import (
-    Digests,
-    Epoch,
-    sums_id,
-    write_digests,
-    write_document_sums,
-    write_held_out,
-    write_scores,
-    write_statistics,
-)
+from ridgeway.client.round.epochs import Digests, Epoch, EpochData, sums_id
 from ridgeway.client.round.expert_scores import own_scores
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.scoring import HeldOut
-from ridgeway.client.round.spending import Expense
 from ridgeway.client.sums.corpus import Counters
 from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
 from ridgeway.client.sums.held_out import held_out_sample
@@ -91,37 +81,30 @@ def open_epoch(
         made = _summed(holder, terms, job, watch)
         digests = document_digests(job)
         _check_size(len(digests))
-    changed = _changed(holder, before, digests)
+    known = holder.epochs.digests_of(before.name) if before else None
+    changed = _differing(known, digests)
     if not new_epoch and terms.mode == "masked":
         _check_changes(holder, digests)
     sample = _held_out(holder, terms)
+    settings = holder.settings
+    holdout = settings.holdout
+    if isinstance(made, Prepared):
+        holdout = made.holdout
+        samples = made.statistics.mass
+    else:
+        samples = made.documents
     epoch = Epoch(
         name=secrets.token_hex(32),
         sums=sums_id(terms),
-        holdout=made.holdout if isinstance(made, Prepared) else holder.settings.holdout,
+        holdout=holdout,
         documents=len(digests) if digests is not None else 0,
     )
-
-    scores = (
-        own_scores(Path(holder.settings.scores), holder.domain)
-        if holder.settings.scores
-        else None
-    )
-
-    def fill(draft: Path) -> None:
-        if isinstance(made, Prepared):
-            write_statistics(draft, made)
-        else:
-            write_document_sums(draft, made)
-        write_held_out(draft, sample)
-        if scores is not None:
-            write_scores(draft, scores)
-        if digests is not None:
-            write_digests(draft, digests)
-
-    holder.epochs.open(epoch, fill, holder.totals.epochs())
+    scores = None
+    if settings.scores:
+        scores = own_scores(Path(settings.scores), holder.domain)
+    data = EpochData(made, sample, scores, digests)
+    holder.epochs.open(epoch, data, holder.totals.epochs())
     holder.account.carry()
-    samples = made.statistics.mass if isinstance(made, Prepared) else made.documents
     return ReadyReport(
         epoch, samples, len(sample.lengths), changed, holder.account.epsilon(), cost
     )
@@ -137,12 +120,8 @@ def _check_budget(holder: Holder, terms: Terms) -> float:
     if not terms.privacy:
         return math.inf
     account = holder.account
-    settings = holder.settings
-    outputs: list[Expense] = [
-        account.expense("", "statistics", "private", terms.privacy, settings.holdout),
-        account.expense("", "counts", "private", terms.privacy, settings.holdout),
-    ]
-    cost = account.epsilon(outputs)
+    holdout = holder.settings.holdout
+    cost = account.epsilon(account.private_round(terms.privacy, holdout))
     if cost > account.max_epsilon:
         seen = "∞" if cost == math.inf else f"{cost:.3g}"
         raise InputError(
@@ -161,14 +140,6 @@ def _check_size(documents: int) -> None:
         )
 
 
-def _changed(
-    holder: Holder, before: Epoch | None, digests: Digests | None
-) -> int | None:
-    return _differing(
-        holder.epochs.digests_of(before.name) if before else None, digests
-    )
-
-
 def _differing(known: Digests | None, digests: Digests | None) -> int | None:
     """How many documents came, went or changed; None where that is not known."""
     if known is None or digests is None:
@@ -182,17 +153,13 @@ def _check_changes(holder: Holder, digests: Digests | None) -> None:
         known = holder.epochs.digests_of(name)
         changed = _differing(known, digests)
         documents = max(
-            len(each) if each is not None else 0 for each in (known, digests)
+            len(numbers) for numbers in (known, digests, ()) if numbers is not None
         )
         needed = max(MIN_CHANGED_DOCUMENTS, math.ceil(MIN_CHANGED_SHARE * documents))
         if changed is None or changed < needed:
-            seen = (
-                "an unknown number of documents"
-                if changed is None
-                else f"{changed:,} documents"
-            )
+            seen = "an unknown number of" if changed is None else f"{changed:,}"
             raise InputError(
-                f"{seen} changed since an epoch that is in an opened total, and"
+                f"{seen} documents changed since an epoch that is in an opened total, and"
                 f" {needed:,} are needed: comparing that total with the next one would"
                 " tell the sum of what changed. Wait, take part in private rounds, or"
                 " say that this is wanted with --new-epoch"
@@ -264,13 +231,13 @@ def _held_out(holder: Holder, terms: Terms) -> HeldOut:
     """Token ids of documents that are in no sum; none where sums were made ahead without them."""
     settings = holder.settings
     if settings.corpus:
-        return HeldOut(
-            *held_out_sample(prepare_job(holder, terms), holder.encoder(terms))
-        )
-    if settings.held_out:
+        job = prepare_job(holder, terms)
+    elif settings.held_out:
         job = prepare_job(holder, terms, [settings.held_out], WHOLE_HOLDOUT)
-        return HeldOut(*held_out_sample(job, holder.encoder(terms)))
-    return HeldOut(np.empty(0, np.int32), np.empty(0, np.int64))
+    else:
+        return HeldOut(np.empty(0, np.int32), np.empty(0, np.int64))
+    ids, lengths = held_out_sample(job, holder.encoder(terms))
+    return HeldOut(ids, lengths)
 
 
 def prepare_job(

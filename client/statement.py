@@ -11,14 +11,13 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from html import escape
 from typing import Any
 
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.spending import Account, Expense, Output, spent
 from ridgeway.common.base.schema import MODE_SENTENCES, Mode
-from ridgeway.common.privacy.accountant import Cost, epsilon_of
+from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.privacy_settings import Privacy
 
 MAX_ROUNDS_FORESEEN = 1000
@@ -139,35 +138,24 @@ def statement(record: HolderRecord, made_at: str) -> Statement:
 def _about(record: HolderRecord, made_at: str) -> Section:
     epochs = record.epochs()
     current = epochs[-1].facts["epoch"][:SHOWN_DIGITS] if epochs else "none yet"
-    shared = record.settings.spending
-    rows = [
+    read_from = "this folder's journal"
+    if record.settings.spending and record.account.is_shared():
+        read_from += ", and the file of expenses that all folders of this user share"
+    elif record.settings.spending:
+        read_from += (
+            ", and no shared file of expenses, which is not here: what left through"
+            " other folders is missing"
+        )
+    coordinator = record.handovers.newest(record.settings.policy.coordinator)
+    rows = (
         ("Domain", record.settings.domain),
         ("Holder's key", record.key),
-        (
-            "Coordinator's key",
-            record.handovers.newest(record.settings.policy.coordinator),
-        ),
+        ("Coordinator's key", coordinator),
         ("Stated at (UTC)", _time(made_at)),
         ("Current epoch", f"{current}, of {len(epochs)} opened so far"),
-        (
-            "Read from",
-            (
-                "this folder's journal, and " + _shared_words(record)
-                if shared
-                else "this folder's journal"
-            ),
-        ),
-    ]
-    return Section("Whose statement this is", rows=tuple(rows), headings=("", ""))
-
-
-def _shared_words(record: HolderRecord) -> str:
-    if record.account.is_shared():
-        return "the file of expenses that all folders of this user share"
-    return (
-        "no shared file of expenses, which is not here: what left through other folders"
-        " is missing"
+        ("Read from", read_from),
     )
+    return Section("Whose statement this is", rows=rows, headings=("", ""))
 
 
 def _meaning() -> Section:
@@ -199,12 +187,9 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
         ("ε that is left", _left(account)),
     ]
     if privacy:
-        rows.append(
-            (
-                f"further rounds of ε {privacy.epsilon:g} that fit",
-                _rounds_words(record, privacy),
-            )
-        )
+        rounds = further_rounds(record, privacy)
+        fit = f"more than {MAX_ROUNDS_FORESEEN:,}" if rounds is None else f"{rounds:,}"
+        rows.append((f"further rounds of ε {privacy.epsilon:g} that fit", fit))
     notes = [
         "A document is either summed or held out, so it pays for one of the two outputs"
         " of a round."
@@ -215,47 +200,36 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
             " documents that were in them; private rounds are refused from then on,"
             " unless the owner allows anything."
         )
-    return Section(
-        "What a document has cost, and may cost",
-        tuple(notes),
-        headings=("", ""),
-        rows=tuple(rows),
-    )
+    title = "What a document has cost, and may cost"
+    return Section(title, tuple(notes), headings=("", ""), rows=tuple(rows))
 
 
 def _outputs(record: HolderRecord) -> Section:
     account = record.account
     own = set(record.handovers.keys(record.settings.policy.coordinator))
-    rows = [
-        (
-            _time(each.time),
-            OUTPUTS[each.output],
-            each.mode,
-            each.epoch[:SHOWN_DIGITS],
-            _cost(each, account),
+    title = "Every output that left"
+    rows = []
+    for expense in account.expenses():
+        federation = f"another, {expense.federation[:SHOWN_DIGITS]}"
+        cost = _epsilon(epsilon_of(expense.rho, account.delta))
+        rows.append(
             (
-                "this one"
-                if each.federation in own
-                else f"another, {each.federation[:SHOWN_DIGITS]}"
-            ),
+                _time(expense.time),
+                OUTPUTS[expense.output],
+                expense.mode,
+                expense.epoch[:SHOWN_DIGITS],
+                "exact (∞)" if expense.rho == math.inf else cost,
+                "this one" if expense.federation in own else federation,
+            )
         )
-        for each in account.expenses()
-    ]
-    paragraphs = () if rows else ("Nothing that was made of this corpus has left.",)
-    if rows:
-        paragraphs = (
-            (
-                "Each is written down before it leaves, so one of them may have got"
-                " lost on the way."
-            ),
-        )
-    headings = ("Time (UTC)", "What left", "Mode", "Epoch", "ε", "Federation")
-    return Section(
-        "Every output that left",
-        paragraphs,
-        headings=headings if rows else (),
-        rows=tuple(rows),
+    if not rows:
+        return Section(title, ("Nothing that was made of this corpus has left.",))
+    note = (
+        "Each is written down before it leaves, so one of them may have got lost on the"
+        " way."
     )
+    headings = ("Time (UTC)", "What left", "Mode", "Epoch", "ε", "Federation")
+    return Section(title, (note,), headings=headings, rows=tuple(rows))
 
 
 def _trust(record: HolderRecord, privacy: Privacy | None) -> Section:
@@ -265,32 +239,25 @@ def _trust(record: HolderRecord, privacy: Privacy | None) -> Section:
     accepted = record.settings.policy.modes
     used = {each.mode for each in record.account.expenses()}
     in_shares = (privacy.mode if privacy else record.settings.policy.privacy) == "full"
-    rows = tuple(
-        (
-            (
-                f"{mode}: {'accepted' if mode in accepted else 'not accepted'},"
-                f" {'used' if mode in used else 'not used'}"
-            ),
-            LEARNT[mode],
-            TRUST_IN_SHARES if mode == "private" and in_shares else TRUST[mode],
-        )
-        for mode in MODE_SENTENCES
-        if mode in accepted or mode in used
-    )
+    rows = []
+    for mode in MODE_SENTENCES:
+        if mode not in accepted and mode not in used:
+            continue
+        allowed = "accepted" if mode in accepted else "not accepted"
+        happened = "used" if mode in used else "not used"
+        trusted = TRUST_IN_SHARES if mode == "private" and in_shares else TRUST[mode]
+        rows.append((f"{mode}: {allowed}, {happened}", LEARNT[mode], trusted))
     headings = (
         "Mode of rounds",
         "What others may learn, for ever",
         "Whom one must trust",
     )
-    paragraphs = (
-        (
-            "Rounds of modes that are not accepted are refused. In all of them it is"
-            " assumed:"
-        ),
+    note = (
+        "Rounds of modes that are not accepted are refused. In all of them it is"
+        " assumed:"
     )
-    return Section(
-        "Whom one must trust, and with what", paragraphs, ASSUMPTIONS, headings, rows
-    )
+    title = "Whom one must trust, and with what"
+    return Section(title, (note,), ASSUMPTIONS, headings, tuple(rows))
 
 
 # Figures
@@ -302,6 +269,7 @@ def _figures(
     account = record.account
     policy = record.settings.policy
     so_far = account.epsilon()
+    left = max(0.0, policy.max_epsilon - so_far) if so_far < math.inf else math.inf
     return {
         "domain": record.settings.domain,
         "key": record.key,
@@ -313,27 +281,15 @@ def _figures(
         "delta": account.delta,
         "max_round_epsilon": _finite(policy.max_round_epsilon),
         "max_epsilon": _finite(policy.max_epsilon),
-        "left": (
-            _finite(max(0.0, policy.max_epsilon - so_far))
-            if so_far < math.inf
-            else None
-        ),
+        "left": _finite(left),
         "further_rounds": further_rounds(record, privacy) if privacy else None,
         "exact_outputs": len(_exact(account)),
-        "outputs": [{"time": each.time, **each.facts()} for each in account.expenses()],
+        "outputs": account.outputs(),
     }
 
 
 def _exact(account: Account) -> list[Expense]:
     return [each for each in account.expenses() if each.rho == math.inf]
-
-
-def _cost(expense: Expense, account: Account) -> str:
-    return (
-        "exact (∞)"
-        if expense.rho == math.inf
-        else _epsilon(_of_rho(expense.rho, account))
-    )
 
 
 def _left(account: Account) -> str:
@@ -346,20 +302,12 @@ def _left(account: Account) -> str:
 def further_rounds(record: HolderRecord, privacy: Privacy) -> int | None:
     """How many more private rounds fit into the budget; None: more than anybody will run."""
     account = record.account
-    holdout = record.settings.holdout
     paid = account.expenses()
-    a_round = [
-        account.expense("", "statistics", "private", privacy, holdout),
-        account.expense("", "counts", "private", privacy, holdout),
-    ]
+    a_round = account.private_round(privacy, record.settings.holdout)
 
     def fits(rounds: int) -> bool:
         cost = spent([*paid, *(a_round * rounds)])
-        return (
-            cost <= account.max_epsilon
-            if cost == math.inf
-            else _of_rho(cost, account) <= account.max_epsilon
-        )
+        return epsilon_of(cost, account.delta) <= account.max_epsilon
 
     if fits(MAX_ROUNDS_FORESEEN):
         return None
@@ -367,17 +315,11 @@ def further_rounds(record: HolderRecord, privacy: Privacy) -> int | None:
     high = MAX_ROUNDS_FORESEEN
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
     return low
-
-
-def _of_rho(rho: Cost, account: Account) -> float:
-    return epsilon_of(Fraction(rho), account.delta)
-
-
-def _rounds_words(record: HolderRecord, privacy: Privacy) -> str:
-    found = further_rounds(record, privacy)
-    return f"more than {MAX_ROUNDS_FORESEEN:,}" if found is None else f"{found:,}"
 
 
 def _time(iso: str) -> str:
@@ -416,28 +358,19 @@ def _text_table(section: Section) -> Iterable[str]:
     rows = [row for row in (section.headings, *section.rows) if any(row)]
     if not rows:
         return []
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if sum(widths) + 2 * len(widths) <= WRAPPED + 40 and max(widths) <= WRAPPED:
-        return [
-            "  ".join(
-                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-            ).rstrip()
-            for row in rows
-        ]
-    return [
-        line
-        for row in section.rows
-        for line in _under_each_other(section.headings, row)
-    ]
-
-
-def _under_each_other(headings: Sequence[str], row: Sequence[str]) -> list[str]:
-    """A row whose cells are long: the first one, and below it all others under their headings."""
-    lines = [row[0]]
-    for heading, cell in zip(headings[1:], row[1:], strict=True):
-        lines += textwrap.wrap(
-            f"{heading}: {cell}", WRAPPED, initial_indent="  ", subsequent_indent="    "
-        )
+        return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines = []
+    for first, *others in section.rows:
+        lines.append(first)
+        for heading, cell in zip(section.headings[1:], others, strict=True):
+            lines += textwrap.wrap(
+                f"{heading}: {cell}",
+                WRAPPED,
+                initial_indent="  ",
+                subsequent_indent="    ",
+            )
     return lines
 
 
@@ -489,11 +422,8 @@ def _html_section(section: Section) -> str:
     parts = [f"<h2>{escape(section.title)}</h2>"]
     parts += [f"<p>{escape(words)}</p>" for words in section.paragraphs]
     if section.points:
-        parts.append(
-            "<ul>"
-            + "".join(f"<li>{escape(words)}</li>" for words in section.points)
-            + "</ul>"
-        )
+        points = "".join(f"<li>{escape(words)}</li>" for words in section.points)
+        parts.append(f"<ul>{points}</ul>")
     if section.rows:
         parts.append(_html_table(section.headings, section.rows))
     return "<section>\n" + "\n".join(parts) + "\n</section>"
@@ -501,18 +431,14 @@ def _html_section(section: Section) -> str:
 
 def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Under headings; or, where these are empty, names and what they are."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in headings)
+    start = f'<table class="wide"><thead><tr>{head}</tr></thead>'
+    first = "<td>{}</td>"
     if not any(headings):
-        pairs = (
-            f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
-            for name, value in rows
-        )
-        return f"<table><tbody>{''.join(pairs)}</tbody></table>"
-    head = "".join(f'<th scope="col">{escape(each)}</th>' for each in headings)
-    lines = (
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    return (
-        "<table"
-        f' class="wide"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-    )
+        start = "<table>"
+        first = '<th scope="row">{}</th>'
+    body = ""
+    for name, *others in rows:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
+        body += f"<tr>{first.format(escape(name))}{cells}</tr>"
+    return f"{start}<tbody>{body}</tbody></table>"

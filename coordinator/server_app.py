@@ -21,7 +21,7 @@ from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import progress_file
-from ridgeway.coordinator.round.round import RoundWishes, deliver_newest, run_round
+from ridgeway.coordinator.round.round import deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import take_order
 
 app = ServerApp()
@@ -59,15 +59,7 @@ def main(grid: Grid, context: Context) -> None:
         elif order.work == "preflight":
             check_holders(federation, transport, watch)
         else:
-            wishes = RoundWishes(
-                mode=order.mode,
-                accept_worse=order.accept_worse,
-                accept_unevaluated=order.accept_unevaluated,
-                allow_missing=order.allow_missing,
-                min_changed=order.min_changed,
-                even_unchanged=order.even_unchanged,
-            )
-            run_round(federation, transport, watch, wishes)
+            run_round(federation, transport, watch, order)
 
 
 @contextmanager
@@ -112,13 +104,8 @@ class GridTransport:
             waited = time.monotonic() - began
             if not waiting or waited >= seconds:
                 break
-            time.sleep(
-                min(
-                    max(waited / 10, self._least_pause_s),
-                    MOST_PAUSE_S,
-                    seconds - waited,
-                )
-            )
+            pause = max(waited / 10, self._least_pause_s)
+            time.sleep(min(pause, MOST_PAUSE_S, seconds - waited))
         yield from self._arrived(self._late)
         self._late |= waiting
 
@@ -141,10 +128,8 @@ class GridTransport:
 
 def _packet(reply: Message) -> Packet | PeerFailure:
     if reply.has_error():
-        return PeerFailure(
-            reply.error.code,
-            "".join(filter(str.isprintable, reply.error.reason or ""))[:200],
-        )
+        reason = "".join(filter(str.isprintable, reply.error.reason or ""))
+        return PeerFailure(reply.error.code, reason[:200])
     try:
         return from_record(reply.content)
     except Refused:

@@ -29,7 +29,7 @@ from ridgeway.common.base.schema import record_json
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol import messages
-from ridgeway.common.protocol.cohort import MAX_HOLDERS, Terms
+from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import (
     LARGEST_WEIGHT,
@@ -146,23 +146,19 @@ def _note(
 def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
     cohort = request.message.cohort
     holder.take_handovers(request.message.handovers)
-    found = (
-        [_refusal(holder, error) for error in problems(holder, cohort)]
-        if cohort
-        else []
-    )
-    told = {
-        each.code: messages.HolderProblem(code=each.code, keys=each.keys)
-        for each in found
-    }
+    told: dict[str, messages.HolderProblem] = {}
+    for error in problems(holder, cohort) if cohort else ():
+        refusal = _refusal(holder, error)
+        told[refusal.code] = messages.HolderProblem(
+            code=refusal.code, keys=refusal.keys
+        )
     current = holder.epochs.current()
-    epoch = _open_epoch(holder, current) if current else None
-    return (
-        messages.Here(
-            release=_held(holder), epoch=epoch, obstacles=tuple(told.values())
-        ),
-        (),
+    here = messages.Here(
+        release=_held(holder),
+        epoch=_open_epoch(holder, current) if current else None,
+        obstacles=tuple(told.values()),
     )
+    return here, ()
 
 
 def _open_epoch(holder: Holder, epoch: Epoch) -> messages.OpenEpoch:
@@ -172,19 +168,11 @@ def _open_epoch(holder: Holder, epoch: Epoch) -> messages.OpenEpoch:
 
 
 def _held(holder: Holder) -> messages.HeldRelease | None:
-    newest = next(
-        (
-            each.facts
-            for each in holder.releases()
-            if each.facts["number"] == holder.newest
-        ),
-        None,
-    )
-    return (
-        messages.HeldRelease(number=newest["number"], release=newest["release"])
-        if newest
-        else None
-    )
+    received = holder.received
+    if not received:
+        return None
+    newest = max(received)
+    return messages.HeldRelease(number=newest, release=received[newest])
 
 
 def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
@@ -196,11 +184,9 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
     holder.encoder(terms)
     epoch = holder.epoch(terms)
     holder.check_affordable(terms)
-    advert = (
-        masked_answers.advertised(holder, request, terms, epoch.name)
-        if terms.uses_masks
-        else None
-    )
+    advert = None
+    if terms.uses_masks:
+        advert = masked_answers.advertised(holder, request, terms, epoch.name)
     offer = messages.Offer(
         domain=holder.domain,
         epoch=_open_epoch(holder, epoch),
@@ -234,7 +220,7 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
     sums = holder.exact_sums(epoch, cohort)
     # of plain masses the coordinator takes care: no refusal tells of one
     check_bound(terms.mass * len(cohort.domains))
-    holder.pay_exact(terms, epoch, "statistics")
+    holder.account.pay(holder.expense(terms, epoch, "statistics"))
     return messages.ClearStatistics(**named), (vector_blob(terms.vector_of(sums)),)
 
 
@@ -272,24 +258,26 @@ def _exact_counts(
     weights = weights_of(request.blobs[0], message.terms.features, len(message.domains))
     scorer = _scorer(holder, message, epoch, weights)
     last = _last_release(holder, message)
-    changes = (
-        scorer.changes(last, last.domains.index(holder.domain)) if last else (0, 0)
-    )
+    changes = (0, 0)
+    if last:
+        changes = scorer.changes(last, last.domains.index(holder.domain))
     counts = np.append(scorer.routed(), changes)
     quality = holder.expert_scores(epoch, message.experts)
-    reliability = (
-        scorer.calibration(message.temperatures) if message.temperatures else NO_COUNTS
-    )
+    reliability = NO_COUNTS
+    if message.temperatures:
+        reliability = scorer.calibration(message.temperatures)
     question = _question(request)
     if message.terms.mode == "masked":
-        rows = paired(counts), quality
+        rows = [paired(counts), quality]
         return masked_answers.seal_counts(
             holder, request, rows, paired(reliability), question
         )
-    own = {holder.handovers.owner(holder.identity.public): epoch.name}
-    total = SignedTotal("counts", message.terms.id, epoch.name, own, question=question)
+    epochs = {holder.handovers.owner(holder.identity.public): epoch.name}
+    total = SignedTotal(
+        "counts", message.terms.id, epoch.name, epochs, question=question
+    )
     with holder.sessions.exclusive_lock():
-        holder.sign_exact(total, question, message.terms, epoch)
+        holder.sign(total, question, message.terms, epoch)
     answer = messages.Counted(
         counts=tuple(counts.tolist()),
         quality=tuple(quality.tolist()),
@@ -373,11 +361,8 @@ def _last_release(holder: Holder, message: messages.Evaluate) -> Release | None:
     release = holder.release(message.last) if message.last else None
     if release is None or holder.domain not in release.domains:
         return None
-    return release if _is_of(release, message.terms) else None
-
-
-def _is_of(release: Release, terms: Terms) -> bool:
-    return bool(release.manifest["encoder"]["fingerprint"] == terms.encoder)
+    same = release.manifest["encoder"]["fingerprint"] == message.terms.encoder
+    return release if same else None
 
 
 def _deliver(holder: Holder, request: Opened[messages.Deliver]) -> Answer:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,36 @@ class Epoch(Record):
     documents: int = Field(ge=0)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class EpochData:
+    """What an epoch is filled with.
+
+    sums: exact ones, or those over bounded documents.
+    """
+
+    sums: Prepared | DocumentSums
+    held_out: HeldOut
+    scores: QualityTable | None = None
+    digests: Digests | None = None
+
+    def write(self, draft: Path) -> None:
+        files: dict[str, bytes] = {}
+        if isinstance(self.sums, Prepared):
+            save_prepared(self.sums, draft / STATISTICS)
+            (draft / STATISTICS).chmod(0o600)
+        else:
+            arrays = {"products": self.sums.products, "column": self.sums.column}
+            files[DOCUMENTS] = save(arrays)
+        sample = self.held_out
+        files[HELD_OUT] = save({"ids": sample.ids, "lengths": sample.lengths})
+        if self.scores is not None:
+            files[SCORES] = canonical_json(self.scores.to_json())
+        if self.digests is not None:
+            files[DIGESTS] = save({"digests": self.digests})
+        for name, content in files.items():
+            write_whole(draft / name, content, private=True)
+
+
 def sums_id(terms: Terms) -> str:
     """Stands for all of some terms that decides what a corpus adds up to."""
     bounded = [terms.privacy.mode, terms.privacy.prior] if terms.privacy else None
@@ -93,31 +124,20 @@ class EpochStore:
         try:
             return Epoch.model_validate_json(path.read_bytes())
         except (FileNotFoundError, ValidationError):
-            raise FormatError(
-                f"{path} is missing or damaged; open a new epoch with `ridgeway client"
-                " ready`"
-            ) from None
+            raise _damaged(path) from None
 
-    def open(
-        self, epoch: Epoch, fill: Callable[[Path], None], in_totals: Collection[str]
-    ) -> None:
+    def open(self, epoch: Epoch, data: EpochData, in_totals: Collection[str]) -> None:
         """Put an epoch in place whole, and make it the current one.
 
         The one before it stays, since an answer under way may be reading it; earlier ones go.
         in_totals: the epochs that are in a total; the digests of their documents stay.
         """
-        kept = {
-            epoch.name,
-            *(
-                str(each.facts["epoch"])
-                for each in self._journal.entries(OPENED_EPOCH)[-1:]
-            ),
-        }
+        before = self._journal.entries(OPENED_EPOCH)[-1:]
+        kept = {epoch.name, *(entry.facts["epoch"] for entry in before)}
         with whole_folder(self._folder / epoch.name) as draft:
-            fill(draft)
-            write_whole(
-                draft / EPOCH, record_json(epoch.model_dump(mode="json")), private=True
-            )
+            data.write(draft)
+            content = record_json(epoch.model_dump(mode="json"))
+            write_whole(draft / EPOCH, content, private=True)
         self._folder.chmod(0o700)
         self._journal.append((OPENED_EPOCH, {"epoch": epoch.name, "sums": epoch.sums}))
         for path in self._folder.iterdir():
@@ -159,9 +179,9 @@ class EpochStore:
     def scores(self, epoch: Epoch) -> QualityTable | None:
         """Scores of experts in the holder's domain; None if there are none."""
         path = self._path(epoch, SCORES)
-        return (
-            quality_from_json(json.loads(path.read_bytes())) if path.exists() else None
-        )
+        if not path.exists():
+            return None
+        return quality_from_json(json.loads(path.read_bytes()))
 
     def noisy(self, epoch: Epoch, output: str) -> tuple[Integers, str] | None:
         """A vector under noise that was made before, and what it was made for."""
@@ -186,33 +206,10 @@ class EpochStore:
         try:
             return load_file(path)
         except (FileNotFoundError, SafetensorError):
-            raise FormatError(
-                f"{path} is missing or damaged; open a new epoch with `ridgeway client"
-                " ready`"
-            ) from None
+            raise _damaged(path) from None
 
 
-def write_statistics(draft: Path, prepared: Prepared) -> None:
-    save_prepared(prepared, draft / STATISTICS)
-    (draft / STATISTICS).chmod(0o600)
-
-
-def write_document_sums(draft: Path, sums: DocumentSums) -> None:
-    content = save({"products": sums.products, "column": sums.column})
-    write_whole(draft / DOCUMENTS, content, private=True)
-
-
-def write_held_out(draft: Path, sample: HeldOut) -> None:
-    write_whole(
-        draft / HELD_OUT,
-        save({"ids": sample.ids, "lengths": sample.lengths}),
-        private=True,
+def _damaged(path: Path) -> FormatError:
+    return FormatError(
+        f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`"
     )
-
-
-def write_scores(draft: Path, scores: QualityTable) -> None:
-    write_whole(draft / SCORES, canonical_json(scores.to_json()), private=True)
-
-
-def write_digests(draft: Path, digests: Digests) -> None:
-    write_whole(draft / DIGESTS, save({"digests": digests}), private=True)

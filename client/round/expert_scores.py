@@ -27,10 +27,10 @@ worth.
 
 def own_scores(path: Path, domain: str) -> QualityTable:
     """What a file says of experts in this domain; lines of another domain are passed over."""
-    own = (line for line in read_scores(path) if line.domain in ("", domain))
     scores = (
         DomainScore(domain, name, score)
-        for line in own
+        for line in read_scores(path)
+        if line.domain in ("", domain)
         for name, score in line.scores.items()
     )
     table = quality_of(scores, (domain,))
@@ -49,19 +49,10 @@ def told_scores(
     with too few.
     """
     told = np.zeros((2, len(experts)), dtype=np.int64)
-    known = (
-        dict(
-            zip(
-                table.experts,
-                zip(table.sums[0], table.counts[0], strict=True),
-                strict=True,
-            )
-        )
-        if table
-        else {}
-    )
-    for place, name in enumerate(experts):
-        total, count = known.get(name, (0, 0))
-        if count >= MIN_SCORES:
-            told[:, place] = total, count
+    for column, name in enumerate(experts):
+        if table and name in table.experts:
+            place = table.experts.index(name)
+            count = table.counts[0, place]
+            if count >= MIN_SCORES:
+                told[:, column] = table.sums[0, place], count
     return told.ravel()

@@ -26,7 +26,7 @@ from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.private_sums import NoisyOutputs
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.session_store import SessionFile
-from ridgeway.client.round.spending import Account, Output, shared_file
+from ridgeway.client.round.spending import Account, Expense, Output, shared_file
 from ridgeway.client.round.totals import SignedTotal, SignedTotals
 from ridgeway.common.base.errors import EncoderError, FormatError, InputError, Refused
 from ridgeway.common.base.files import whole_folder, write_whole
@@ -195,18 +195,13 @@ class Holder:
         self, round_: str, cohort: Cohort, session: str | None = None
     ) -> None:
         """Write down with whom this holder is about to take part."""
-        members = [member.key for member in cohort.members]
-        self.journal.append(
-            (
-                "cohort",
-                {
-                    "round": round_,
-                    "cohort": cohort.id,
-                    "session": session,
-                    "members": members,
-                },
-            )
-        )
+        facts = {
+            "round": round_,
+            "cohort": cohort.id,
+            "session": session,
+            "members": [member.key for member in cohort.members],
+        }
+        self.journal.append(("cohort", facts))
 
     # The data that stands ready
 
@@ -253,40 +248,32 @@ class Holder:
         """
         if not terms.privacy:
             return
-        current = self.epoch(terms)
+        epoch = self.epoch(terms)
         account = self.account
         account.check_affordable(
-            [
-                account.expense(
-                    current.name,
-                    "statistics",
-                    "private",
-                    terms.privacy,
-                    current.holdout,
-                ),
-                account.expense(
-                    current.name, "counts", "private", terms.privacy, current.holdout
-                ),
-            ]
+            account.private_round(terms.privacy, epoch.holdout, epoch.name)
         )
 
-    def sign_exact(
+    def sign(
         self, total: SignedTotal, session: str, terms: Terms, epoch: Epoch
     ) -> None:
-        """Write down a total of exact numbers that is about to be signed or sent, and that it costs
-        ε = ∞.
+        """Write down a total that is about to be signed or sent, and what that costs: exact numbers
+        cost ε = ∞.
         """
-        paid = self.account.is_paid(epoch.name, total.lot, terms.mode)
+        account = self.account
+        expense = self.expense(terms, epoch, total.lot)
+        if terms.privacy:
+            account.check_affordable([expense])
+        paid = account.is_paid(epoch.name, total.lot, terms.mode)
         self.totals.sign(total, session, paid=paid)
-        self.pay_exact(terms, epoch, total.lot)
+        account.pay(expense)
 
-    def pay_exact(self, terms: Terms, epoch: Epoch, lot: str) -> None:
-        """Write down that an exact output leaves: from then on no ε bounds what is known of its
+    def expense(self, terms: Terms, epoch: Epoch, output: Output) -> Expense:
+        """What an output costs. Once an exact one leaves, no ε bounds what is known of its
         documents.
         """
-        output: Output = "statistics" if lot == "statistics" else "counts"
-        self.account.pay(
-            self.account.expense(epoch.name, output, terms.mode, None, epoch.holdout)
+        return self.account.expense(
+            epoch.name, output, terms.mode, terms.privacy, epoch.holdout
         )
 
     def expert_scores(self, epoch: Epoch, experts: Sequence[str]) -> Integers:
@@ -305,10 +292,10 @@ class Holder:
         """The public prior that terms name, if it is here."""
         path = self.folder / PRIOR
         try:
-            found = read_prior(path) if path.exists() else None
+            prior = read_prior(path) if path.exists() else None
         except FormatError:
             return None
-        return found if found and found.fingerprint == privacy.prior else None
+        return prior if prior and prior.fingerprint == privacy.prior else None
 
     def encoder(self, terms: Terms) -> AnyEncoder:
         """The encoder that terms name, which must have the features that they name."""
@@ -341,30 +328,30 @@ class Holder:
         return self.journal.entries("received")
 
     @property
+    def received(self) -> dict[int, str]:
+        """The releases that were received, by number."""
+        entries = self.releases()
+        return {int(entry.facts["number"]): entry.facts["release"] for entry in entries}
+
+    @property
     def newest(self) -> int:
         """The number of the newest release that is stored here; 0 for none."""
-        return max((int(entry.facts["number"]) for entry in self.releases()), default=0)
+        return max(self.received, default=0)
 
     def release(self, release: str) -> Release | None:
         """A release that was received, verified again; none if it was not, or is not whole any
         more.
         """
-        number = next(
-            (
-                each.facts["number"]
-                for each in self.releases()
-                if each.facts["release"] == release
-            ),
-            None,
-        )
-        try:
-            found = number and load_release(
-                self.release_folder(number), key=self.settings.policy.coordinator
-            )
-        except FormatError:
-            self.log.exception("release %s", number)
+        numbers = [number for number, its in self.received.items() if its == release]
+        if not numbers:
             return None
-        return found if found and found.id == release else None
+        folder = self.release_folder(numbers[0])
+        try:
+            loaded = load_release(folder, key=self.settings.policy.coordinator)
+        except FormatError:
+            self.log.exception("release %s", numbers[0])
+            return None
+        return loaded if loaded.id == release else None
 
     def release_folder(self, number: int) -> Path:
         return release_folder(self.folder, number)
@@ -374,11 +361,8 @@ class Holder:
         it.
         """
         name = np.frombuffer(bytes.fromhex(round_), np.uint8)
-        write_whole(
-            self.folder / SOLVED,
-            save({"weights": weights, "round": name}),
-            private=True,
-        )
+        content = save({"weights": weights, "round": name})
+        write_whole(self.folder / SOLVED, content, private=True)
 
     def _check_follows(self, round_: str, loaded: Release) -> None:
         """Raise Refused if this holder has solved the total of a private round to another
@@ -393,12 +377,9 @@ class Holder:
         if bytes(solved["round"]).hex() != round_:
             return
         own = solved["weights"]
-        same = own.shape == loaded.weights.shape
-        if not same or not np.allclose(
-            own,
-            loaded.weights,
-            rtol=SAME_WEIGHTS,
-            atol=SAME_WEIGHTS * np.abs(own).max(),
+        near = SAME_WEIGHTS * np.abs(own).max()
+        if own.shape != loaded.weights.shape or not np.allclose(
+            own, loaded.weights, rtol=SAME_WEIGHTS, atol=near
         ):
             raise Refused(
                 "bad_release",
@@ -415,16 +396,13 @@ class Holder:
         """Verify a release against the pinned key, then put it in place whole; a stored one is
         never replaced.
         """
-        known = {
-            int(entry.facts["number"]): entry.facts["release"]
-            for entry in self.releases()
-        }
-        if known.get(number) == release:
+        received = self.received
+        if received.get(number) == release:
             return
-        if known and number <= max(known):
+        if received and number <= max(received):
             raise Refused(
                 "old_release",
-                f"release {max(known)} is stored here, so another release {number}"
+                f"release {max(received)} is stored here, so another release {number}"
                 " is not",
             )
         given = tuple(map(bytes, files))
@@ -444,12 +422,9 @@ class Holder:
         with whole_folder(self.release_folder(number)) as draft:
             for name, content in zip(RELEASE_FILES, given, strict=True):
                 write_whole(draft / name, content)
-        self.journal.append(
-            (
-                "received",
-                {"number": number, "release": release, "domains": list(loaded.domains)},
-            )
-        )
+        domains = list(loaded.domains)
+        facts = {"number": number, "release": release, "domains": domains}
+        self.journal.append(("received", facts))
 
 
 def account_of(settings: HolderSettings, journal: Journal) -> Account:

@@ -35,13 +35,11 @@ def take_handovers(
     known = known_handovers(journal)
     grown = known.merged_with(told)
     owners = {grown.owner(key) for key in concerned}
+    new = [(HANDED_OVER, link) for link in grown.links[len(known.links) :]]
+    new += [(FORKED_KEY, link) for link in grown.forks[len(known.forks) :]]
     events = [
         (kind, link.to_json())
-        for kind, links, before in (
-            (HANDED_OVER, grown.links, known.links),
-            (FORKED_KEY, grown.forks, known.forks),
-        )
-        for link in links[len(before) :]
+        for kind, link in new
         if grown.owner(link.before) in owners
     ]
     if not events:

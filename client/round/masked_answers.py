@@ -98,19 +98,16 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
             _check_session(holder, state, message)
-            dealt = share(
-                agreement,
-                state.secrets,
-                place_of(agreement, holder.identity.public),
-                secrets.token_bytes,
-            )
+            place = place_of(agreement, holder.identity.public)
+            dealt = share(agreement, state.secrets, place, secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
-            envelopes = pack_by_place(dealt.envelopes)
-            agreed = Agreed.of(cohort, agreement)
-            dealt_to = tuple(sorted(dealt.envelopes))
-            changes = {"agreed": agreed, "kept": dealt.kept.hex(), "dealt": dealt_to}
             state = state.with_answer(
-                "share", request.digest, envelopes.hex(), **changes
+                "share",
+                request.digest,
+                pack_by_place(dealt.envelopes).hex(),
+                agreed=Agreed.of(cohort, agreement),
+                kept=dealt.kept.hex(),
+                dealt=tuple(sorted(dealt.envelopes)),
             )
             holder.sessions.save(state)
         sent = bytes.fromhex(state.answered["share"].reply)
@@ -155,13 +152,8 @@ def answer_seal(holder: Holder, request: Opened[messages.Seal]) -> Answer:
     """
     with holder.sessions.exclusive_lock():
         state = _hold(holder, request)
-        return _sealed(
-            holder,
-            state,
-            request,
-            "statistics",
-            _sums(holder, state, state.session.cohort),
-        )
+        sums = _sums(holder, state, state.session.cohort)
+        return _sealed(holder, state, request, "statistics", sums)
 
 
 def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
@@ -179,10 +171,10 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
                 "this holder has shared its secrets and is said not to have",
             )
         envelopes = _envelopes(request.blobs[0])
+        dealers = set(envelopes)
         others = set(shared) - {own}
-        if not set(envelopes) <= others or (
-            not session.neighbourhood and set(envelopes) != others
-        ):
+        # in a large cohort some deal to this member, in a small one all do
+        if not dealers <= others or (not session.neighbourhood and dealers != others):
             raise Refused(
                 "bad_envelope",
                 "the shares are not those of the other members that have shared",
@@ -192,13 +184,12 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
         for place, envelope in envelopes.items():
             held[place] = open_envelope(session, secrets_, own, place, envelope)
         holding = tuple(sorted(held))
-        kept = tuple(held[place].hex() for place in holding)
         state = state.with_answer(
             "hold",
             request.digest,
             shared=shared,
             holding=holding,
-            held=kept,
+            held=tuple(held[place].hex() for place in holding),
             kept=GONE,
             cipher=GONE,
         )
@@ -222,16 +213,16 @@ def _sums(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int
     check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
     terms = cohort.terms
     epoch = _advertised_epoch(holder, state)
+    domains = cohort.domains
+    members = len(cohort.members)
     if terms.privacy:
-        own = holder.noisy(epoch, terms.privacy).shared_sums(
-            len(cohort.members), cohort.id
-        )
+        sums = holder.noisy(epoch, terms.privacy).shared_sums(members, cohort.id)
     else:
-        own = holder.exact_sums(epoch, cohort)
-        check_bound(terms.mass * len(cohort.domains) or own.mass * len(cohort.members))
-    return terms.vector_of(
-        own.placed(cohort.domains.index(holder.domain), len(cohort.domains))
-    )
+        sums = holder.exact_sums(epoch, cohort)
+        check_bound(terms.mass * len(domains) or sums.mass * members)
+    # all members' vectors are alike: this one's sums stand in the column of its domain
+    placed = sums.placed(domains.index(holder.domain), len(domains))
+    return terms.vector_of(placed)
 
 
 def _advertised_epoch(holder: Holder, state: SessionState) -> Epoch:
@@ -386,10 +377,10 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
                 )
             _agree_to_sum(holder, state, lot, sent)
             holder.sessions.save(state.with_answer(step, request.digest, _places(sent)))
-        return (
-            messages.Confirmed(session=message.session, lot=lot, signature=signature),
-            (),
+        reply = messages.Confirmed(
+            session=message.session, lot=lot, signature=signature
         )
+        return reply, ()
 
 
 def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
@@ -402,14 +393,14 @@ def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
     with holder.sessions.exclusive_lock():
         state = _state(holder, request, message.session)
         sent = _signed_last(state, lot, message.sent)
-        asked = lot, state.shared, sent, _question(state, lot)
-        signature = confirm(state.session, holder.identity, *asked, lock=True)
+        question = _question(state, lot)
+        signature = confirm(
+            state.session, holder.identity, lot, state.shared, sent, question, lock=True
+        )
         if state.taken(step, request.digest) is None:
             holder.sessions.save(state.with_answer(step, request.digest))
-        return (
-            messages.Locked(session=message.session, lot=lot, signature=signature),
-            (),
-        )
+        reply = messages.Locked(session=message.session, lot=lot, signature=signature)
+        return reply, ()
 
 
 def _signed_last(
@@ -447,23 +438,26 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
                     "this holder opens a sum of so many members only after it has"
                     " locked it",
                 )
-            given = reveal(
-                *(session, state.place, lot, state.shares(), state.shared, sent),
+            shares = reveal(
+                session,
+                state.place,
+                lot,
+                state.shares(),
+                state.shared,
+                sent,
                 dict(message.confirmations),
                 question,
                 dict(message.locks),
             )
-            holder.totals.open(
-                _total(holder, state, lot, sent), message.session, state.round
-            )
-            revealed = pack_by_place(given).hex()
-            state = state.without_lot(LOTS.index(lot)).with_answer(
-                step, request.digest, revealed
-            )
+            total = _total(holder, state, lot, sent)
+            holder.totals.open(total, message.session, state.round)
+            # the secrets of this sum go with the state that remembers the answer
+            state = state.without_lot(LOTS.index(lot))
+            revealed = pack_by_place(shares).hex()
+            state = state.with_answer(step, request.digest, revealed)
             holder.sessions.save(state)
-        return messages.Revealed(session=message.session, lot=lot), (
-            bytes.fromhex(state.answered[step].reply),
-        )
+        sent_before = bytes.fromhex(state.answered[step].reply)
+        return messages.Revealed(session=message.session, lot=lot), (sent_before,)
 
 
 def forget_session(holder: Holder, round_: str) -> None:
@@ -501,17 +495,17 @@ def _total(
 ) -> SignedTotal:
     """The total over these members."""
     session = state.session
-    known = holder.handovers
+    owner = holder.handovers.owner
     keys = {place: session.keys[place - 1] for place in sent}
-    epochs = {
-        known.owner(key): session.sources[place - 1] for place, key in keys.items()
-    }
-    if lot == "counts":
-        return SignedTotal(
-            lot, session.terms.id, state.advert.source, epochs, question=state.question
-        )
-    shares = {known.owner(key): session.cohort.shares[key] for key in keys.values()}
-    return SignedTotal(lot, session.terms.id, state.advert.source, epochs, shares)
+    epochs = {owner(key): session.sources[place - 1] for place, key in keys.items()}
+    shares: dict[str, int] = {}
+    question = state.question
+    if lot == "statistics":
+        shares = {owner(key): session.cohort.shares[key] for key in keys.values()}
+        question = ""
+    return SignedTotal(
+        lot, session.terms.id, state.advert.source, epochs, shares, question
+    )
 
 
 def _agree_to_sum(
@@ -520,23 +514,12 @@ def _agree_to_sum(
     """Write down that this holder signs a sum, and what that costs; raises Refused if it does
     not.
     """
-    terms = state.session.terms
+    session = state.session
     check_members_of_sum(holder.settings.policy, len(sent), len(holder.pinned_keys))
     epoch = _advertised_epoch(holder, state)
     total = _total(holder, state, lot, sent)
-    session = state.session.digest
-    account = holder.account
-    with account.exclusive():
-        if not terms.privacy:
-            holder.sign_exact(total, session, terms, epoch)
-            return
-        expense = account.expense(
-            epoch.name, lot, "private", terms.privacy, epoch.holdout
-        )
-        account.check_affordable([expense])
-        paid = account.is_paid(epoch.name, lot, "private")
-        holder.totals.sign(total, session, paid=paid)
-        account.pay(expense)
+    with holder.account.exclusive():
+        holder.sign(total, session.digest, session.terms, epoch)
 
 
 def _places(sent: Sequence[Place]) -> str:

@@ -8,6 +8,7 @@ twice.
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -65,21 +66,19 @@ def as_statistics(sums: DocumentSums, noisy: Integers) -> Statistics:
     return single_domain(gram)
 
 
+@dataclass(frozen=True, slots=True)
 class NoisyOutputs:
     """An epoch's outputs under noise."""
 
-    def __init__(
-        self, epochs: EpochStore, epoch: Epoch, account: Account, privacy: Privacy
-    ) -> None:
-        self._epochs = epochs
-        self._epoch = epoch
-        self._account = account
-        self._privacy = privacy
+    epochs: EpochStore
+    epoch: Epoch
+    account: Account
+    privacy: Privacy
 
     def column_sums(self) -> Statistics:
         """The sums under all of the noise, paid for: they may leave."""
-        sums = self._epochs.document_sums(self._epoch)
-        exact, scales = laid_out(sums, self._privacy)
+        sums = self.epochs.document_sums(self.epoch)
+        exact, scales = laid_out(sums, self.privacy)
         return as_statistics(sums, self._released("statistics", exact, scales, ""))
 
     def shared_sums(self, members: int, cohort: str) -> Statistics:
@@ -88,17 +87,16 @@ class NoisyOutputs:
         They are paid for when their total is signed; from then on they are in no other cohort's
         total.
         """
-        sums = self._epochs.document_sums(self._epoch)
+        sums = self.epochs.document_sums(self.epoch)
         check_documents(sums.mode, sums.documents, members)
-        exact, scales = laid_out(sums, self._privacy, members)
+        exact, scales = laid_out(sums, self.privacy, members)
         made_for = self._name("statistics", cohort)
-        kept = self._epochs.noisy(self._epoch, "statistics")
-        if kept is not None and kept[1] == made_for:
-            return as_statistics(sums, kept[0])
-        if self._account.is_paid(self._epoch.name, "statistics", "private"):
-            raise used_up("statistics")
-        noisy = with_noise(exact, scales)
-        self._epochs.keep_noisy(self._epoch, "statistics", noisy, made_for)
+        noisy = self._kept("statistics", made_for)
+        if noisy is None:
+            if self.account.is_paid(self.epoch.name, "statistics", "private"):
+                raise used_up("statistics")
+            noisy = with_noise(exact, scales)
+            self.epochs.keep_noisy(self.epoch, "statistics", noisy, made_for)
         return as_statistics(sums, noisy)
 
     def counts(self, counts: Integers, question: str) -> Integers:
@@ -107,7 +105,7 @@ class NoisyOutputs:
 
         question: stands for what was counted.
         """
-        scales = np.full(counts.size, self._privacy.count_sigma)
+        scales = np.full(counts.size, self.privacy.count_sigma)
         return self._released("counts", UNIT * counts, scales, question)
 
     def _released(
@@ -116,33 +114,32 @@ class NoisyOutputs:
         """The vector that left before, if it was made for the same; else a new one, kept and then
         paid for.
         """
-        with self._account.exclusive():
-            return self._released_once(
-                output, exact, scales, self._name(output, question)
+        account = self.account
+        epoch = self.epoch
+        made_for = self._name(output, question)
+        with account.exclusive():
+            if account.is_paid(epoch.name, output, "private"):
+                kept = self._kept(output, made_for)
+                if kept is None or kept.size != exact.size:
+                    raise used_up(output)
+                return kept
+            expense = account.expense(
+                epoch.name, output, "private", self.privacy, epoch.holdout
             )
+            account.check_affordable([expense])
+            noisy = with_noise(exact, scales)
+            self.epochs.keep_noisy(epoch, output, noisy, made_for)
+            account.pay(expense)
+            return noisy
 
-    def _released_once(
-        self, output: Output, exact: Integers, scales: Integers, made_for: str
-    ) -> Integers:
-        kept = self._epochs.noisy(self._epoch, output)
-        same = kept is not None and kept[1] == made_for and kept[0].size == exact.size
-        if self._account.is_paid(self._epoch.name, output, "private"):
-            if kept is None or not same:
-                raise used_up(output)
-            return kept[0]
-        expense = self._account.expense(
-            self._epoch.name, output, "private", self._privacy, self._epoch.holdout
-        )
-        self._account.check_affordable([expense])
-        noisy = with_noise(exact, scales)
-        self._epochs.keep_noisy(self._epoch, output, noisy, made_for)
-        self._account.pay(expense)
-        return noisy
+    def _kept(self, output: Output, made_for: str) -> Integers | None:
+        """The vector that was made for this before."""
+        kept = self.epochs.noisy(self.epoch, output)
+        return kept[0] if kept and kept[1] == made_for else None
 
     def _name(self, output: Output, scope: str) -> str:
         """Stands for what a vector was made for: the terms of its noise, and a cohort or
         question.
         """
-        return sha256(
-            record_json([output, self._privacy.model_dump(mode="json"), scope])
-        )
+        terms = self.privacy.model_dump(mode="json")
+        return sha256(record_json([output, terms, scope]))

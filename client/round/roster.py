@@ -57,18 +57,13 @@ def pin(
 
 
 def unpin(folder: Path, keys: Collection[str]) -> tuple[Place, ...]:
-    return _write(
-        folder, (place for place in load_roster(folder) if place.key not in keys)
-    )
+    kept = (place for place in load_roster(folder) if place.key not in keys)
+    return _write(folder, kept)
 
 
 def _write(folder: Path, places: Iterable[Place]) -> tuple[Place, ...]:
-    members = tuple(
-        sorted(places, key=lambda place: (place.domain, place.name, place.key))
-    )
-    write_whole(
-        folder / ROSTER,
-        record_json(Roster(members=members).model_dump(mode="json")),
-        private=True,
-    )
-    return members
+    in_order = sorted(places, key=lambda place: (place.domain, place.name, place.key))
+    roster = Roster(members=tuple(in_order))
+    content = record_json(roster.model_dump(mode="json"))
+    write_whole(folder / ROSTER, content, private=True)
+    return roster.members

@@ -51,9 +51,8 @@ def router_table(
 ) -> RouterTable:
     """The router of some weights, compiled over the whole public table, as its release is."""
     if not isinstance(encoder, TableEncoder):
-        return HiddenStateTable(
-            weights, encoder.scale, model_states(encoder, sampling, device=device)
-        )
+        states = model_states(encoder, sampling, device=device)
+        return HiddenStateTable(weights, encoder.scale, states)
     return _compiled(encoder, sampling, weights.tobytes(), weights.shape[1])
 
 
@@ -113,13 +112,11 @@ class Scorer:
         else:
             scores = np.zeros((0, self._table.domains))
             voters = np.zeros(0, dtype=np.int64)
-        parts = [
+        counts = np.append(
             reliability(scores, voters, self._own, temperatures),
             scope_counts(scores, voters, self._own),
-        ]
-        return np.concatenate([each.ravel() for each in parts]) * (
-            CALIBRATED_COUNTS // max(len(scores), 1)
         )
+        return counts * (CALIBRATED_COUNTS // max(len(scores), 1))
 
 
 def reliability(

@@ -8,11 +8,8 @@ of the old.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import secrets
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from pydantic import Field, ValidationError
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.files import sha256, write_whole
+from ridgeway.common.base.files import locked, sha256, write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.schema import Digest, Record
 from ridgeway.common.masking.agreement import (
@@ -134,11 +131,12 @@ class SessionState(Record):
 
     @property
     def secrets(self) -> Secrets:
-        halves = ((self.nonce,), (self.cipher,), self.masks, self.seeds)
-        (nonce,), (cipher,), masks, seeds = (
-            tuple(bytes.fromhex(each) for each in half) for half in halves
+        return Secrets(
+            bytes.fromhex(self.nonce),
+            bytes.fromhex(self.cipher),
+            tuple(map(bytes.fromhex, self.masks)),
+            tuple(map(bytes.fromhex, self.seeds)),
         )
-        return Secrets(nonce, cipher, masks, seeds)
 
     @property
     def session(self) -> Agreed:
@@ -154,10 +152,8 @@ class SessionState(Record):
 
     def shares(self) -> dict[Place, bytes]:
         """The shares that this member holds, by whose they are."""
-        return {
-            place: bytes.fromhex(each)
-            for place, each in zip(self.holding, self.held, strict=True)
-        }
+        held = map(bytes.fromhex, self.held)
+        return dict(zip(self.holding, held, strict=True))
 
     def taken(self, step: str, request: str) -> Answered | None:
         """How a step was answered, if this very request asked for it before; any other is
@@ -180,24 +176,23 @@ class SessionState(Record):
 
     def without_lot(self, index: int) -> SessionState:
         """The same without the secrets of one lot, its own and those held for others."""
-        # in digits: a seed's and a mask key's
-        start = 4 * SHARE_BYTES * index
-        end = 4 * SHARE_BYTES * (index + 1)
-        blank = "0" * (end - start)
-        return self.model_copy(
-            update={
-                "masks": tuple(
-                    GONE if place == index else each
-                    for place, each in enumerate(self.masks)
-                ),
-                "seeds": tuple(
-                    GONE if place == index else each
-                    for place, each in enumerate(self.seeds)
-                ),
-                "kept": GONE,
-                "held": tuple(each[:start] + blank + each[end:] for each in self.held),
-            }
+        masks = list(self.masks)
+        seeds = list(self.seeds)
+        masks[index] = GONE
+        seeds[index] = GONE
+        # in digits: a seed's share and a mask key's
+        size = 4 * SHARE_BYTES
+        start = size * index
+        held = (
+            share[:start] + "0" * size + share[start + size :] for share in self.held
         )
+        changes = {
+            "masks": tuple(masks),
+            "seeds": tuple(seeds),
+            "kept": GONE,
+            "held": tuple(held),
+        }
+        return self.model_copy(update=changes)
 
 
 class SessionFile:
@@ -213,14 +208,8 @@ class SessionFile:
     def _key(self) -> ChaCha20Poly1305:
         return ChaCha20Poly1305(self._identity.derived(b"masked session at rest"))
 
-    @contextlib.contextmanager
-    def exclusive_lock(self) -> Iterator[None]:
-        handle = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+    def exclusive_lock(self) -> AbstractContextManager[None]:
+        return locked(self._lock)
 
     def load(self) -> SessionState | None:
         """The state, if there is one of this version; one that was tampered with is as good as
@@ -228,23 +217,18 @@ class SessionFile:
         """
         try:
             content = self._path.read_bytes()
-            state = SessionState.model_validate_json(
-                self._key.decrypt(
-                    content[:NONCE_BYTES],
-                    content[NONCE_BYTES:],
-                    self._identity.public.encode(),
-                )
-            )
+            nonce = content[:NONCE_BYTES]
+            sealed = content[NONCE_BYTES:]
+            plain = self._key.decrypt(nonce, sealed, self._identity.public.encode())
+            state = SessionState.model_validate_json(plain)
             if state.advert.version != VERSION:
                 return None
             if not state.agreed_digest:
                 return state
             digest, agreed = _agreed(self._agreed.read_bytes())
-            return (
-                state.model_copy(update={"agreed": agreed})
-                if digest == state.agreed_digest
-                else None
-            )
+            if digest != state.agreed_digest:
+                return None
+            return state.model_copy(update={"agreed": agreed})
         except (FileNotFoundError, InvalidTag, ValidationError, ValueError):
             return None
 
@@ -266,11 +250,8 @@ class SessionFile:
             state = state.model_copy(update={"agreed_digest": sha256(agreed)})
         nonce = secrets.token_bytes(NONCE_BYTES)
         plain = state.model_dump_json().encode()
-        write_whole(
-            self._path,
-            nonce + self._key.encrypt(nonce, plain, self._identity.public.encode()),
-            private=True,
-        )
+        sealed = self._key.encrypt(nonce, plain, self._identity.public.encode())
+        write_whole(self._path, nonce + sealed, private=True)
 
     def erase(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -10,18 +10,17 @@ infinity.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
 from ridgeway.common.base.errors import FormatError, Refused
-from ridgeway.common.base.files import state_folder, syncs
+from ridgeway.common.base.files import locked, state_folder, syncs
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.privacy.accountant import EXACT, Cost, epsilon_of, in_all
@@ -61,15 +60,15 @@ class Expense:
     def facts(self) -> dict[str, Any]:
         """As it is written; the time is the entry's own."""
         rho = "exact" if self.rho == EXACT else str(self.rho)
-        facts = {name: value for name, value in asdict(self).items() if name != "time"}
-        return facts | {"rho": rho, "corpus": list(self.corpus)}
+        facts = asdict(self) | {"rho": rho, "corpus": list(self.corpus)}
+        del facts["time"]
+        return facts
 
     @classmethod
-    def of(cls, facts: dict[str, Any], time: str) -> Expense:
+    def of(cls, facts: Mapping[str, Any], time: str) -> Expense:
         rho = EXACT if facts["rho"] == "exact" else Fraction(facts["rho"])
-        return cls(
-            **{**facts, "rho": rho, "corpus": tuple(facts["corpus"]), "time": time}
-        )
+        corpus = tuple(facts["corpus"])
+        return cls(**{**facts, "rho": rho, "corpus": corpus, "time": time})
 
 
 def shared_file() -> Path:
@@ -83,40 +82,36 @@ def spent(paid: Sequence[Expense]) -> Cost:
     A document is either summed or held out, by its own hash, so it pays for one of the two; if the
     share that is held out was changed in between, it may have paid for both.
     """
-    outputs = [
-        in_all(each.rho for each in paid if each.output == output)
-        for output in ("statistics", "counts")
-    ]
-    return in_all(outputs) if len({each.holdout for each in paid}) > 1 else max(outputs)
+    summed = in_all(each.rho for each in paid if each.output == "statistics")
+    counted = in_all(each.rho for each in paid if each.output == "counts")
+    shares = {each.holdout for each in paid}
+    return in_all([summed, counted]) if len(shares) > 1 else max(summed, counted)
 
 
+@dataclass(frozen=True, slots=True)
 class Account:
-    """A corpus's expenses, and the budget that they are paid from."""
+    """A corpus's expenses, and the budget that they are paid from.
 
-    def __init__(
-        self,
-        journal: Journal,
-        shared: Path,
-        corpus: Sequence[str],
-        federation: str,
-        max_epsilon: float,
-        delta: float,
-    ) -> None:
-        self._journal = journal
-        self._path = shared
-        self._corpus = tuple(corpus)
-        self._federation = federation
-        self.max_epsilon = max_epsilon
-        self.delta = delta
+    shared: the file that all folders share.
+    """
+
+    journal: Journal
+    shared: Path
+    corpus: tuple[str, ...]
+    federation: str
+    max_epsilon: float
+    delta: float
 
     def expenses(self) -> list[Expense]:
         """Every output that was paid for, in the order of time."""
-        own = [
-            Expense.of(dict(entry.facts), entry.time)
-            for entry in self._journal.entries(SPENT)
-        ]
-        found = {each.id: each for each in (*self._shared(), *own)}
-        return sorted(found.values(), key=lambda each: each.time)
+        entries = self.journal.entries(SPENT)
+        own = [Expense.of(entry.facts, entry.time) for entry in entries]
+        paid = {each.id: each for each in (*self._shared_expenses(), *own)}
+        return sorted(paid.values(), key=lambda each: each.time)
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """The same for programs."""
+        return [{"time": each.time, **each.facts()} for each in self.expenses()]
 
     def is_paid(self, epoch: str, output: Output, mode: Mode) -> bool:
         return (epoch, output, mode) in {each.id for each in self.expenses()}
@@ -134,9 +129,16 @@ class Account:
         holdout: float,
     ) -> Expense:
         rho: Cost = privacy.rho if privacy else EXACT
-        return Expense(
-            epoch, output, mode, rho, holdout, self._corpus, self._federation
-        )
+        return Expense(epoch, output, mode, rho, holdout, self.corpus, self.federation)
+
+    def private_round(
+        self, privacy: Privacy, holdout: float, epoch: str = ""
+    ) -> list[Expense]:
+        """Both outputs of a private round."""
+        return [
+            self.expense(epoch, "statistics", "private", privacy, holdout),
+            self.expense(epoch, "counts", "private", privacy, holdout),
+        ]
 
     def check_affordable(self, more: Sequence[Expense]) -> None:
         """Raise Refused if these outputs would cost more than is left."""
@@ -163,20 +165,20 @@ class Account:
         paid = {each.id for each in self.expenses()}
         for expense in expenses:
             if expense.id not in paid:
-                self._journal.append((SPENT, expense.facts()))
+                self.journal.append((SPENT, expense.facts()))
         self.carry()
 
     def is_shared(self) -> bool:
         """Whether the file that all folders share is there."""
-        return self._path.exists()
+        return self.shared.exists()
 
     def carry(self) -> None:
         """Write the journal's expenses into the shared file if they are not there, as after a crash
         or a loss.
         """
-        known = {each.id for each in self._shared()}
-        for entry in self._journal.entries(SPENT):
-            if Expense.of(dict(entry.facts), entry.time).id not in known:
+        there = {each.id for each in self._shared_expenses()}
+        for entry in self.journal.entries(SPENT):
+            if Expense.of(entry.facts, entry.time).id not in there:
                 self._share({"time": entry.time, **entry.facts})
 
     def to_json(self) -> dict[str, Any]:
@@ -187,9 +189,7 @@ class Account:
             "exact": cost == math.inf,
             "allowed": None if self.max_epsilon == math.inf else self.max_epsilon,
             "delta": self.delta,
-            "outputs": [
-                {"time": each.time, **each.facts()} for each in self.expenses()
-            ],
+            "outputs": self.outputs(),
         }
 
     @contextlib.contextmanager
@@ -197,20 +197,16 @@ class Account:
         """Hold the account, so that nobody else, through this folder or another, spends what is
         left meanwhile.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        self.shared.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with locked(self.shared.with_suffix(".lock")):
             yield
-        finally:
-            os.close(handle)
 
     # The file that all folders share
 
-    def _shared(self) -> list[Expense]:
+    def _shared_expenses(self) -> list[Expense]:
         """What was paid for documents of this corpus, through whichever folder."""
         try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
+            lines = self.shared.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return []
         try:
@@ -218,14 +214,14 @@ class Account:
             expenses = [Expense.of(record, record.pop("time")) for record in records]
         except (ValueError, KeyError, TypeError):
             raise FormatError(
-                f"{self._path} is damaged, so what documents have cost is not known;"
+                f"{self.shared} is damaged, so what documents have cost is not known;"
                 " restore it from a copy"
             ) from None
-        return [each for each in expenses if overlap(each.corpus, self._corpus)]
+        return [each for each in expenses if overlap(each.corpus, self.corpus)]
 
     def _share(self, record: dict[str, Any]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self.shared.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(self.shared, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(handle, (json.dumps(record) + "\n").encode())
             if syncs():

@@ -36,7 +36,7 @@ from ridgeway.coordinator.round.progress import (
     PeerFailed,
     Watch,
 )
-from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, SILENT
+from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, SILENT, why
 
 CODES: dict[type[StatisticsError], str] = {
     ShapeMismatch: "shape_mismatch",
@@ -113,9 +113,9 @@ class Channel:
     def __init__(
         self, federation: Federation, transport: Transport, nonce: str, watch: Watch
     ) -> None:
-        self._federation = federation
+        self.federation = federation
+        self.watch = watch
         self._transport = transport
-        self._watch = watch
         self.nonce = nonce
         self.number = 0
         self.peer_of: dict[str, int] = {}
@@ -123,7 +123,7 @@ class Channel:
         self.last_refusal = ""
         self.refusals: dict[str, tuple[str, str]] = {}
         self.last_request = ""
-        standing = federation.ledger.standing()
+        standing = federation.standing
         self._names = {holder.key: name for name, holder in standing.roster.items()}
         self._all_names = standing.names
         self.nodes = federation.nodes()
@@ -155,7 +155,7 @@ class Channel:
         packets = self._packets(message, names, blobs, own_blobs)
         asked = {packet.digest for packet in set(packets.values())}
         self.last_request = next(iter(asked), "")
-        deadline = self._federation.settings.round.deadline
+        deadline = self.federation.settings.round.deadline
         accepted: set[str] = set()
         refused: set[str] = set()
         for peer, packet in self._transport.exchange(
@@ -182,27 +182,19 @@ class Channel:
                     raise answer.error
                 accepted.add(name)
             except (Refused, StatisticsError) as error:
-                refused |= (
-                    {name} if name is not None and name not in accepted else set()
-                )
+                if name is not None and name not in accepted:
+                    refused.add(name)
                 self._refuse(message.kind, name, error)
-        wanted = (
-            set(self._federation.ledger.standing().active)
-            if names is None
-            else set(names)
-        )
-        missing = wanted - accepted - refused
+        wanted = self.federation.standing.active if names is None else names
+        missing = set(wanted) - accepted - refused
         self.silent |= missing
         reached = {self.nodes.get(peer) for peer in packets}
         self.refusals |= {
             name: (SILENT if name in reached else AWAY, "") for name in missing
         }
         self.note_absent(message.kind, missing)
-        self._watch(
-            ExchangeDone(
-                message.kind, len(accepted), round(time.monotonic() - began, 3)
-            )
-        )
+        seconds = round(time.monotonic() - began, 3)
+        self.watch(ExchangeDone(message.kind, len(accepted), seconds))
 
     def _packets(
         self,
@@ -212,9 +204,12 @@ class Channel:
         own_blobs: Mapping[str, Sequence[Blob]] | None,
     ) -> dict[int, Packet]:
         def sealed(bulk: Sequence[Blob]) -> Packet:
-            identity = self._federation.identity
             return seal_packet(
-                message, identity, round=self.nonce, number=self.number, blobs=bulk
+                message,
+                self.federation.identity,
+                round=self.nonce,
+                number=self.number,
+                blobs=bulk,
             )
 
         if own_blobs is not None:
@@ -222,12 +217,10 @@ class Channel:
                 self.peer_of[name]: sealed(own_blobs[name])
                 for name in sorted(own_blobs)
             }
-        peers = (
-            self.peers()
-            if names is None
-            else [self.peer_of[name] for name in sorted(names)]
-        )
-        return dict.fromkeys(peers, sealed(blobs))
+        packet = sealed(blobs)
+        if names is None:
+            return dict.fromkeys(self.peers(), packet)
+        return {self.peer_of[name]: packet for name in sorted(names)}
 
     def _check(
         self,
@@ -237,12 +230,10 @@ class Channel:
         accepted: Collection[str],
         names: Collection[str] | None,
     ) -> None:
-        if (
-            opened.round != self.nonce
-            and isinstance(opened.message, Refusal)
-            and opened.reply_to in asked
-        ):
-            return  # a holder that could not read the request does not know the round
+        # a holder that could not read the request does not know the round
+        is_refusal = isinstance(opened.message, Refusal)
+        if opened.round != self.nonce and is_refusal and opened.reply_to in asked:
+            return
         if opened.round != self.nonce or opened.reply_to not in asked:
             raise Refused(
                 "late", "an answer to an earlier request came late, or was repeated"
@@ -255,17 +246,20 @@ class Channel:
     def _refuse(
         self, step: str, name: str | None, error: Refused | StatisticsError
     ) -> None:
-        code = (
-            error.code
-            if isinstance(error, Refused)
-            else CODES.get(type(error), "broken_identity")
-        )
-        self._note_refused(step, name, code, str(error) + self._about(error))
+        reason = str(error)
+        if isinstance(error, Refused):
+            code = error.code
+            # the holders that it is about, by the names that the operator knows
+            if error.keys:
+                reason += f": {', '.join(self.named(error.keys))}"
+        else:
+            code = CODES.get(type(error), "broken_identity")
+        self._note_refused(step, name, code, reason)
 
     def _fail(self, step: str, name: str | None, failure: PeerFailure) -> set[str]:
         """Note a SuperNode that failed; one that has refused the bundle has refused the round."""
         if name is None or NOT_APPROVED not in failure.reason:
-            self._watch(PeerFailed(name, failure.code, failure.reason))
+            self.watch(PeerFailed(name, failure.code, failure.reason))
             return set()
         self._note_refused(
             step, name, BUNDLE, "its owner has not approved the code that rounds run"
@@ -276,16 +270,12 @@ class Channel:
         self, step: str, name: str | None, code: str, reason: str
     ) -> None:
         self.last_refusal = f"{name or 'someone unknown'}: {reason}"
-        self.refusals |= {name: (code, reason)} if name else {}
-        self._federation.ledger.note(
+        if name:
+            self.refusals[name] = (code, reason)
+        self.federation.ledger.note(
             "refused", round=self.nonce, step=step, name=name, code=code, reason=reason
         )
-        self._watch(AnswerRefused(step, name, code, reason))
-
-    def _about(self, error: Refused | StatisticsError) -> str:
-        """The holders that a refusal is about, by the names that the operator knows."""
-        keys = error.keys if isinstance(error, Refused) else ()
-        return f": {', '.join(self.named(keys))}" if keys else ""
+        self.watch(AnswerRefused(step, name, code, reason))
 
     def named(self, keys: Collection[str]) -> list[str]:
         return sorted(self._all_names.get(key, f"{key[:12]}…") for key in keys)
@@ -295,10 +285,19 @@ class Channel:
         are.
         """
         if names:
-            self._federation.ledger.note(
-                "absent", round=self.nonce, step=step, names=sorted(names)
+            missing = sorted(names)
+            self.federation.ledger.note(
+                "absent", round=self.nonce, step=step, names=missing
             )
-            self._watch(HoldersAbsent(step, sorted(names)))
+            self.watch(HoldersAbsent(step, missing))
+
+    def why_missing(self, names: Collection[str]) -> str:
+        """Why these holders are not in a round, and what each has to do."""
+        alike: dict[str, list[str]] = {}
+        for name in sorted(names):
+            code, reason = self.refusals.get(name, (AWAY, ""))
+            alike.setdefault(why(code, reason), []).append(name)
+        return "; ".join(f"{', '.join(those)} {done}" for done, those in alike.items())
 
 
 def _expected(opened: Opened[Message], expected: type[Reply]) -> Reply:

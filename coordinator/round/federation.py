@@ -73,7 +73,7 @@ from ridgeway.common.routing.release import (
     load_release,
     release_id,
 )
-from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
+from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease, Standing
 
 SETTINGS = "coordinator.toml"
 KEY = "coordinator.key"
@@ -204,18 +204,22 @@ class Federation:
         self.ledger = Ledger(folder, clock)
         self._given = encoder
 
+    @property
+    def standing(self) -> Standing:
+        """What the ledger says now."""
+        return self.ledger.standing()
+
     @cached_property
     def identity(self) -> Identity:
         """The coordinator's own."""
-        return owned_identity(self.folder / KEY, self.ledger.standing().handovers)
+        return owned_identity(self.folder / KEY, self.standing.handovers)
 
     def renew_key(self) -> HandOver:
         """Sign with a new key from now on; the one before signs that it does, and is gone."""
         with self.exclusive_lock():
             before = self.identity
-            link = hand_over(
-                before, make_next_key(self.folder / KEY), time.time_ns() // 1_000_000
-            )
+            next_key = make_next_key(self.folder / KEY)
+            link = hand_over(before, next_key, time.time_ns() // 1_000_000)
             self.ledger.note("handed_over", **link.to_json())
             del self.identity
             _ = self.identity
@@ -224,11 +228,11 @@ class Federation:
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key that this coordinator has signed with, the newest last."""
-        return self.ledger.standing().handovers.keys(self.identity.public)
+        return self.standing.handovers.keys(self.identity.public)
 
     def release(self, number: int) -> Release:
         """A release of this coordinator, verified."""
-        if number in self.ledger.standing().pruned:
+        if number in self.standing.pruned:
             raise InputError(
                 f"release {number:04} was pruned, and its manifest alone is kept;"
                 " restore its files from a backup"
@@ -285,14 +289,11 @@ class Federation:
         path = self.folder / PRIOR
         check_plain(self.encoder)
         if not path.exists():
-            made = (
-                cache_folder()
-                / "priors"
-                / f"{self.encoder.fingerprint}-{TOKENS_PER_TEXT}.safetensors"
-            )
-            if not made.exists():
-                write_prior(built_in_prior(self.encoder), made)
-            write_prior(read_prior(made), path)
+            name = f"{self.encoder.fingerprint}-{TOKENS_PER_TEXT}.safetensors"
+            built_in = cache_folder() / "priors" / name
+            if not built_in.exists():
+                write_prior(built_in_prior(self.encoder), built_in)
+            write_prior(read_prior(built_in), path)
         prior = read_prior(path)
         prior.must_fit(self.encoder)
         return prior
@@ -301,8 +302,10 @@ class Federation:
         """Stands for all that decides, beside the holders' sums and documents, what a release
         is.
         """
-        chosen = [self.settings.router, self.settings.abstention, terms]
-        return sha256(canonical_json([each.model_dump(mode="json") for each in chosen]))
+        choices = [self.settings.router, self.settings.abstention, terms]
+        return sha256(
+            canonical_json([choice.model_dump(mode="json") for choice in choices])
+        )
 
     @contextlib.contextmanager
     def exclusive_lock(self, patience: float = LOCK_TIMEOUT_S) -> Iterator[None]:
@@ -363,17 +366,15 @@ class Federation:
         """The holders on the roster by the numbers of their SuperNodes, as far as the SuperLink has
         let them in.
         """
-        names = {
-            holder.node: name for name, holder in self.ledger.standing().roster.items()
-        }
+        name_of = {holder.node: name for name, holder in self.standing.roster.items()}
         try:
-            known = json.loads((self.link / NODES).read_bytes())
+            nodes = json.loads((self.link / NODES).read_bytes())
         except FileNotFoundError:  # a simulation has no SuperLink
             return {}
         return {
-            int(node): names[each["public_line"]]
-            for node, each in known.items()
-            if each["public_line"] in names
+            int(number): name_of[node["public_line"]]
+            for number, node in nodes.items()
+            if node["public_line"] in name_of
         }
 
     def progress(self, name: str) -> Path:
@@ -397,41 +398,41 @@ class Federation:
 
     @property
     def newest(self) -> LedgerRelease | None:
-        releases = self.ledger.standing().releases
-        return releases[-1] if releases else None
+        return self.standing.newest
 
     @property
     def next_number(self) -> int:
         """One more than that of any release here, or at a holder, where this folder is an older
         copy.
         """
-        standing = self.ledger.standing()
-        newest = max((each.number for each in standing.releases), default=0)
-        held = {
-            each.number
-            for each in standing.delivered.values()
-            if each.number <= newest + MAX_LEAD
-        }
-        return max({newest, *held}) + 1
+        standing = self.standing
+        newest = max((release.number for release in standing.releases), default=0)
+        held = (release.number for release in standing.delivered.values())
+        believed = {number for number in held if number <= newest + MAX_LEAD}
+        return max({newest, *believed}) + 1
 
     def verify(self) -> dict[str, int]:
         """Check the ledger's chain, the stored sums, and every release's bytes and signature;
         returns what there is.
         """
         counts = self.ledger.verify()
-        made = self.ledger.standing().releases
-        for each in made:
-            is_pruned = each.number in self.ledger.standing().pruned
-            found = (
-                release_id(self.manifest(each.number))
-                if is_pruned
-                else self.release(each.number).id
-            )
-            if found != each.release:
+        standing = self.standing
+        for release in standing.releases:
+            number = release.number
+            if number in standing.pruned:
+                there = release_id(self.manifest(number))
+            else:
+                there = self.release(number).id
+            if there != release.release:
                 raise InputError(
-                    f"release {each.number:04} is not the one that the ledger speaks of"
+                    f"release {number:04} is not the one that the ledger speaks of"
                 )
-        return counts | {"releases": len(made)}
+        return counts | {"releases": len(standing.releases)}
+
+    def publish(self, *entries: tuple[str, dict[str, Any]]) -> None:
+        """Enter a release into the ledger, with what else goes with it, and name it the newest."""
+        self.ledger.journal.append(*entries)
+        self.point_to_latest()
 
     def point_to_latest(self) -> None:
         """Let releases/latest name the newest release; done again after a crash."""

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import FormatError, Refused, RoundFailed
 from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
-from ridgeway.common.protocol.messages import Evaluate
+from ridgeway.common.protocol.messages import Counted, Evaluate, Offer
+from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.routing.evaluation import (
     CALIBRATED_COUNTS,
     calibration_size,
@@ -29,9 +30,9 @@ from ridgeway.common.routing.quality import (
     QualityTable,
     check_scores,
 )
-from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.ledger import Admitted, Contribution
-from ridgeway.coordinator.round.remedies import AWAY, why
+from ridgeway.coordinator.round.ask import Channel
+from ridgeway.coordinator.round.ledger import Admitted, Contribution, Standing
+from ridgeway.coordinator.round.progress import CountsReceived
 from ridgeway.coordinator.solving.total import Total
 
 Counts = NDArray[np.int64]
@@ -134,9 +135,8 @@ class RoundCounts:
 def sizes_of(question: Evaluate) -> tuple[int, int, int, int]:
     """How many numbers each part of a row has."""
     changes = 0 if question.terms.privacy else 2
-    calibrated = (
-        calibration_size(len(question.temperatures)) if question.temperatures else 0
-    )
+    tried = len(question.temperatures)
+    calibrated = calibration_size(tried) if tried else 0
     return len(question.domains), changes, 2 * len(question.experts), calibrated
 
 
@@ -150,8 +150,10 @@ def row_of(question: Evaluate, numbers: Counts) -> CountedRow:
     return CountedRow(*np.split(numbers, np.cumsum(sizes)[:-1]))
 
 
-def no_counts(question: Evaluate) -> CountedRow:
-    return row_of(question, np.zeros(sum(sizes_of(question)), dtype=np.int64))
+def no_counts(question: Evaluate) -> dict[str, CountedRow]:
+    """Zeros for each domain."""
+    nothing = row_of(question, np.zeros(sum(sizes_of(question)), dtype=np.int64))
+    return dict.fromkeys(question.domains, nothing)
 
 
 def checked_row(
@@ -190,16 +192,16 @@ def _check_calibration(question: Evaluate, counts: Counts, most: int) -> None:
     reliability, scope = split_calibration(counts, len(question.temperatures))
     fallen = reliability[..., 0]
     right = reliability[..., 1]
+    # every curve and temperature was tried on the same documents
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
         raise Refused(
             "broken_identity",
             "the temperatures were not all tried on the same documents",
         )
     by_length = scope.sum(axis=1)
-    if (by_length[:, 0] != by_length[:, 1]).any() or scope[..., 0].sum() not in (
-        0,
-        fallen[0, 0].sum(),
-    ):
+    documents = fallen[0, 0].sum()
+    same = (by_length[:, 0] == by_length[:, 1]).all()
+    if not same or scope[..., 0].sum() not in (0, documents):
         raise Refused(
             "broken_identity",
             "what belongs to any domain was not counted on the same documents",
@@ -227,66 +229,100 @@ def sealed_size(question: Evaluate) -> int:
 def unsealed_rows(question: Evaluate, opened: Counts) -> list[Counts]:
     """The counts of each domain of what was opened; the calibration of all stands in the first."""
     domains = len(question.domains)
-    routed, quality, _ = _sealed_sizes(question)
-    cuts = np.cumsum([routed * domains, quality * domains])
-    first, scores, shared = np.split(opened, cuts)
-    sizes = sizes_of(question)
-    rows = []
-    for place in range(domains):
-        own = unpaired(first.reshape(domains, routed)[place])[: sizes[0] + sizes[1]]
-        scored = scores.reshape(domains, quality)[place]
-        fitted = (
-            unpaired(shared)[: sizes[3]]
-            if place == 0
-            else np.zeros(sizes[3], dtype=np.int64)
+    paired, quality, _ = _sealed_sizes(question)
+    cuts = np.cumsum([paired * domains, quality * domains])
+    pairs, scores, shared = np.split(opened, cuts)
+    routed, changes, _, calibrated = sizes_of(question)
+    calibration = np.zeros((domains, calibrated), dtype=np.int64)
+    calibration[0] = unpaired(shared)[:calibrated]
+    return [
+        np.concatenate([unpaired(pair)[: routed + changes], scored, fitted])
+        for pair, scored, fitted in zip(
+            pairs.reshape(domains, paired),
+            scores.reshape(domains, quality),
+            calibration,
+            strict=True,
         )
-        rows.append(np.concatenate([own, scored, fitted]))
-    return rows
+    ]
 
 
-# What a round may not lose: a router without a domain sends that domain's texts to wrong experts,
-# with confidence
+class Gathering:
+    """One round's gathering over its conversation with the holders.
 
-
-def check_nothing_lost(
-    federation: Federation,
-    names: Collection[str],
-    reasons: Mapping[str, tuple[str, str]],
-    allowed: Collection[str],
-) -> None:
-    """Raise RoundFailed if the sums of these holders leave out a domain that the newest release
-    has.
-
-    reasons: code and words of whoever refused something in this round, by name. allowed: domains
-             that may be lost.
-    A domain that has no holder on the roster any more was let go before.
+    allow_missing: domains of the newest release that may be lost.
     """
-    newest = federation.newest
-    active = federation.ledger.standing().active
-    there = {active[name].domain for name in names}
-    held = {holder.domain for holder in active.values()}
-    may_go = {*allowed, *federation.settings.round.may_lapse}
-    lost = (
-        [domain for domain in newest.domains if domain in held - there - may_go]
-        if newest
-        else []
-    )
-    if newest is None or not lost:
-        return
-    missing = sorted(name for name, holder in active.items() if holder.domain in lost)
-    each = why_missing(missing, reasons)
-    named = ", ".join(lost)
-    flags = " ".join(f"--allow-missing {domain}" for domain in lost)
-    raise RoundFailed(
-        f"the router would lose {named}, which release {newest.number:04} has: {each}."
-        f" Nothing was opened and release {newest.number:04} stands; run the round"
-        f" again when this is mended, or let the domain go with {flags}"
-    )
 
+    def __init__(
+        self, channel: Channel, terms: Terms, allow_missing: Collection[str]
+    ) -> None:
+        self.channel = channel
+        self.terms = terms
+        self.federation = channel.federation
+        self.ledger = channel.federation.ledger
+        self.watch = channel.watch
+        self._allow_missing = allow_missing
 
-def why_missing(names: Collection[str], reasons: Mapping[str, tuple[str, str]]) -> str:
-    """Why these holders are not in a round, and what each has to do."""
-    alike: dict[str, list[str]] = {}
-    for name in sorted(names):
-        alike.setdefault(why(*reasons.get(name, (AWAY, ""))), []).append(name)
-    return "; ".join(f"{', '.join(those)} {words}" for words, those in alike.items())
+    @property
+    def standing(self) -> Standing:
+        return self.ledger.standing()
+
+    def cohort(self, names: Collection[str]) -> Cohort:
+        return cohort_of(self.terms, self.standing.active, names)
+
+    def check_offer(self, key: str, offer: Offer) -> None:
+        """Raise Refused if an offer cannot be used; sums are checked when they come."""
+
+    def gather(self, offers: dict[str, Offer]) -> Gathered:
+        """The total of every holder that can be counted; one that offers and then does not deliver
+        is left out.
+        """
+        raise NotImplementedError
+
+    def count(
+        self,
+        question: Evaluate,
+        blob: Blob,
+        names: Collection[str],
+        may_lack: Collection[str] = (),
+    ) -> RoundCounts:
+        """What these holders count on their held-out documents, each in an answer of its own.
+
+        may_lack: domains of which nobody need count.
+        """
+        rows = no_counts(question)
+        domain_of = self.standing.domain_of
+        heard = set()
+        for answer in self.channel.ask(question, Counted, names=names, blobs=[blob]):
+            with answer.accept():
+                told = answer.message
+                numbers = [*told.counts, *told.quality, *told.reliability]
+                row = checked_row(question, np.array(numbers, dtype=np.int64))
+                rows[domain_of[answer.name]] += row
+                self.watch(CountsReceived(answer.name))
+                heard.add(answer.name)
+        return RoundCounts(rows, frozenset(heard))
+
+    def lose_nothing(self, names: Collection[str]) -> None:
+        """Raise RoundFailed if the sums of these holders leave out a domain that the newest release
+        has.
+
+        A router without a domain sends that domain's texts to wrong experts, with confidence. A
+        domain that has no holder on the roster any more was let go before.
+        """
+        newest = self.federation.newest
+        domain_of = self.standing.domain_of
+        there = {domain_of[name] for name in names}
+        may_go = {*self._allow_missing, *self.federation.settings.round.may_lapse}
+        expected = set(domain_of.values()) - there - may_go
+        domains = newest.domains if newest else ()
+        lost = [domain for domain in domains if domain in expected]
+        if newest is None or not lost:
+            return
+        missing = [name for name, domain in domain_of.items() if domain in lost]
+        flags = " ".join(f"--allow-missing {domain}" for domain in lost)
+        raise RoundFailed(
+            f"the router would lose {', '.join(lost)}, which release"
+            f" {newest.number:04} has: {self.channel.why_missing(missing)}."
+            f" Nothing was opened and release {newest.number:04} stands; run the round"
+            f" again when this is mended, or let the domain go with {flags}"
+        )

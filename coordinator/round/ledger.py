@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
@@ -76,11 +78,6 @@ class Totalled:
     terms: str
     digest: str
 
-    @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Totalled:
-        members = tuple(Contribution(**member) for member in facts["members"])
-        return cls(members, tuple(facts["domains"]), facts["terms"], facts["digest"])
-
 
 @dataclass(frozen=True, slots=True)
 class KeptCounts:
@@ -91,7 +88,7 @@ class KeptCounts:
     total: str
     question: str
     digest: str
-    holders: tuple[str, ...] = ()
+    holders: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +112,19 @@ class LedgerRelease:
     def to_json(self) -> dict[str, Any]:
         """What the ledger keeps; the time is the entry's own."""
         facts = {**asdict(self), "terms": self.terms.model_dump(mode="json")}
-        return {name: value for name, value in facts.items() if name != "time"}
+        del facts["time"]
+        return facts
 
-    @classmethod
-    def of(cls, entry: JournalEntry) -> LedgerRelease:
-        facts = entry.facts
-        members = tuple(Contribution(**member) for member in facts["members"])
-        terms = Terms.model_validate_json(json.dumps(facts["terms"]))
-        given = {
-            **facts,
-            "domains": tuple(facts["domains"]),
-            "members": members,
-            "terms": terms,
-        }
-        return cls(**given, time=entry.time)
+
+Kept = TypeVar("Kept")
+_adapter = cache(TypeAdapter)
+
+
+def _read(kind: type[Kept], facts: Mapping[str, Any]) -> Kept:
+    """A record as an entry tells it, which may say more."""
+    key: Any = kind
+    record: Kept = _adapter(key).validate_json(json.dumps(facts))
+    return record
 
 
 @dataclass(slots=True)
@@ -177,79 +173,61 @@ class Standing:
                     [HandOver.of(facts)], own_record=True
                 )
             case "admitted":
-                before = self.roster.get(facts["name"])
-                self.gone |= (
-                    {before.node, before.key} - {facts["node"], facts["key"]}
-                    if before
-                    else set()
-                )
-                self.roster[facts["name"]] = Admitted(**facts)
-                self.names[facts["key"]] = facts["name"]
-                self.retired.discard(facts["name"])
+                holder = Admitted(**facts)
+                before = self.roster.get(holder.name)
+                if before:
+                    self.gone |= {before.node, before.key} - {holder.node, holder.key}
+                self.roster[holder.name] = holder
+                self.names[holder.key] = holder.name
+                self.retired.discard(holder.name)
             case "removed":
-                removed = self.roster.pop(facts["name"], None)
+                name = facts["name"]
+                removed = self.roster.pop(name, None)
                 self.gone |= {removed.key, removed.node} if removed else set()
-                self.contributions.pop(facts["name"], None)
-                self.delivered.pop(facts["name"], None)
-                self.approvals.pop(facts["name"], None)
-                self.refusals.pop(facts["name"], None)
-                self.retired.discard(facts["name"])
-                self._forget_totals_with(facts["name"])
+                self.contributions.pop(name, None)
+                self.delivered.pop(name, None)
+                self.approvals.pop(name, None)
+                self.refusals.pop(name, None)
+                self.retired.discard(name)
+                self._forget_totals_with(name)
             case "retired":
-                for name in [
-                    name
-                    for name, holder in self.roster.items()
-                    if holder.domain == facts["domain"]
-                ]:
-                    self.retired.add(name)
-                    self.contributions.pop(name, None)
-                    self._forget_totals_with(name)
+                for name, holder in self.roster.items():
+                    if holder.domain == facts["domain"]:
+                        self.retired.add(name)
+                        self.contributions.pop(name, None)
+                        self._forget_totals_with(name)
             case "opened":
-                self.rounds, self.open_round = self.rounds + 1, facts["round"]
+                self.rounds += 1
+                self.open_round = facts["round"]
             case "closed":
                 self.open_round = None
             case "contributed":
-                self.contributions[facts["name"]] = Contribution(
-                    *(facts[name] for name in Contribution.__slots__)
-                )
+                self.contributions[facts["name"]] = _read(Contribution, facts)
             case "signing":
                 self.signing = facts["terms"], dict(facts["members"])
             case "totalled":
-                made = Totalled.of(facts)
+                made = _read(Totalled, facts)
                 self.totalled_epochs |= {
                     member.source: self.rounds for member in made.members
                 }
-                self.counts.pop(
-                    made.digest, None
-                )  # it is opened again only where files were lost
-                self._keep_totals(
-                    [
-                        *(
-                            each
-                            for each in self.totals
-                            if each.digest in facts.get("beside", ())
-                        ),
-                        made,
-                    ]
-                )
+                # it is opened again only where files were lost
+                self.counts.pop(made.digest, None)
+                beside = facts.get("beside", ())
+                kept = [total for total in self.totals if total.digest in beside]
+                self._keep_totals([*kept, made])
             case "counted":
-                kept = KeptCounts(
-                    facts["total"],
-                    facts["question"],
-                    facts["digest"],
-                    tuple(facts["holders"]),
-                )
-                self.counts[kept.total] = kept
+                self.counts[facts["total"]] = _read(KeptCounts, facts)
             case "bundle":
-                for names, to, off in (
-                    ("approved", "approvals", "refusals"),
-                    ("refused", "refusals", "approvals"),
+                for names, noted, other in (
+                    (facts["approved"], self.approvals, self.refusals),
+                    (facts["refused"], self.refusals, self.approvals),
                 ):
-                    for name in facts[names]:
-                        getattr(self, to).setdefault(name, set()).add(facts["sha256"])
-                        getattr(self, off).get(name, set()).discard(facts["sha256"])
+                    for name in names:
+                        noted.setdefault(name, set()).add(facts["sha256"])
+                        other.get(name, set()).discard(facts["sha256"])
             case "released":
-                self.releases.append(LedgerRelease.of(entry))
+                told = {**facts, "time": entry.time}
+                self.releases.append(_read(LedgerRelease, told))
             case "pruned":
                 self.pruned |= set(facts["releases"])
             case "delivered":
@@ -260,18 +238,17 @@ class Standing:
     def _forget_totals_with(self, name: str) -> None:
         self._keep_totals(
             [
-                each
-                for each in self.totals
-                if all(member.name != name for member in each.members)
+                total
+                for total in self.totals
+                if name not in {member.name for member in total.members}
             ]
         )
 
     def _keep_totals(self, totals: list[Totalled]) -> None:
+        """Keep these, and of the counts those that are about them."""
         self.totals = totals
-        kept = {each.digest for each in totals}
-        self.counts = {
-            digest: each for digest, each in self.counts.items() if digest in kept
-        }
+        for digest in set(self.counts) - {total.digest for total in totals}:
+            del self.counts[digest]
 
     @property
     def holder_handovers(self) -> tuple[HandOver, ...]:
@@ -298,7 +275,7 @@ class Standing:
 
         So it is after an older copy of the coordinator's folder was restored.
         """
-        newest = self.releases[-1] if self.releases else None
+        newest = self.newest
         active = self.active
         return {
             name: held
@@ -308,6 +285,15 @@ class Standing:
             and held.number >= newest.number
             and held.release != newest.release
         }
+
+    @property
+    def domain_of(self) -> dict[str, str]:
+        """The domains of the active holders, by name."""
+        return {name: holder.domain for name, holder in self.active.items()}
+
+    @property
+    def newest(self) -> LedgerRelease | None:
+        return self.releases[-1] if self.releases else None
 
     @property
     def total(self) -> Totalled | None:
@@ -320,12 +306,11 @@ class Standing:
     @property
     def needed(self) -> list[Contribution]:
         """The sums that later rounds, or a removal from the newest release, may need."""
-        newest = self.releases[-1].members if self.releases else ()
-        kept = [
-            *self.contributions.values(),
-            *(member for member in newest if member.name in self.roster),
+        newest = self.newest.members if self.newest else ()
+        in_newest = [member for member in newest if member.name in self.roster]
+        return [
+            sums for sums in (*self.contributions.values(), *in_newest) if sums.digest
         ]
-        return [each for each in kept if each.digest]
 
 
 class Ledger:
@@ -354,6 +339,11 @@ class Ledger:
 
     def note(self, kind: str, **facts: Any) -> None:
         self.journal.append((kind, facts))
+
+    def note_held(self, name: str, held: HeldRelease | None) -> None:
+        """Note the release that a holder says it has, if that is news."""
+        if held and held != self.standing().delivered.get(name):
+            self.note("delivered", name=name, **held.model_dump())
 
     def admit(self, name: str, card: Card) -> Admitted:
         """Put a holder on the roster, or back on it if its domain was retired; no name or key
@@ -417,17 +407,10 @@ class Ledger:
         """Store an opened total, likewise."""
         gram, cross = statistics.packed()
         stored = replace(given, digest=self._write_sums(gram=gram, cross=cross))
-        others = [
-            each.digest
-            for each in self.standing().totals
-            if each.digest != stored.digest
-        ]
-        self.note(
-            "totalled",
-            round=round_,
-            beside=others[-(MAX_TOTALS - 1) :],
-            **asdict(stored),
-        )
+        digests = [total.digest for total in self.standing().totals]
+        others = [digest for digest in digests if digest != stored.digest]
+        beside = others[-(MAX_TOTALS - 1) :]
+        self.note("totalled", round=round_, beside=beside, **asdict(stored))
         return stored
 
     def total(self, stored: Totalled) -> Statistics:
@@ -439,16 +422,14 @@ class Ledger:
 
     def keep_counts(self, round_: str, given: KeptCounts, counts: Integers) -> None:
         """Store opened counts, likewise."""
-        self.note(
-            "counted",
-            round=round_,
-            **asdict(replace(given, digest=self._write_sums(counts=counts))),
-        )
+        stored = replace(given, digest=self._write_sums(counts=counts))
+        self.note("counted", round=round_, **asdict(stored))
 
     def counts(self, stored: KeptCounts) -> Integers:
-        return self._read_sums(
+        content = self._read_sums(
             stored.digest, "the counts of the masked total", ("counts",)
-        )["counts"]
+        )
+        return content["counts"]
 
     def has_sums(self, contribution: Contribution) -> bool:
         """Whether the stored sums are there and whole; if not, the holder is asked for them
@@ -465,13 +446,14 @@ class Ledger:
 
     def sums(self, contribution: Contribution) -> Statistics:
         """The stored sums of one domain's holder, held against their digest."""
-        triangle = self._read_sums(
+        content = self._read_sums(
             contribution.digest, f"the sums of {contribution.name!r}", ("gram",)
-        )["gram"]
-        features = (int(np.sqrt(8 * triangle.size + 1)) - 1) // 2
-        return single_domain(
-            unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram
         )
+        triangle = content["gram"]
+        # F features have F(F + 1)/2 numbers in the triangle
+        features = (int(np.sqrt(8 * triangle.size + 1)) - 1) // 2
+        no_cross = np.zeros((features, 1), dtype=np.int64)
+        return single_domain(unpacked(triangle, no_cross).gram)
 
     def _write_sums(self, **arrays: Integers) -> str:
         """Write a file of sums, and return the digest that names it."""
@@ -479,7 +461,7 @@ class Ledger:
             name: np.ascontiguousarray(array, dtype="<i8")
             for name, array in arrays.items()
         }
-        digest = sha256(*(part.data for part in content.values()))
+        digest = _digest(content)
         write_whole(self._path(digest), save(content), private=True)
         return digest
 
@@ -491,19 +473,12 @@ class Ledger:
             content = load_file(path)
             arrays = {name: content[name] for name in names}
         except (FileNotFoundError, SafetensorError, KeyError) as error:
-            words = (
-                "restore them from a copy, or run a round while the holders are there"
-            )
             raise JournalError(
-                f"{whose} are missing or damaged ({path.name}); {words}"
+                f"{whose} are missing or damaged ({path.name}); restore them from a"
+                " copy, or run a round while the holders are there"
             ) from error
-        plain = [
-            np.ascontiguousarray(array, dtype="<i8").data for array in arrays.values()
-        ]
-        if (
-            any(array.dtype != np.int64 for array in arrays.values())
-            or sha256(*plain) != digest
-        ):
+        is_whole = all(array.dtype == np.int64 for array in arrays.values())
+        if not is_whole or _digest(arrays) != digest:
             raise JournalError(
                 f"{whose} were altered after they were accepted ({path.name})"
             )
@@ -513,9 +488,9 @@ class Ledger:
         """Delete sums that nothing needs any more, and what a killed process may have left of
         some.
         """
-        named = self.file_names()
+        needed = self.file_names()
         for path in self._sums.iterdir():
-            if path.name not in named:
+            if path.name not in needed:
                 path.unlink(missing_ok=True)
 
     def file_names(self) -> set[str]:
@@ -526,7 +501,7 @@ class Ledger:
             *standing.totals,
             *standing.kept_counts,
         ]
-        return {self._path(each.digest).name for each in stored}
+        return {self._path(sums.digest).name for sums in stored}
 
     def _path(self, digest: str) -> Path:
         return self._sums / f"{digest}.sums"
@@ -546,3 +521,10 @@ class Ledger:
             "contributions": len(standing.contributions),
             "totals": len(standing.totals),
         }
+
+
+def _digest(arrays: Mapping[str, Integers]) -> str:
+    """Of the numbers of a file of sums, in little-endian int64."""
+    return sha256(
+        *(np.ascontiguousarray(array, dtype="<i8").data for array in arrays.values())
+    )

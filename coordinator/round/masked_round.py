@@ -38,19 +38,17 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.ask import Channel
-from ridgeway.coordinator.round.clear_round import counts_of
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import (
     Check,
     Gathered,
+    Gathering,
     RoundCounts,
     checked_row,
-    cohort_of,
     no_counts,
     row_of,
     sealed_size,
     unsealed_rows,
-    why_missing,
 )
 from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Ledger, Totalled
 from ridgeway.coordinator.round.masked_session import Session
@@ -58,7 +56,6 @@ from ridgeway.coordinator.round.progress import (
     CountsMissing,
     HoldersWaiting,
     TotalReused,
-    Watch,
 )
 from ridgeway.coordinator.round.remedies import EPOCH_USED
 from ridgeway.coordinator.solving.total import Total, total_of
@@ -84,14 +81,14 @@ def plan_total(
     this.
     """
     standing = ledger.standing()
+    names = {name: epoch.name for name, epoch in epochs.items()}
     fitting = tuple(
-        each for each in reversed(standing.totals) if _fits(ledger, each, terms, epochs)
+        total
+        for total in reversed(standing.totals)
+        if _fits(ledger, total, terms, names)
     )
-    if standing.signing == (
-        terms.id,
-        {name: each.name for name, each in epochs.items()},
-    ):
-        # the very total that they were asked to sign: they may again
+    # the very total that they were asked to sign: they may again
+    if standing.signing == (terms.id, names):
         return TotalPlan(fitting, frozenset())
     all_used = all(epoch.used for epoch in epochs.values())
     waiting = {
@@ -114,13 +111,11 @@ def too_few_on_roster(federation: Federation) -> str | None:
 
 
 def _fits(
-    ledger: Ledger, stored: Totalled, terms: Terms, epochs: Mapping[str, OpenEpoch]
+    ledger: Ledger, stored: Totalled, terms: Terms, epochs: Mapping[str, str]
 ) -> bool:
     """Whether a kept total is what these holders would give now, and lies whole in its file."""
     sources = {member.name: member.source for member in stored.members}
-    if stored.terms != terms.id or any(
-        sources.get(name) != each.name for name, each in epochs.items()
-    ):
+    if stored.terms != terms.id or not epochs.items() <= sources.items():
         return False
     try:
         ledger.total(stored)
@@ -129,23 +124,13 @@ def _fits(
     return True
 
 
-class MaskedGathering:
+class MaskedGathering(Gathering):
     """One round's gathering under masks: one session, in which up to two sums are opened."""
 
     def __init__(
-        self,
-        federation: Federation,
-        channel: Channel,
-        terms: Terms,
-        watch: Watch,
-        lose_nothing: Check,
+        self, channel: Channel, terms: Terms, allow_missing: Collection[str]
     ) -> None:
-        self._federation = federation
-        self._ledger = federation.ledger
-        self._channel = channel
-        self._terms = terms
-        self._watch = watch
-        self._lose_nothing = lose_nothing
+        super().__init__(channel, terms, allow_missing)
         self._session: Session | None = None
         self._kept: Totalled | None = None
         self._offers: dict[str, Offer] = {}
@@ -155,7 +140,7 @@ class MaskedGathering:
         advert = offer.advert
         if advert is None:
             raise Refused("not_masked", "an offer without keys for masking")
-        check_advert(advert, self._terms.id, self._channel.nonce, len(LOTS))
+        check_advert(advert, self.terms.id, self.channel.nonce, len(LOTS))
         if (advert.key, advert.source) != (key, offer.epoch.name):
             raise Refused(
                 "bad_advert",
@@ -167,28 +152,23 @@ class MaskedGathering:
         """The total of every holder that can be counted; one that offers and then does not deliver
         is left out.
         """
-        plan = plan_total(
-            self._ledger,
-            self._terms,
-            {name: each.epoch for name, each in offers.items()},
-        )
+        self._offers = offers
+        epochs = {name: offer.epoch for name, offer in offers.items()}
+        plan = plan_total(self.ledger, self.terms, epochs)
         stored = self._usable(plan)
         if stored is not None:
             self._must_suffice(offers)
-            self._offers = offers
             return self._from_stored(stored)
         self._let_wait(plan.waiting, offers)
-        self._lose_nothing(offers)
+        self.lose_nothing(offers)
         self._must_suffice(offers)
-        self._offers = offers
-        cohort = cohort_of(self._terms, self._ledger.standing().active, set(offers))
-        session = self._session = Session(self._channel, cohort, offers, self._watch)
+        cohort = self.cohort(offers)
+        session = self._session = Session(self.channel, cohort, offers)
         self._check_members(offers)
         session.share()
-        vector, sent = session.sum_statistics(
-            self._terms.vector_size(len(cohort.domains)), self._let_sign
-        )
-        return self._totalled(cohort, {name: offers[name] for name in sent}, vector)
+        size = self.terms.vector_size(len(cohort.domains))
+        vector, sent = session.sum_statistics(size, self._let_sign)
+        return self._totalled(cohort, sent, vector)
 
     def _usable(self, plan: TotalPlan) -> Totalled | None:
         """The newest kept total by which no domain is lost.
@@ -199,7 +179,7 @@ class MaskedGathering:
         lost: RoundFailed | None = None
         for stored in plan.stored:
             try:
-                self._lose_nothing([member.name for member in stored.members])
+                self.lose_nothing([member.name for member in stored.members])
                 return stored
             except RoundFailed as error:
                 lost = lost or error
@@ -211,13 +191,13 @@ class MaskedGathering:
         """Take those out of the offers whose epoch is in an opened total."""
         if not waiting:
             return
-        self._watch(HoldersWaiting(sorted(waiting)))
+        self.watch(HoldersWaiting(sorted(waiting)))
         for name in waiting:
             del offers[name]
-            self._channel.refusals[name] = (EPOCH_USED, "")
+            self.channel.refusals[name] = (EPOCH_USED, "")
 
     def _must_suffice(self, offers: Collection[str]) -> None:
-        least = max(SMALLEST_COHORT, self._federation.settings.round.min_holders)
+        least = max(SMALLEST_COHORT, self.federation.settings.round.min_holders)
         if len(offers) >= least:
             return
         needs = f"a round under masks needs {least}: with fewer, a sum hides too little"
@@ -225,36 +205,30 @@ class MaskedGathering:
             needs = (
                 f"`min_holders` in this coordinator's coordinator.toml asks for {least}"
             )
-        missing = set(self._ledger.standing().active) - set(offers)
-        each = (
-            why_missing(missing, self._channel.refusals)
-            if missing
-            else "all that are on the roster are there"
-        )
+        missing = set(self.standing.active) - set(offers)
+        reasons = self.channel.why_missing(missing)
+        reasons = reasons or "all that are on the roster are there"
         raise RoundFailed(
-            f"{len(offers)} holders can take part, and {needs} ({each}). Run the round"
-            " again when more are there; the newest release stays as it is"
+            f"{len(offers)} holders can take part, and {needs} ({reasons}). Run the"
+            " round again when more are there; the newest release stays as it is"
         )
 
     def _check_members(self, names: Collection[str]) -> None:
         """Raise RoundFailed, before anything is opened, unless a total of these holders makes a
         router.
         """
-        self._lose_nothing(names)
-        active = self._ledger.standing().active
-        domains = {active[name].domain for name in names}
-        least = max(
-            self._federation.settings.round.min_holders, threshold_for(len(active))
-        )
+        self.lose_nothing(names)
+        domain_of = self.standing.domain_of
+        domains = {domain_of[name] for name in names}
+        min_holders = self.federation.settings.round.min_holders
+        least = max(min_holders, threshold_for(len(domain_of)))
         if len(names) < least or len(domains) < 2:
-            missing = set(active) - set(names)
-            each = (
-                f" ({why_missing(missing, self._channel.refusals)})" if missing else ""
-            )
+            reasons = self.channel.why_missing(set(domain_of) - set(names))
+            reasons = f" ({reasons})" if reasons else ""
             raise RoundFailed(
                 f"sums of {len(names)} holders and {len(domains)} domains are there; at"
                 f" least {least} holders, which is more than two thirds of the roster,"
-                f" and two domains are needed, so nothing was opened{each}. Run the"
+                f" and two domains are needed, so nothing was opened{reasons}. Run the"
                 " round again when more are there"
             )
 
@@ -264,41 +238,40 @@ class MaskedGathering:
         """
         self._check_members(names)
         members = {name: self._offers[name].epoch.name for name in sorted(names)}
-        self._ledger.note(
-            "signing", round=self._channel.nonce, terms=self._terms.id, members=members
+        self.ledger.note(
+            "signing", round=self.channel.nonce, terms=self.terms.id, members=members
         )
 
     # A total that is there already
 
     def _from_stored(self, stored: Totalled) -> Gathered:
-        self._watch(TotalReused(len(stored.members)))
+        self.watch(TotalReused(len(stored.members)))
         self._kept = stored
-        total = self._total(stored.members, stored.domains, self._ledger.total(stored))
+        total = self._total(stored.members, stored.domains, self.ledger.total(stored))
         return Gathered(total, stored.members, frozenset(self._offers), stored.digest)
 
     # A new total
 
     def _totalled(
-        self, cohort: Cohort, offers: Mapping[str, Offer], vector: NDArray[np.int64]
+        self, cohort: Cohort, names: Collection[str], vector: NDArray[np.int64]
     ) -> Gathered:
         """Check what was opened, keep it, and let the ledger speak of it."""
-        active = self._ledger.standing().active
+        active = self.standing.active
         members = tuple(
             Contribution(
                 name,
                 active[name].domain,
-                offers[name].epoch.name,
+                self._offers[name].epoch.name,
                 cohort.shares[active[name].key],
-                self._terms.id,
-                offers[name].holdout,
+                self.terms.id,
+                self._offers[name].holdout,
             )
-            for name in sorted(offers)
+            for name in sorted(names)
         )
         domains = tuple(sorted({member.domain for member in members}))
         try:
-            statistics = _of_those_left(
-                self._terms.statistics_of(vector, len(cohort.domains)), cohort, members
-            )
+            opened = self.terms.statistics_of(vector, len(cohort.domains))
+            statistics = _of_those_left(opened, cohort, members)
             total = self._total(members, domains, statistics)
         except StatisticsError as error:
             raise RoundFailed(
@@ -306,13 +279,9 @@ class MaskedGathering:
                 " something else than its sums, or runs other code, and the masks hide"
                 " who. The ledger is kept; agree on a clear round to find out"
             ) from None
-        given = Totalled(members, domains, self._terms.id, "")
-        kept = self._kept = self._ledger.keep_total(
-            self._channel.nonce, given, statistics
-        )
-        return Gathered(
-            total, members, frozenset(member.name for member in members), kept.digest
-        )
+        given = Totalled(members, domains, self.terms.id, "")
+        self._kept = self.ledger.keep_total(self.channel.nonce, given, statistics)
+        return Gathered(total, members, frozenset(names), self._kept.digest)
 
     def _total(
         self,
@@ -321,36 +290,31 @@ class MaskedGathering:
         statistics: Statistics,
     ) -> Total:
         holdout = {
-            name: sorted({each.holdout for each in members if each.domain == name})
-            for name in domains
+            domain: sorted({each.holdout for each in members if each.domain == domain})
+            for domain in domains
         }
-        return total_of(domains, statistics, self._terms, len(members), holdout)
+        return total_of(domains, statistics, self.terms, len(members), holdout)
 
     # Counts
 
     def count(
         self,
         question: Evaluate,
-        blobs: Sequence[Blob],
+        blob: Blob,
         names: Collection[str],
         may_lack: Collection[str] = (),
     ) -> RoundCounts:
         """What these holders count on their held-out documents; nothing if it cannot be opened.
 
         may_lack: domains of which nobody need count. If somebody of another one is missing, nothing
-                  is opened, so
-        that all can count in the next round.
+                  is opened, so that all can count in the next round.
         """
-        if self._terms.privacy:  # each holder's own noise hides its counts
-            return counts_of(
-                self._channel, self._ledger, self._watch, question, blobs, names
-            )
+        # each holder's own noise hides its counts
+        if self.terms.privacy:
+            return super().count(question, blob, names)
         sealed: set[str] = set()
         needed = set(question.domains) - set(may_lack)
-        domain_of = {
-            name: holder.domain
-            for name, holder in self._ledger.standing().active.items()
-        }
+        domain_of = self.standing.domain_of
 
         def all_are_there(names: Collection[str]) -> None:
             if missing := needed - {domain_of[name] for name in names}:
@@ -362,22 +326,20 @@ class MaskedGathering:
 
         try:
             return self._kept_counts(question) or self._opened_counts(
-                question, blobs, names, all_are_there
+                question, blob, names, all_are_there
             )
         except (RoundFailed, Refused, JournalError) as error:
-            self._ledger.note(
-                "not_counted", round=self._channel.nonce, reason=str(error)
-            )
-            self._watch(CountsMissing(str(error)))
-            nothing = {name: no_counts(question) for name in question.domains}
-            return RoundCounts(nothing, frozenset(), frozenset(sealed))
+            reason = str(error)
+            self.ledger.note("not_counted", round=self.channel.nonce, reason=reason)
+            self.watch(CountsMissing(reason))
+            return RoundCounts(no_counts(question), frozenset(), frozenset(sealed))
 
     def _kept_counts(self, question: Evaluate) -> RoundCounts | None:
         """What was counted about this total before: holders count once, so it is not asked for
         again.
         """
         assert self._kept is not None
-        kept = self._ledger.standing().counts.get(self._kept.digest)
+        kept = self.standing.counts.get(self._kept.digest)
         if kept is None:
             return None
         if kept.question != _question_id(question):
@@ -385,28 +347,25 @@ class MaskedGathering:
                 "holders have counted for another router of this total, and count once"
                 " an epoch; they count for this one with their next epochs"
             )
-        rows = self._ledger.counts(kept)
-        found = {
-            name: row_of(question, row)
-            for name, row in zip(question.domains, rows, strict=True)
+        counts = self.ledger.counts(kept)
+        rows = {
+            domain: row_of(question, numbers)
+            for domain, numbers in zip(question.domains, counts, strict=True)
         }
-        return RoundCounts(found, frozenset(kept.holders))
+        return RoundCounts(rows, frozenset(kept.holders))
 
     def _opened_counts(
         self,
         question: Evaluate,
-        blobs: Sequence[Blob],
+        blob: Blob,
         names: Collection[str],
         check: Check,
     ) -> RoundCounts:
         """What holders count now; it is kept with the total."""
         assert self._kept is not None
         session, able = self._session_to_count()
-        domain_of = {
-            name: holder.domain
-            for name, holder in self._ledger.standing().active.items()
-        }
-        able &= set(names) - self._channel.silent
+        domain_of = self.standing.domain_of
+        able &= set(names) - self.channel.silent
         asked = [name for name in sorted(able) if domain_of[name] in question.domains]
         size = sealed_size(question)
         if size > MAX_COUNTS:
@@ -414,19 +373,19 @@ class MaskedGathering:
                 f"{size:,} counts are too many to seal; name fewer experts"
             )
         sealed = question.model_copy(update={"session": session.id})
-        vector, heard = session.sum_counts(size, sealed, blobs, asked, check)
-        rows = unsealed_rows(question, vector)
-        found = {}
-        for place, (domain, row) in enumerate(zip(question.domains, rows, strict=True)):
-            own = sum(domain_of[name] == domain for name in heard)
-            found[domain] = checked_row(
-                question, row, own, len(heard) if place == 0 else 0
-            )
-        given = KeptCounts(
-            self._kept.digest, _question_id(question), "", tuple(sorted(heard))
-        )
-        self._ledger.keep_counts(self._channel.nonce, given, np.stack(rows))
-        return RoundCounts(found, frozenset(heard))
+        vector, heard = session.sum_counts(size, sealed, blob, asked, check)
+        counts = unsealed_rows(question, vector)
+        rows = {}
+        # the calibrations of all holders stand in the first row
+        calibrated = len(heard)
+        for domain, numbers in zip(question.domains, counts, strict=True):
+            holders = sum(domain_of[name] == domain for name in heard)
+            rows[domain] = checked_row(question, numbers, holders, calibrated)
+            calibrated = 0
+        question_id = _question_id(question)
+        given = KeptCounts(self._kept.digest, question_id, "", tuple(sorted(heard)))
+        self.ledger.keep_counts(self.channel.nonce, given, np.stack(counts))
+        return RoundCounts(rows, frozenset(heard))
 
     def _session_to_count(self) -> tuple[Session, set[str]]:
         """The session, and who can seal counts in it; one without statistics if the total was there
@@ -434,10 +393,8 @@ class MaskedGathering:
         """
         if self._session is not None:
             return self._session, set(self._offers)
-        cohort = cohort_of(
-            self._terms, self._ledger.standing().active, set(self._offers)
-        )
-        self._session = Session(self._channel, cohort, self._offers, self._watch)
+        cohort = self.cohort(self._offers)
+        self._session = Session(self.channel, cohort, self._offers)
         self._session.share()
         return self._session, self._session.hold()
 
@@ -455,18 +412,17 @@ def _of_those_left(
     """The total without the columns of domains that nobody sent anything for; raises if masses are
     not as agreed.
     """
-    masses = dict.fromkeys(cohort.domains, 0)
+    masses: dict[str, int] = {}
     for member in members:
-        masses[member.domain] += member.share
-    there = {member.domain for member in members}
-    keep = [place for place, domain in enumerate(cohort.domains) if domain in there]
-    gone = [place for place, domain in enumerate(cohort.domains) if domain not in there]
-    if opened.cross[:, gone].any():
+        masses[member.domain] = masses.get(member.domain, 0) + member.share
+    is_left = np.array([domain in masses for domain in cohort.domains])
+    if opened.cross[:, ~is_left].any():
         raise StatisticsError(
             "there are sums in the column of a domain that nobody sent anything for"
         )
-    if cohort.terms.mass and [int(opened.cross[-1, place]) for place in keep] != [
-        masses[cohort.domains[place]] for place in keep
-    ]:
+    left = np.ascontiguousarray(opened.cross[:, is_left])
+    # the last row holds the mass of each domain
+    agreed = [masses[domain] for domain in cohort.domains if domain in masses]
+    if cohort.terms.mass and left[-1].tolist() != agreed:
         raise StatisticsError("a domain's mass is not the sum of its members' shares")
-    return Statistics(opened.gram, np.ascontiguousarray(opened.cross[:, keep]))
+    return Statistics(opened.gram, left)

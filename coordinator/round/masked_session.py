@@ -37,7 +37,6 @@ from ridgeway.coordinator.round.progress import (
     SealedReceived,
     SecretsShared,
     SumOpened,
-    Watch,
 )
 
 
@@ -53,7 +52,6 @@ class Session:
         channel: Channel,
         cohort: Cohort,
         offers: Mapping[str, Offer],
-        watch: Watch,
     ) -> None:
         adverts = {
             offer.advert.key: (name, offer.advert)
@@ -63,7 +61,7 @@ class Session:
         keys = sorted(member.key for member in cohort.members)
         self._channel = channel
         self._cohort = cohort
-        self._watch = watch
+        self._watch = channel.watch
         self.agreement = Agreement(
             terms=cohort.terms.id,
             cohort=cohort.id,
@@ -89,25 +87,26 @@ class Session:
         ):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
-                own = self.place_of[answer.name]
-                self._envelopes[own] = dealt = self._dealt(own, answer.blobs[0])
-                self._holders[own] = (
-                    set(dealt) if self.agreement.neighbourhood else {*dealt, own}
-                )
+                place = self.place_of[answer.name]
+                envelopes = self._dealt(place, answer.blobs[0])
+                self._envelopes[place] = envelopes
+                self._holders[place] = set(envelopes)
+                # in a small cohort a member keeps a share of its own
+                if not self.agreement.neighbourhood:
+                    self._holders[place].add(place)
                 self._watch(SecretsShared(answer.name))
         self.shared = tuple(sorted(self._envelopes))
         self._must_suffice(len(self.shared), "shared their secrets")
 
-    def _dealt(self, own: Place, content: Blob) -> dict[Place, bytes]:
+    def _dealt(self, dealer: Place, content: Blob) -> dict[Place, bytes]:
         """The envelopes that a member has made: for every other, or for as many as a large cohort
         needs.
         """
         sizes = self.agreement.neighbourhood
-        others = set(self.agreement.places) - {own}
+        others = set(self.agreement.places) - {dealer}
         dealt = _by_place(content, ENVELOPE_BYTES, "bad_envelope")
-        if not set(dealt) <= others or len(dealt) != (
-            sizes.holders if sizes else len(others)
-        ):
+        needed = sizes.holders if sizes else len(others)
+        if not set(dealt) <= others or len(dealt) != needed:
             raise Refused(
                 "bad_envelope",
                 "there is not an envelope for every member that needs one",
@@ -136,27 +135,21 @@ class Session:
         answers = self._channel.ask(
             request, messages.SealedSums, own_blobs=self._forwarded()
         )
-        with SealedFile() as kept:
-            opening = self._add_up("statistics", size, answers, kept)
-            return self._open("statistics", opening, "", check, kept)
+        return self._sum("statistics", size, answers, check)
 
     def sum_counts(
         self,
         size: int,
         question: Message,
-        blobs: Sequence[Blob],
+        blob: Blob,
         names: Collection[str],
         check: Check,
     ) -> tuple[NDArray[np.int64], set[str]]:
         """The sum of the counts that members seal in answer to a question, and who has sent any."""
         answers = self._channel.ask(
-            question, messages.SealedSums, names=names, blobs=blobs
+            question, messages.SealedSums, names=names, blobs=[blob]
         )
-        with SealedFile() as kept:
-            opening = self._add_up("counts", size, answers, kept)
-            return self._open(
-                "counts", opening, self._channel.last_request, check, kept
-            )
+        return self._sum("counts", size, answers, check)
 
     def _forwarded(self) -> dict[str, Sequence[Blob]]:
         """What is passed on to each member that has shared: the envelopes that others have made for
@@ -164,9 +157,22 @@ class Session:
         """
         inbox = by_owner(self._envelopes)
         return {
-            self.name_of[own]: [pack_by_place(inbox.get(own, {}))]
-            for own in self.shared
+            self.name_of[place]: [pack_by_place(inbox.get(place, {}))]
+            for place in self.shared
         }
+
+    def _sum(
+        self,
+        lot: Lot,
+        size: int,
+        answers: Iterator[HolderAnswer[messages.SealedSums]],
+        check: Check,
+    ) -> tuple[NDArray[np.int64], set[str]]:
+        with SealedFile() as kept:
+            opening = self._add_up(lot, size, answers, kept)
+            # each member is asked for statistics with envelopes of its own
+            question = self._channel.last_request if lot == "counts" else ""
+            return self._open(lot, opening, question, check, kept)
 
     def _add_up(
         self,
@@ -184,12 +190,12 @@ class Session:
                         "malformed", f"{lot} were asked for, not {answer.message.lot}"
                     )
                 place = self.place_of[answer.name]
-                sealed = Sealed.of_bytes(answer.blobs[0])
+                blob = answer.blobs[0]
+                sealed = Sealed.of_bytes(blob)
                 opening.add(place, sealed)
                 kept.keep(place, sealed)
-                self._watch(
-                    SealedReceived(answer.name, lot, memoryview(answer.blobs[0]).nbytes)
-                )
+                received = memoryview(blob).nbytes
+                self._watch(SealedReceived(answer.name, lot, received))
         return opening
 
     def _open(
@@ -206,18 +212,19 @@ class Session:
             self._must_suffice(len(sent), done)
             names = {self.name_of[place] for place in sent}
             check(names)
-            confirmations = self._confirmed(lot, sent, question)
+            # they sign who has shared, who has sent and what was asked
+            words = survivor_words(self.agreement, lot, self.shared, sent, question)
+            request = messages.ConfirmSum(session=self.id, lot=lot, sent=sent)
+            confirmations = self._signed(request, messages.Confirmed, words)
             unsigned = opening.sent - set(confirmations)
             if not unsigned:
                 break
             for place in unsigned:
                 opening.remove(place, kept.of(place))
             done = f"signed the sum of {lot}"
-        locks = (
-            self._locked(lot, sent, opening, question)
-            if self.agreement.neighbourhood
-            else {}
-        )
+        locks: dict[Place, str] = {}
+        if self.agreement.neighbourhood:
+            locks = self._locked(lot, sent, opening, words)
         reveals = self._revealed(lot, sent, confirmations, locks)
         self._must_suffice(len(reveals), f"opened the sum of {lot}")
         try:
@@ -234,19 +241,8 @@ class Session:
         self._watch(SumOpened(lot, len(sent), len(self.agreement.adverts)))
         return total, names
 
-    def _confirmed(
-        self, lot: Lot, sent: tuple[Place, ...], question: str
-    ) -> dict[Place, str]:
-        """The signatures of those who sent over who has shared, who has sent and what was asked."""
-        words = survivor_words(self.agreement, lot, self.shared, sent, question)
-        return self._signed(
-            messages.ConfirmSum(session=self.id, lot=lot, sent=sent),
-            messages.Confirmed,
-            words,
-        )
-
     def _locked(
-        self, lot: Lot, sent: tuple[Place, ...], opening: Opening, question: str
+        self, lot: Lot, sent: tuple[Place, ...], opening: Opening, words: bytes
     ) -> dict[Place, str]:
         """The signatures of members of a large cohort that they will open this set and no other."""
         if lost := opening.out_of_reach():
@@ -256,14 +252,8 @@ class Session:
                 f" run the round again. A cohort of {len(self.name_of)} opens if one in"
                 f" {GONE} of its members falls away"
             )
-        words = lock_words(
-            survivor_words(self.agreement, lot, self.shared, sent, question)
-        )
-        locks = self._signed(
-            messages.LockSum(session=self.id, lot=lot, sent=sent),
-            messages.Locked,
-            words,
-        )
+        request = messages.LockSum(session=self.id, lot=lot, sent=sent)
+        locks = self._signed(request, messages.Locked, lock_words(words))
         self._must_suffice(len(locks), f"locked the sum of {lot}")
         return locks
 
@@ -277,15 +267,13 @@ class Session:
         refused.
         """
         signatures: dict[Place, str] = {}
-        for answer in self._channel.ask(
-            request, expected, names=[self.name_of[place] for place in request.sent]
-        ):
+        names = [self.name_of[place] for place in request.sent]
+        for answer in self._channel.ask(request, expected, names=names):
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
                 place = self.place_of[answer.name]
-                if not is_signed_by(
-                    self.agreement.keys[place - 1], answer.message.signature, words
-                ):
+                key = self.agreement.keys[place - 1]
+                if not is_signed_by(key, answer.message.signature, words):
                     raise Refused(
                         "bad_confirmation",
                         "another set of members was signed than the one that was sent",
@@ -336,11 +324,8 @@ class Session:
     def _must_suffice(self, members: int, what: str) -> None:
         needed = self.agreement.threshold
         if members < needed:
-            refusal = (
-                f" The last refusal was {self._channel.last_refusal}."
-                if self._channel.last_refusal
-                else ""
-            )
+            refusal = self._channel.last_refusal
+            refusal = f" The last refusal was {refusal}." if refusal else ""
             raise RoundFailed(
                 f"{members} of {len(self.agreement.adverts)} members {what}, and"
                 f" {needed} are needed, so nothing was opened.{refusal} Run the round"
@@ -364,10 +349,8 @@ class SealedFile:
         self._file.close()
 
     def keep(self, place: Place, sealed: Sealed) -> None:
-        self._span[place] = (
-            self._file.seek(0, os.SEEK_END),
-            self._file.write(sealed.data),
-        )
+        start = self._file.seek(0, os.SEEK_END)
+        self._span[place] = start, self._file.write(sealed.data)
 
     def of(self, place: Place) -> Sealed:
         start, size = self._span[place]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
-from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.release import (
     PRIVACY,
@@ -24,12 +24,12 @@ from ridgeway.common.routing.release import (
     Release,
     save_release,
 )
-from ridgeway.common.routing.router import router_of
+from ridgeway.common.routing.router import Router, router_of
+from ridgeway.coordinator.round.clear_round import add_contributions
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
+from ridgeway.coordinator.round.round import solve_total
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
-from ridgeway.coordinator.solving.solve import Solution, solve
-from ridgeway.coordinator.solving.total import add_weighted
 
 MADE_ANEW = ("format", "version", "step", "files", "signature", "familiar")
 """`familiar` stands in releases of earlier versions, with a column that is no longer used."""
@@ -58,61 +58,72 @@ def retire(federation: Federation, domain: str) -> Change:
     again.
     """
     with federation.exclusive_lock():
-        standing = federation.ledger.standing()
-        active = {holder.domain for holder in standing.active.values()}
-        if domain not in active:
+        domains = set(federation.standing.domain_of.values())
+        if domain not in domains:
             raise InputError(
                 f"there is no domain {domain!r} to retire; there are"
-                f" {', '.join(sorted(active)) or 'none'}"
+                f" {', '.join(sorted(domains)) or 'none'}"
             )
         retirement = ("retired", {"domain": domain})
         newest = federation.newest
         if newest is None or domain not in newest.domains:
             federation.ledger.journal.append(retirement)
             return Change(None)
-        loaded = federation.release(newest.number)
         number = federation.next_number
-        release = _without(federation, loaded, domain, number)
-        kept = tuple(name for name in newest.domains if name != domain)
+        loaded = federation.release(newest.number)
+        router = router_of(loaded).without(domain)
         published = replace(
             newest,
             number=number,
-            release=release,
+            release=_without(federation, loaded, router, domain),
             cause=f"retired {domain}",
-            domains=kept,
+            domains=router.domains,
         )
-        federation.ledger.journal.append(retirement, ("released", published.to_json()))
-        federation.point_to_latest()
+        federation.publish(retirement, ("released", published.to_json()))
         return Change(federation.newest)
 
 
-def _without(federation: Federation, loaded: Release, domain: str, number: int) -> str:
-    router = router_of(loaded).without(domain)
-    place = loaded.domains.index(domain)
+def _without(
+    federation: Federation, loaded: Release, router: Router, domain: str
+) -> str:
+    """Sign a release without the column of a domain; returns its id."""
+    changes: dict[str, Any] = {
+        "domains": list(router.domains),
+        "masses": dict(loaded.manifest["masses"]),
+        "holdout": dict(loaded.manifest["holdout"]),
+        "confidence": router.confidence.to_json(),
+        "evaluation": None,
+        "parent": loaded.id,
+    }
+    del changes["masses"][domain]
+    del changes["holdout"][domain]
+    if router.quality is not None:
+        changes[QUALITY] = router.quality.to_json()
+    column = loaded.domains.index(domain)
+    weights = np.ascontiguousarray(np.delete(loaded.weights, column, axis=1))
+    return _sign_again(federation, loaded, weights, router, changes)
+
+
+def _sign_again(
+    federation: Federation,
+    loaded: Release,
+    weights: NDArray[np.float64],
+    router: Router,
+    changes: dict[str, Any],
+) -> str:
+    """Sign what was published before, changed, under the next number; returns its id."""
     facts = {
         name: value for name, value in loaded.manifest.items() if name not in MADE_ANEW
     }
-    facts |= {
-        "domains": list(router.domains),
-        "masses": {
-            name: mass for name, mass in facts["masses"].items() if name != domain
-        },
-        "holdout": {
-            name: share for name, share in facts["holdout"].items() if name != domain
-        },
-        "confidence": router.confidence.to_json(),
-        "evaluation": None,
-        "number": number,
-        "parent": loaded.id,
-    }
-    if router.quality is not None:
-        facts[QUALITY] = router.quality.to_json()
-    before = federation.release_folder(loaded.manifest["number"])
-    folder = federation.release_folder(number)
-    weights = np.ascontiguousarray(np.delete(loaded.weights, place, axis=1))
-    definition = (before / TOKENIZER).read_bytes()
+    number = federation.next_number
+    before = federation.release_folder(facts["number"])
     return save_release(
-        folder, facts, weights, router.compiled, definition, federation.identity
+        federation.release_folder(number),
+        facts | changes | {"number": number},
+        weights,
+        router.compiled,
+        (before / TOKENIZER).read_bytes(),
+        federation.identity,
     )
 
 
@@ -125,43 +136,35 @@ def remove(federation: Federation, name: str) -> Change:
     """
     with federation.exclusive_lock():
         ledger = federation.ledger
-        standing = federation.ledger.standing()
-        if name not in standing.roster:
+        roster = federation.standing.roster
+        if name not in roster:
             raise InputError(
                 f"there is no holder {name!r} to remove; there are"
-                f" {', '.join(sorted(standing.roster))}"
+                f" {', '.join(sorted(roster))}"
             )
         removal = ("removed", {"name": name})
-        domain = standing.roster[name].domain
+        domain = roster[name].domain
         newest = federation.newest
-        members, domains = (newest.members, newest.domains) if newest else ((), ())
-        left = tuple(
-            each for each in members if each.name != name and each.domain in domains
-        )
-        counts = any(each.name == name for each in members)
-        hidden = counts and newest is not None and newest.terms.uses_masks
-        if (
-            newest is None
-            or not counts
-            or hidden
-            or len({each.domain for each in left}) < 2
-        ):
+        if newest is None or name not in {member.name for member in newest.members}:
             ledger.journal.append(removal)
-            published = None
-            note = ""
+            ledger.erase_outdated()
+            return Change(None)
+        left = tuple(
+            member
+            for member in newest.members
+            if member.name != name and member.domain in newest.domains
+        )
+        hidden = newest.terms.uses_masks
+        if hidden or len({member.domain for member in left}) < 2:
+            ledger.journal.append(removal)
+            change = Change(None, names_it=True, hidden=hidden)
         else:
             published, note = _solved_again(federation, newest, left, f"removed {name}")
-            ledger.journal.append(removal, ("released", published.to_json()))
-            federation.point_to_latest()
+            federation.publish(removal, ("released", published.to_json()))
+            others = tuple(member.name for member in left if member.domain == domain)
+            change = Change(published, others, note=note)
         ledger.erase_outdated()
-        others = tuple(member.name for member in left if member.domain == domain)
-        return Change(
-            published,
-            others if published else (),
-            counts and published is None,
-            hidden,
-            note,
-        )
+        return change
 
 
 def rollback(federation: Federation, number: int) -> Change:
@@ -172,52 +175,37 @@ def rollback(federation: Federation, number: int) -> Change:
     domain that was retired since, or with sums of a holder that was removed.
     """
     with federation.exclusive_lock():
-        standing = federation.ledger.standing()
+        standing = federation.standing
         newest = federation.newest
-        old = next((each for each in standing.releases if each.number == number), None)
+        releases = {release.number: release for release in standing.releases}
+        old = releases.get(number)
         if old is None or newest is None or (old is newest and not standing.ahead):
             raise InputError(
                 f"release {number} is not one of the earlier ones; `coordinator"
                 " releases` lists them"
             )
-        gone = {each.name for each in old.members} & _removed_since(federation, number)
-        if gone or not set(old.domains) <= {
-            holder.domain for holder in standing.active.values()
-        }:
+        members = {member.name for member in old.members}
+        gone = members & _removed_since(federation, number)
+        if gone or not set(old.domains) <= set(standing.domain_of.values()):
             raise InputError(
                 f"release {number:04} holds sums or domains of holders that were"
                 " removed or retired since"
                 f" ({', '.join(sorted(gone)) or 'a retired domain'}), so it cannot come"
                 " back; run a round instead"
             )
-        before = federation.release_folder(number)
-        folder = federation.release_folder(federation.next_number)
         loaded = federation.release(number)
-        facts = {
-            name: value
-            for name, value in loaded.manifest.items()
-            if name not in MADE_ANEW
-        }
-        facts |= {"number": federation.next_number, "parent": newest.release}
-        definition = (before / TOKENIZER).read_bytes()
-        compiled = router_of(loaded).compiled
-        identity = federation.identity
-        release = save_release(
-            folder, facts, loaded.weights, compiled, definition, identity
-        )
-        # their sums are erased, or are of later use
-        members = tuple(replace(each, digest="") for each in old.members)
-        cause = f"rolled back to {number:04}"
+        parent = {"parent": newest.release}
+        router = router_of(loaded)
         published = replace(
             old,
             number=federation.next_number,
-            release=release,
-            cause=cause,
-            members=members,
+            release=_sign_again(federation, loaded, loaded.weights, router, parent),
+            cause=f"rolled back to {number:04}",
+            # their sums are erased, or are of later use
+            members=tuple(replace(member, digest="") for member in old.members),
             choices="",
         )
-        federation.ledger.journal.append(("released", published.to_json()))
-        federation.point_to_latest()
+        federation.publish(("released", published.to_json()))
         return Change(published)
 
 
@@ -225,17 +213,14 @@ def _removed_since(federation: Federation, number: int) -> set[str]:
     """Whoever was removed after a release; another holder may have the name by now, but not its
     sums.
     """
-    entries = federation.ledger.journal.entries("released", "removed")
+    journal = federation.ledger.journal
     [made] = [
-        each.number
-        for each in entries
-        if each.kind == "released" and each.facts["number"] == number
+        entry.number
+        for entry in journal.entries("released")
+        if entry.facts["number"] == number
     ]
-    return {
-        each.facts["name"]
-        for each in entries
-        if each.kind == "removed" and each.number > made
-    }
+    removals = journal.entries("removed", after=made)
+    return {entry.facts["name"] for entry in removals}
 
 
 def _solved_again(
@@ -248,38 +233,21 @@ def _solved_again(
     terms; and a note.
     """
     manifest = federation.release(newest.number).manifest
-    encoder = _encoder(federation, newest.terms)
-    total = add_weighted(
-        ((each.domain, federation.ledger.sums(each), each.holdout) for each in left),
-        newest.terms,
-    )
+    terms = newest.terms
+    encoder = _encoder(federation, terms)
+    total = add_contributions(federation.ledger, left, terms)
     choices = RouterChoices.of_manifest(manifest)
     choices = replace(choices, confidence=replace(choices.confidence, calibrated=False))
     number = federation.next_number
-    more: dict[str, Any] = {}
-    if newest.terms.privacy:
-        members = [member.domain for member in left]
-        weights = solve_private(
-            total.statistics,
-            newest.terms.privacy,
-            members,
-            federation.prior,
-            encoder.scale,
-        )
-        solution = Solution(weights, 0.0, 1.0, 0.0)
-        more = {PRIVACY: manifest[PRIVACY]}
-    else:
-        solution = solve(total.statistics, encoder.scale, choices.ridge)
+    solution = solve_total(federation, terms, total, left, encoder, choices.ridge)
+    more = {PRIVACY: manifest[PRIVACY]} if terms.privacy else {}
     draft = compose(
         total, encoder, choices, solution, number=number, parent=newest.release, **more
     )
-    release = sign(
-        draft, federation.identity, federation.release_folder(number)
-    ).release
-    return (
-        LedgerRelease(number, release, cause, total.domains, left, newest.terms),
-        solution.note,
-    )
+    folder = federation.release_folder(number)
+    release = sign(draft, federation.identity, folder).release
+    published = LedgerRelease(number, release, cause, total.domains, left, terms)
+    return published, solution.note
 
 
 def _encoder(federation: Federation, terms: Terms) -> AnyEncoder:

@@ -26,41 +26,36 @@ def check_holders(
     """Ask every holder on the roster, and tell the watch of each what stands in its way."""
     with federation.exclusive_lock():
         ledger = federation.ledger
-        active = ledger.standing().active
+        active = federation.standing.active
         channel = Channel(federation, transport, secrets.token_hex(16), watch)
         cohort = cohort_of(federation.terms, active, set(active))
-        question = Hello(cohort=cohort, handovers=ledger.standing().holder_handovers)
+        handovers = federation.standing.holder_handovers
+        question = Hello(cohort=cohort, handovers=handovers)
         here: dict[str, Here] = {}
         for answer in channel.ask(question, Here):
             here[answer.name] = answer.message
             watch(HolderPresent(answer.name))
-            if (
-                held := answer.message.release
-            ) and held != ledger.standing().delivered.get(answer.name):
-                ledger.note("delivered", name=answer.name, **held.model_dump())
+            ledger.note_held(answer.name, answer.message.release)
         waiting = _waiting(federation, here)
-        ahead = ledger.standing().ahead
+        ahead = federation.standing.ahead
 
         def problems(name: str) -> Iterator[tuple[str, list[str]]]:
             if name not in here:
                 yield channel.refusals[name][0], []
                 return
-            yield from (
-                (each.code, channel.named(each.keys)) for each in here[name].obstacles
-            )
+            for obstacle in here[name].obstacles:
+                yield obstacle.code, channel.named(obstacle.keys)
             if name in waiting:
                 yield EPOCH_USED, []
             if name in ahead:
                 yield OTHER_RELEASE, []
 
-        checked = [
-            HolderChecked(
-                name, active[name].domain, list(problems(name)), waiting.get(name)
-            )
-            for name in sorted(active)
-        ]
-        for each in checked:
-            watch(each)
+        checked = []
+        for name, holder in sorted(active.items()):
+            in_the_way = list(problems(name))
+            result = HolderChecked(name, holder.domain, in_the_way, waiting.get(name))
+            checked.append(result)
+            watch(result)
         return checked
 
 
@@ -71,13 +66,11 @@ def _waiting(federation: Federation, here: dict[str, Here]) -> dict[str, int | N
     Each with the number of the round that opened it, where the ledger has it.
     """
     terms = federation.terms
-    epochs = {name: each.epoch for name, each in here.items() if each.epoch}
+    epochs = {name: told.epoch for name, told in here.items() if told.epoch}
     if not terms.uses_masks or not epochs:
         return {}
     plan = plan_total(federation.ledger, terms, epochs)
-    totalled = federation.ledger.standing().totalled_epochs
-    return (
-        {}
-        if plan.stored
-        else {name: totalled.get(epochs[name].name) for name in plan.waiting}
-    )
+    if plan.stored:
+        return {}
+    totalled = federation.standing.totalled_epochs
+    return {name: totalled.get(epochs[name].name) for name in plan.waiting}

@@ -12,7 +12,7 @@ import errno
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,10 @@ from ridgeway.common.base.errors import (
     RidgewayError,
     RoundFailed,
 )
-from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector
+from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.privacy.private_solve import solve_private
+from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import (
     Announce,
     Deliver,
@@ -50,16 +51,12 @@ from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.ask import Channel, Transport
 from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.gathering import (
-    Gathered,
-    RoundCounts,
-    check_nothing_lost,
-    why_missing,
-)
-from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.gathering import Gathered, Gathering, RoundCounts
+from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease, Standing
 from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.remedies import OTHER_RELEASE
+from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.calibration import Fitted, fit, temperatures
 from ridgeway.coordinator.solving.private_release import (
     NoisyAccuracy,
@@ -71,33 +68,13 @@ from ridgeway.coordinator.solving.private_release import (
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
 from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
+from ridgeway.coordinator.solving.total import Total
 
 POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
 COUNTED = "counted"
 """What a manifest says of the domains whose holders have counted under noise."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-@dataclass(frozen=True, slots=True)
-class RoundWishes:
-    """What the operator says to a round beside its settings.
-
-    mode:               as the settings say if left out.
-    accept_worse:       domains that may be routed worse than before.
-    accept_unevaluated: domains whose holders need not have counted for the router.
-    allow_missing:      domains that may be lost because their holders are not there.
-    min_changed:        the fewest holders that must be new or have changed since the newest
-                        release.
-    even_unchanged:     publish though nothing has changed.
-    """
-
-    mode: Mode | None = None
-    accept_worse: Collection[str] = ()
-    accept_unevaluated: Collection[str] = ()
-    allow_missing: Collection[str] = ()
-    min_changed: int = 0
-    even_unchanged: bool = False
 
 
 NO_WISHES = RoundWishes()
@@ -119,13 +96,11 @@ def run_round(
         try:
             return _Round(federation, transport, watch, wishes).run()
         except OSError as error:
-            seen = (
-                "the disk is full"
-                if error.errno in FULL
-                else (error.strerror or str(error)).lower()
-            )
+            cause = (error.strerror or str(error)).lower()
+            if error.errno in FULL:
+                cause = "the disk is full"
             raise RoundFailed(
-                f"the coordinator cannot write to its folder: {seen}. Make room, or"
+                f"the coordinator cannot write to its folder: {cause}. Make room, or"
                 " mend it, and run the round again: what was accepted is kept"
             ) from error
 
@@ -157,30 +132,24 @@ class _Evaluated:
     fitted: Fitted | None = None
     quality: QualityTable | None = None
     noisy: NoisyAccuracy | None = None
-    intervals: Mapping[str, tuple[float, float]] | None = None
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     counted: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, Any] | None:
         """What the manifest records: counts and rates, and the gap that calibration left."""
         if self.evaluation is None:
             return None
-        figures = self.evaluation.to_json() | {
-            "documents": self.evaluation.documents,
-            "gap": None,
-        }
+        figures = self.evaluation.to_json()
+        figures |= {"documents": self.evaluation.documents, "gap": None}
         if self.noisy is not None:
-            intervals = {
-                name: list(pair) for name, pair in (self.intervals or {}).items()
-            }
+            intervals = {name: list(pair) for name, pair in self.intervals.items()}
             return figures | self.noisy.to_json() | {"intervals": intervals}
-        if self.fitted is None:
-            return figures
-        figures |= {"gap": self.fitted.gap, "reliability": self.fitted.reliability}
-        return figures | (
-            {}
-            if self.fitted.separation is None
-            else {"separation": self.fitted.separation}
-        )
+        if self.fitted is not None:
+            figures["gap"] = self.fitted.gap
+            figures["reliability"] = self.fitted.reliability
+            if self.fitted.separation is not None:
+                figures["separation"] = self.fitted.separation
+        return figures
 
 
 class _Round:
@@ -201,8 +170,18 @@ class _Round:
         self._channel = Channel(federation, transport, secrets.token_hex(16), watch)
         self._held: dict[str, int] = {}
         way = MaskedGathering if self._terms.uses_masks else ClearGathering
-        self._gathering: MaskedGathering | ClearGathering = way(
-            federation, self._channel, self._terms, watch, self._must_lose_nothing
+        self._gathering: Gathering = way(
+            self._channel, self._terms, wishes.allow_missing
+        )
+
+    @property
+    def _standing(self) -> Standing:
+        return self._ledger.standing()
+
+    def _close(self, reason: str) -> None:
+        """Note that the round ends without a release of its own."""
+        self._ledger.note(
+            "closed", round=self._channel.nonce, release=None, reason=reason
         )
 
     def run(self) -> LedgerRelease:
@@ -213,17 +192,13 @@ class _Round:
             greeted = set(offers)
             self._must_have_changed(offers)
             gathered = self._gathering.gather(offers)
-            self._watch(
-                progress.TotalGathered(gathered.total.holders, gathered.total.domains)
-            )
+            total = gathered.total
+            self._watch(progress.TotalGathered(total.holders, total.domains))
             published = self._release_of(gathered)
         except RidgewayError as error:
-            with contextlib.suppress(
-                JournalError
-            ):  # a full disk, which is what the error tells of
-                self._ledger.note(
-                    "closed", round=self._channel.nonce, release=None, reason=str(error)
-                )
+            # a full disk, which is what the error tells of
+            with contextlib.suppress(JournalError):
+                self._close(str(error))
             raise
         self.deliver(published, greeted)
         return published
@@ -234,9 +209,8 @@ class _Round:
         """
         self._federation.point_to_latest()
         self._ledger.erase_outdated()
-        standing = self._ledger.standing()
-        number = standing.rounds + 1
-        wanted = len(standing.active)
+        number = self._standing.rounds + 1
+        wanted = len(self._standing.active)
         terms = self._terms.model_dump(mode="json")
         self._channel.number = number
         self._ledger.note(
@@ -244,9 +218,10 @@ class _Round:
         )
         self._watch(progress.RoundOpened(number, wanted, **terms))
         until = time.monotonic() + self._federation.settings.round.wait
-        while (
-            online := len(self._channel.peers())
-        ) < wanted and time.monotonic() < until:
+        while True:
+            online = len(self._channel.peers())
+            if online >= wanted or time.monotonic() >= until:
+                return
             self._watch(progress.HoldersAwaited(online, wanted))
             time.sleep(POLL_S)
 
@@ -256,22 +231,17 @@ class _Round:
         """
         newest = self._federation.newest
         least = self._wishes.min_changed
-        known = (
-            {member.name: member.source for member in newest.members} if newest else {}
-        )
+        if newest is None:
+            return
+        epochs = {member.name: member.source for member in newest.members}
         changed = sum(
-            known.get(name) != offer.epoch.name for name, offer in offers.items()
+            epochs.get(name) != offer.epoch.name for name, offer in offers.items()
         )
-        if newest and changed < least:
+        if changed < least:
             raise RoundFailed(
                 f"{changed} of the {least} holders that a round waits for are new or"
                 " have opened a new epoch so far"
             )
-
-    def _must_lose_nothing(self, names: Collection[str]) -> None:
-        check_nothing_lost(
-            self._federation, names, self._channel.refusals, self._wishes.allow_missing
-        )
 
     # Announce: who is there, and what do they have?
 
@@ -280,22 +250,22 @@ class _Round:
         refused.
         """
         offers: dict[str, Offer] = {}
-        active = self._ledger.standing().active
-        request = Announce(
-            terms=self._terms, handovers=self._ledger.standing().holder_handovers
-        )
+        active = self._standing.active
+        handovers = self._standing.holder_handovers
+        request = Announce(terms=self._terms, handovers=handovers)
         for answer in self._channel.ask(request, Offer):
             with answer.accept():
                 name = answer.name
                 offer = answer.message
                 if name not in active:
                     raise Refused("retired", "the holder's domain was retired")
-                if offer.domain != active[name].domain:
+                holder = active[name]
+                if offer.domain != holder.domain:
                     raise Refused(
                         "wrong_domain",
-                        f"admitted for {active[name].domain}, offers {offer.domain}",
+                        f"admitted for {holder.domain}, offers {offer.domain}",
                     )
-                self._gathering.check_offer(active[name].key, offer)
+                self._gathering.check_offer(holder.key, offer)
                 offers[name] = offer
                 self._note_held(name, offer)
                 self._watch(progress.OfferReceived(name, offer.domain))
@@ -314,8 +284,7 @@ class _Round:
     def _note_held(self, name: str, told: Here | Offer) -> None:
         """Note the release that a holder says it has, if that is news."""
         self._held[name] = told.release.number if told.release else 0
-        if told.release and told.release != self._ledger.standing().delivered.get(name):
-            self._ledger.note("delivered", name=name, **told.release.model_dump())
+        self._ledger.note_held(name, told.release)
 
     def _release_of(self, gathered: Gathered) -> LedgerRelease:
         """A new release; or the newest, if it was made of this very total with these settings, and
@@ -323,24 +292,19 @@ class _Round:
         """
         newest = self._federation.newest
         if newest is not None and self._stands(newest, gathered):
-            self._ledger.note(
-                "closed",
-                round=self._channel.nonce,
-                release=None,
-                reason="nothing has changed",
-            )
+            self._close("nothing has changed")
             self._watch(progress.ReleaseStands(newest.number))
             return newest
         return self.publish(gathered, self.evaluate(gathered))
 
     def _stands(self, newest: LedgerRelease, gathered: Gathered) -> bool:
-        if self._wishes.even_unchanged or self._ledger.standing().ahead:
+        if self._wishes.even_unchanged or self._standing.ahead:
             return False
-        same = (newest.members, newest.choices) == (
-            gathered.members,
-            self._federation.choices_id(self._terms),
+        return (
+            newest.members == gathered.members
+            and newest.choices == self._federation.choices_id(self._terms)
+            and _is_evaluated(self._federation.manifest(newest.number))
         )
-        return same and _is_evaluated(self._federation.manifest(newest.number))
 
     # Solve, and let holders count for the router that is published
 
@@ -348,17 +312,27 @@ class _Round:
         """Solve the total, and let holders count on their own held-out documents where the router
         routes them.
         """
-        solution = self._solved(gathered)
-        self._watch(
-            progress.TotalSolved(gathered.total.statistics.shape[0], solution.condition)
+        federation = self._federation
+        total = gathered.total
+        settings = federation.settings.router
+        solution = solve_total(
+            federation,
+            self._terms,
+            total,
+            gathered.members,
+            federation.encoder,
+            settings.penalty,
         )
+        if solution.note:
+            self._watch(progress.OperatorNote(solution.note))
+        features = total.statistics.shape[0]
+        self._watch(progress.TotalSolved(features, solution.condition))
         if self._terms.privacy:
             return self._evaluate_under_noise(gathered, solution)
-        total = gathered.total
-        newest = self._federation.newest
-        rule = self._federation.settings.router.rule
+        newest = federation.newest
+        rule = settings.rule
         weights = solution.weights
-        if self._federation.settings.router.normalise_columns:
+        if settings.normalise_columns:
             weights = normalised_columns(weights)
         question = Evaluate(
             terms=self._terms,
@@ -367,62 +341,43 @@ class _Round:
             k=rule.k,
             last=newest.release if newest else None,
             temperatures=temperatures(
-                total.statistics, weights, self._federation.encoder.scale, rule
+                total.statistics, weights, federation.encoder.scale, rule
             ),
-            experts=self._federation.settings.experts,
+            experts=federation.settings.experts,
         )
         counts = self._counted(question, weights_blob(weights), gathered)
-        evaluation = _evaluation(
-            total.domains, {name: row.routed for name, row in counts.rows.items()}
-        )
+        routed = {domain: row.routed for domain, row in counts.rows.items()}
+        evaluation = _evaluation(total.domains, routed)
         self._tell_evaluation(evaluation)
         if newest is not None:
             changes = [
                 DomainChange(
-                    name,
+                    domain,
                     int(row.changes[0]),
                     int(row.changes[1]),
                     int(row.routed.sum()),
                 )
-                for name, row in counts.rows.items()
+                for domain, row in counts.rows.items()
             ]
             self._must_not_be_worse(newest, gathered, changes)
         quality = counts.quality(question) if question.experts else None
         if quality is not None:
+            scores = int(quality.counts.sum())
+            self._watch(progress.ExpertsMeasured(len(quality.experts), scores))
+        # all domains are calibrated together
+        calibration = {"": counts.calibration()}
+        fitted = fit(question.temperatures, calibration, len(total.domains))
+        if fitted:
             self._watch(
-                progress.ExpertsMeasured(
-                    len(quality.experts), int(quality.counts.sum())
+                progress.ConfidenceCalibrated(
+                    fitted.temperature,
+                    fitted.half,
+                    fitted.tail,
+                    fitted.gap,
+                    fitted.separation,
                 )
             )
-        fitted = fit(
-            question.temperatures, {"": counts.calibration()}, len(total.domains)
-        )
-        if fitted:
-            curve = fitted.temperature, fitted.half, fitted.tail
-            self._watch(
-                progress.ConfidenceCalibrated(*curve, fitted.gap, fitted.separation)
-            )
         return _Evaluated(solution, evaluation, fitted, quality)
-
-    def _solved(self, gathered: Gathered) -> Solution:
-        total = gathered.total
-        scale = self._federation.encoder.scale
-        if self._terms.privacy:
-            holders = [member.domain for member in gathered.members]
-            weights = solve_private(
-                total.statistics,
-                self._terms.privacy,
-                holders,
-                self._federation.prior,
-                scale,
-            )
-            return Solution(weights, 0.0, 1.0, 0.0)
-        solution = solve(
-            total.statistics, scale, self._federation.settings.router.penalty
-        )
-        if solution.note:
-            self._watch(progress.OperatorNote(solution.note))
-        return solution
 
     def _evaluate_under_noise(
         self, gathered: Gathered, solution: Solution
@@ -438,24 +393,28 @@ class _Round:
             k=DEFAULT.selector.k,
             holders=tuple(member.domain for member in gathered.members),
         )
-        counts = self._counted(
-            question, vector_blob(self._terms.vector_of(total.statistics)), gathered
-        )
+        blob = vector_blob(self._terms.vector_of(total.statistics))
+        counts = self._counted(question, blob, gathered)
         documents = {
-            name: likeliest_counts(row.routed) for name, row in counts.rows.items()
+            domain: likeliest_counts(row.routed) for domain, row in counts.rows.items()
         }
         evaluation = _evaluation(total.domains, documents)
         privacy = self._terms.privacy
-        active = self._ledger.standing().active
         assert privacy is not None
-        counted = [active[name].domain for name in sorted(counts.heard)]
+        domain_of = self._standing.domain_of
+        # one noise for each holder that has counted
+        counted = [domain_of[name] for name in sorted(counts.heard)]
         rows = {
-            name: row.routed for name, row in counts.rows.items() if name in counted
+            domain: row.routed
+            for domain, row in counts.rows.items()
+            if domain in counted
         }
         noisy = noisy_accuracy(rows, total.masses, counted, privacy)
         intervals = {
-            name: noisy_accuracy({name: row}, total.masses, counted, privacy).interval
-            for name, row in rows.items()
+            domain: noisy_accuracy(
+                {domain: row}, total.masses, counted, privacy
+            ).interval
+            for domain, row in rows.items()
         }
         self._tell_evaluation(evaluation, noisy)
         return _Evaluated(
@@ -473,25 +432,18 @@ class _Round:
         accepted.
         """
         accepted = self._wishes.accept_unevaluated
-        counts = self._gathering.count(question, [blob], gathered.present, accepted)
-        active = self._ledger.standing().active
-        counted = {
-            active[name].domain
-            for name in counts.heard | counts.sealed
-            if name in active
-        }
-        missing = set(question.domains) - counted
-        if missing - set(accepted):
-            names = sorted(
-                member.name for member in gathered.members if member.domain in missing
-            )
-            flags = " ".join(
-                f"--accept-unevaluated {domain}" for domain in sorted(missing)
-            )
+        counts = self._gathering.count(question, blob, gathered.present, accepted)
+        domain_of = self._standing.domain_of
+        counted = {domain_of.get(name) for name in counts.heard | counts.sealed}
+        missing = sorted(set(question.domains) - counted)
+        if set(missing) - set(accepted):
+            members = gathered.members
+            names = [member.name for member in members if member.domain in missing]
+            flags = " ".join(f"--accept-unevaluated {domain}" for domain in missing)
             raise RoundFailed(
                 "nobody has counted how the router does on"
-                f" {', '.join(sorted(missing))}, so it was not published:"
-                f" {why_missing(names, self._channel.refusals)}. The total is kept; run"
+                f" {', '.join(missing)}, so it was not published:"
+                f" {self._channel.why_missing(names)}. The total is kept; run"
                 f" the round again, or publish it as it is with {flags}"
             )
         return counts
@@ -503,116 +455,101 @@ class _Round:
         accepted to.
         """
         before = {member.name: member.source for member in last.members}
-        new = [member.name for member in gathered.members if member.name not in before]
-        changed = [
-            each.name
-            for each in gathered.members
-            if before.get(each.name, each.source) != each.source
-        ]
-        found = worse(changes)
-        for each in found:
+        new = []
+        changed = []
+        for member in gathered.members:
+            if member.name not in before:
+                new.append(member.name)
+            elif before[member.name] != member.source:
+                changed.append(member.name)
+        refused = []
+        for change in worse(changes):
             self._watch(
-                progress.RouterWorse(
-                    each.domain, each.lost, each.won, each.documents, new, changed
-                )
+                progress.RouterWorse(**asdict(change), newcomers=new, changed=changed)
             )
-        names = [
-            each.domain
-            for each in found
-            if each.domain not in self._wishes.accept_worse
-        ]
-        if names:
-            who = [
-                f"{what} {', '.join(some)}"
-                for what, some in (("new:", new), ("changed:", changed))
-                if some
-            ]
+            if change.domain not in self._wishes.accept_worse:
+                refused.append(change.domain)
+        if refused:
+            who = [f"new: {', '.join(new)}"] if new else []
+            who += [f"changed: {', '.join(changed)}"] if changed else []
+            flags = " ".join(f"--accept-worse {domain}" for domain in refused)
             raise RoundFailed(
-                f"on held-out text of {', '.join(names)} the new router is worse than"
+                f"on held-out text of {', '.join(refused)} the new router is worse than"
                 f" release {last.number:04} by more than chance explains, so that"
                 f" release stands ({'; '.join(who) or 'nobody is new or has changed'})."
                 " Ask these holders what they have summed; if the change is wanted,"
-                " run the round again with "
-                + " ".join(f"--accept-worse {name}" for name in names)
+                f" run the round again with {flags}"
             )
 
     def _tell_evaluation(
         self, evaluation: Evaluation | None, noisy: NoisyAccuracy | None = None
     ) -> None:
-        settings = self._federation.settings.router
+        measured = noisy or evaluation
         self._watch(
             progress.RouterEvaluated(
                 documents=evaluation.documents if evaluation else 0,
-                ridge=None if self._terms.privacy else settings.ridge,
-                selector=(
-                    DEFAULT.selector.name if self._terms.privacy else settings.selector
+                ridge=(
+                    None
+                    if self._terms.privacy
+                    else self._federation.settings.router.ridge
                 ),
-                accuracy=(
-                    noisy.accuracy
-                    if noisy
-                    else evaluation.accuracy
-                    if evaluation
-                    else None
-                ),
+                selector=self._selector.name,
+                accuracy=measured.accuracy if measured else None,
                 interval=noisy.interval if noisy else None,
             )
         )
+
+    @property
+    def _selector(self) -> Selector:
+        """How tokens decide; private rounds have one way."""
+        if self._terms.privacy:
+            return DEFAULT.selector
+        return self._federation.settings.router.rule
 
     # Publish
 
     def publish(self, gathered: Gathered, made: _Evaluated) -> LedgerRelease:
         """Sign the release, store it whole, and let the ledger speak of it, in this order."""
         federation = self._federation
-        newest = self._federation.newest
-        total = gathered.total
+        newest = federation.newest
+        domains = gathered.total.domains
         number = federation.next_number
+        more: dict[str, Any] = {}
+        if made.quality:
+            more[QUALITY] = made.quality.to_json()
+        if self._terms.privacy:
+            facts = privacy_facts(self._terms.privacy)
+            more[PRIVACY] = facts | {COUNTED: list(made.counted)}
         draft = compose(
-            total,
+            gathered.total,
             federation.encoder,
             self._choices(gathered, made),
             made.solution,
             number=number,
             parent=newest.release if newest else None,
             evaluation=made.figures(),
-            **({QUALITY: made.quality.to_json()} if made.quality else {}),
-            **self._privacy_facts(made),
+            **more,
         )
-        release = sign(
-            draft, federation.identity, federation.release_folder(number)
-        ).release
-        choices = federation.choices_id(self._terms)
-        cause = f"round {self._ledger.standing().rounds}"
+        folder = federation.release_folder(number)
+        release = sign(draft, federation.identity, folder).release
         published = LedgerRelease(
             number,
             release,
-            cause,
-            total.domains,
+            f"round {self._standing.rounds}",
+            domains,
             gathered.members,
             self._terms,
-            choices,
+            federation.choices_id(self._terms),
         )
-        self._ledger.journal.append(
-            ("released", published.to_json()),
-            (
-                "closed",
-                {"round": self._channel.nonce, "release": release, "reason": ""},
-            ),
-        )
-        federation.point_to_latest()
-        self._watch(progress.ReleasePublished(number, release, total.domains))
+        closing = {"round": self._channel.nonce, "release": release, "reason": ""}
+        federation.publish(("released", published.to_json()), ("closed", closing))
+        self._watch(progress.ReleasePublished(number, release, domains))
         return published
 
-    def _privacy_facts(self, made: _Evaluated) -> dict[str, Any]:
-        if not self._terms.privacy:
-            return {}
-        return {
-            PRIVACY: privacy_facts(self._terms.privacy) | {COUNTED: list(made.counted)}
-        }
-
     def _choices(self, gathered: Gathered, made: _Evaluated) -> RouterChoices:
-        settings = self._federation.settings
-        threshold = settings.abstention.threshold
-        fallback = settings.abstention.fallback
+        router = self._federation.settings.router
+        threshold = self._federation.settings.abstention.threshold
+        fallback = self._federation.settings.abstention.fallback
         confidence = Confidence(threshold=threshold, fallback=fallback)
         if self._terms.privacy and made.noisy:
             confidence = confidence_under_noise(
@@ -629,10 +566,9 @@ class _Round:
             confidence = made.fitted.confidence(threshold, fallback)
         return RouterChoices(
             weighting=self._terms.weighting,
-            ridge=settings.router.penalty,
-            normalise_columns=settings.router.normalise_columns
-            and not self._terms.privacy,
-            selector=DEFAULT.selector if self._terms.privacy else settings.router.rule,
+            ridge=router.penalty,
+            normalise_columns=router.normalise_columns and not self._terms.privacy,
+            selector=self._selector,
             confidence=confidence,
         )
 
@@ -643,34 +579,49 @@ class _Round:
 
         Nobody is sent what it would refuse: another release of a number that it has.
         """
-        standing = self._ledger.standing()
-        there = set(greeted) & set(standing.active) - self._channel.silent
-        if blocked := there & set(standing.ahead):
-            self._watch(
-                progress.DeliveryBlocked(
-                    OTHER_RELEASE, sorted(blocked), published.number
-                )
-            )
-        names = {name for name in there if self._held[name] < published.number}
+        number = published.number
+        there = set(greeted) & set(self._standing.active) - self._channel.silent
+        if blocked := sorted(there & set(self._standing.ahead)):
+            self._watch(progress.DeliveryBlocked(OTHER_RELEASE, blocked, number))
+        names = {name for name in there if self._held[name] < number}
         if not names:
             return set()
-        folder = self._federation.release_folder(published.number)
-        request = Deliver(number=published.number, release=published.release)
+        folder = self._federation.release_folder(number)
+        held = {"number": number, "release": published.release}
+        request = Deliver.model_validate(held)
         blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
         got = set()
         for answer in self._channel.ask(request, Receipt, names=names, blobs=blobs):
             with answer.accept():
                 if answer.message.release != published.release:
                     raise Refused("malformed", "a receipt for another release")
-                self._ledger.note(
-                    "delivered",
-                    name=answer.name,
-                    number=published.number,
-                    release=published.release,
-                )
+                self._ledger.note("delivered", name=answer.name, **held)
                 got.add(answer.name)
-        self._watch(progress.ReleaseDelivered(published.number, sorted(got)))
+        self._watch(progress.ReleaseDelivered(number, sorted(got)))
         return got
+
+
+def solve_total(
+    federation: Federation,
+    terms: Terms,
+    total: Total,
+    members: Sequence[Contribution],
+    encoder: AnyEncoder,
+    ridge: Ridge,
+) -> Solution:
+    """The weights that a total gives under its terms: exact sums by a ridge, noisy ones by the
+    public prior.
+    """
+    if not terms.privacy:
+        return solve(total.statistics, encoder.scale, ridge)
+    weights = solve_private(
+        total.statistics,
+        terms.privacy,
+        [member.domain for member in members],
+        federation.prior,
+        encoder.scale,
+    )
+    return Solution(weights, 0.0, 1.0, 0.0)
 
 
 def _is_evaluated(manifest: Mapping[str, Any]) -> bool:

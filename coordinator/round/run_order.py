@@ -23,19 +23,31 @@ ORDER_TIMEOUT_S = 10.0
 POLL_S = 0.1
 
 
-class RunOrder(Record):
-    """What a run is to do; under its name it writes what happens. The wishes are those of
-    `RoundWishes`.
+class RoundWishes(Record):
+    """What the operator says to a round beside its settings.
+
+    mode:               as the settings say if left out.
+    accept_worse:       domains that may be routed worse than before.
+    accept_unevaluated: domains whose holders need not have counted for the router.
+    allow_missing:      domains that may be lost because their holders are not there.
+    min_changed:        the fewest holders that must be new or have changed since the newest
+                        release.
+    even_unchanged:     publish though nothing has changed.
     """
 
-    work: Work
-    name: str = ""
     mode: Mode | None = None
     accept_worse: tuple[str, ...] = ()
     accept_unevaluated: tuple[str, ...] = ()
     allow_missing: tuple[str, ...] = ()
     min_changed: int = 0
     even_unchanged: bool = False
+
+
+class RunOrder(RoundWishes):
+    """What a run is to do; under its name it writes what happens."""
+
+    work: Work
+    name: str = ""
 
 
 def give_order(link: Path, run: int, order: RunOrder) -> None:

@@ -6,7 +6,7 @@ Pure: counts in, a temperature and a curve out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -65,14 +65,15 @@ class Fitted:
     reliability: Reliability = ()
 
     def confidence(self, threshold: float, fallback: str | None) -> Confidence:
-        sure = Confidence(
+        return Confidence(
             self.temperature,
             calibrated=True,
             threshold=threshold,
             fallback=fallback,
             scope=self.scope,
+            half=self.half,
+            tail=self.tail,
         )
-        return replace(sure, half=self.half, tail=self.tail)
 
 
 def fit(
@@ -85,35 +86,32 @@ def fit(
             one together.
     """
     pairs = [split_calibration(row, len(tried)) for row in counts.values()]
-    shares = [
-        rows / rows[0, 0, :, 0].sum() for rows, _ in pairs if rows[0, 0, :, 0].sum() > 0
-    ]
+    # every document falls into one bin at each curve and temperature
+    documents = [(rows, rows[0, 0, :, 0].sum()) for rows, _ in pairs]
+    shares = [rows / number for rows, number in documents if number > 0]
     if not shares:
         return None
     met = np.mean(shares, axis=0)
     fallen = met[..., 0]
     right = met[..., 1]
     middles = bin_middles(domains)
-    surprise = -(right * np.log(middles) + (fallen - right) * np.log1p(-middles)).sum(
-        axis=-1
-    )
-    lowest = [lowest_between(tried, row) for row in surprise]
+    # the cross-entropy of the outcomes under each bin's confidence
+    surprises = right * np.log(middles) + (fallen - right) * np.log1p(-middles)
+    lowest = [lowest_between(tried, row) for row in -surprises.sum(axis=-1)]
     row = min(range(len(CURVES)), key=lambda place: round(lowest[place].surprise, 12))
-    curve = CURVES[row]
     best = lowest[row]
-    fallen, right = fallen[row, best.nearest], right[row, best.nearest]
-    gap = float(np.abs(right - fallen * middles).sum() * 100)
-    told = [scope for _, scope in pairs]
-    scope = fit_scope(told)
-    apart = separation(told) if scope else None
+    chosen = met[row, best.nearest]
+    gap = np.abs(chosen[:, 1] - chosen[:, 0] * middles).sum() * 100
+    counted = [scope for _, scope in pairs]
+    scope = fit_scope(counted)
     return Fitted(
         best.temperature,
-        curve.half,
-        curve.tail,
-        gap,
+        CURVES[row].half,
+        CURVES[row].tail,
+        float(gap),
         scope,
-        apart,
-        reliability_of(met[row, best.nearest]),
+        separation(counted) if scope else None,
+        reliability_of(chosen),
     )
 
 

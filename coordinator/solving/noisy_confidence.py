@@ -141,9 +141,8 @@ def advantage_for(accuracy: float, domains: int) -> float:
     high = MAX_ADVANTAGE
     while high - low > 1e-3:
         middle = (low + high) / 2
-        low, high = (
-            (middle, high)
-            if rightly_chosen(middle, domains) < accuracy
-            else (low, middle)
-        )
+        if rightly_chosen(middle, domains) < accuracy:
+            low = middle
+        else:
+            high = middle
     return high

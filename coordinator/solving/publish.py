@@ -178,14 +178,15 @@ def calibrate_release(
     router = router_of(loaded)
     texts = labelled_texts(data, router.domains, fields)
     fitted = calibrate(router, texts)
-    sure = replace(
-        router.confidence,
-        temperature=fitted.temperature,
-        growth=0.0,
-        half=fitted.half,
-        tail=fitted.tail,
-    )
-    confidence = replace(sure, calibrated=True, scope=fitted.scope, **changes)
+    calibrated = {
+        "temperature": fitted.temperature,
+        "growth": 0.0,
+        "half": fitted.half,
+        "tail": fitted.tail,
+        "calibrated": True,
+        "scope": fitted.scope,
+    }
+    confidence = replace(router.confidence, **(calibrated | changes))
     result = Calibrated("", fitted, replace(evaluate(router, texts), gap=None))
     amended = amend_release(
         folder,
@@ -200,9 +201,8 @@ def sign_quality(folder: Path, table: QualityTable, identity: Identity) -> str:
     change it.
     """
     loaded = _own_release(folder, identity)
-    return amend_release(
-        folder, {QUALITY: table.of_domains(loaded.domains).to_json()}, identity
-    )
+    quality = table.of_domains(loaded.domains).to_json()
+    return amend_release(folder, {QUALITY: quality}, identity)
 
 
 def _own_release(
@@ -241,9 +241,8 @@ def _facts(
         "confidence": choices.confidence.to_json(),
         "solved": {
             "ridge": solution.ridge,
-            "condition": float(
-                f"{solution.condition:.6g}"
-            ),  # an estimate, whose last digits vary
+            # an estimate, whose last digits vary
+            "condition": float(f"{solution.condition:.6g}"),
             "residual": solution.residual,
             "device": solution.device,
         },

@@ -101,14 +101,11 @@ def on_cpu(posed: Equation) -> Solution:
             factor = cho_factor(posed.gram, lower=True)
         except np.linalg.LinAlgError as error:
             raise _unsolvable(posed) from error
-        reciprocal, _ = dpocon(
-            factor[0], np.abs(posed.gram).sum(axis=0).max(), uplo="L"
-        )
+        norm = np.abs(posed.gram).sum(axis=0).max()
+        reciprocal, _ = dpocon(factor[0], norm, uplo="L")
         weights = cho_solve(factor, posed.cross)
-        residual = float(
-            np.linalg.norm(posed.gram @ weights - posed.cross)
-            / np.linalg.norm(posed.cross)
-        )
+        rest = np.linalg.norm(posed.gram @ weights - posed.cross)
+        residual = float(rest / np.linalg.norm(posed.cross))
     condition = float(1 / reciprocal) if reciprocal else float("inf")
     return Solution(weights, posed.added, condition, residual)
 
@@ -148,10 +145,8 @@ def solved(gram: Matrix, cross: Matrix, device: str) -> tuple[Matrix, float, flo
     """
     import torch
 
-    matrix, right = (
-        torch.from_numpy(np.ascontiguousarray(part)).to(device)
-        for part in (gram, cross)
-    )
+    matrix = torch.from_numpy(np.ascontiguousarray(gram)).to(device)
+    right = torch.from_numpy(np.ascontiguousarray(cross)).to(device)
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info):
         raise np.linalg.LinAlgError(

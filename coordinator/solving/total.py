@@ -52,21 +52,18 @@ def add_up(parts: Sequence[Prepared], weighting: Weighting) -> Total:
             f"all statistics are of {domains[0]!r}; a router needs at least two domains"
             " to choose from"
         )
-    by_domain = {name: _domain(name, parts, weighting) for name in domains}
-    placed = [
-        by_domain[name].placed(place, len(domains))
-        for place, name in enumerate(domains)
-    ]
-    statistics = reduce(add, placed)
+    sums = [_domain(name, parts, weighting) for name in domains]
+    # each domain's sums stand in its own column
+    statistics = reduce(
+        add, (each.placed(column, len(domains)) for column, each in enumerate(sums))
+    )
     statistics.check(rounded=len(domains) if weighting == "equal" else 0)
+    names = (part.encoder_name for part in parts)
     return Total(
         domains=domains,
         statistics=statistics,
-        masses={name: part.mass for name, part in by_domain.items()},
-        encoder_name=min(
-            (part.encoder_name for part in parts),
-            key=lambda name: (name == "local", name),
-        ),
+        masses={name: each.mass for name, each in zip(domains, sums, strict=True)},
+        encoder_name=min(names, key=lambda name: (name == "local", name)),
         fingerprint=first.fingerprint,
         sampling=first.sampling,
         holders=len(parts),
@@ -104,16 +101,9 @@ def add_weighted(parts: Iterable[tuple[str, Statistics, float]], terms: Terms) -
             " from"
         )
     domains = tuple(sorted(columns))
-    total = Statistics(
-        grams.gram, np.stack([columns[name] for name in domains], axis=1)
-    )
-    return total_of(
-        domains,
-        total,
-        terms,
-        holders,
-        {name: sorted(holdout[name]) for name in domains},
-    )
+    cross = np.stack([columns[name] for name in domains], axis=1)
+    shares = {name: sorted(holdout[name]) for name in domains}
+    return total_of(domains, Statistics(grams.gram, cross), terms, holders, shares)
 
 
 def total_of(

@@ -19,7 +19,8 @@ from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.http.page_app import create_page_app
 from ridgeway.coordinator.page.federation_page import federation_page
 from ridgeway.coordinator.page.federation_view import FederationView
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.browser import Visit, visit
 from tests.support.in_process import running
 from tests.support.pages import must_be_for_everybody

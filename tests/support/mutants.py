@@ -47,7 +47,7 @@ TESTS = (
     *("tests/laws/test_privacy_laws.py", "tests/coordinator/round/test_private_rounds.py"),
 )
 MEMORY = re.compile(
-    r"(totals\.(sign|open)|account\.(pay|carry)|sessions\.(save|erase)|journal\.append|keep_noisy|pay_exact|"
+    r"(totals\.(sign|open)|account\.(pay|carry)|sessions\.(save|erase)|journal\.append|keep_noisy|"
     r"note_cohort|note_solved|forget_session|write_whole)$"
 )
 CHECK = re.compile(r"(^|[._])check(_\w+)?$")

@@ -40,7 +40,8 @@ from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.statistics.statistics_file import save_prepared
 from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings
 from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.crafted_requests import CHANGES, THE_SAME, Base
 from tests.support.faults import make_haste
 from tests.support.masked_session import small_neighbourhoods

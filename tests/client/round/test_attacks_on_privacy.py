@@ -79,7 +79,8 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet, vector_blob
 from ridgeway.common.routing.token_table import compile_table, step_for
 from ridgeway.coordinator.round.federation import PrivacySettings
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.attackers import (
     add_document,
     document,

@@ -64,7 +64,8 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Blob, open_packet, vector_blob, weights_blob
 from ridgeway.common.routing.evaluation import unpaired
 from ridgeway.common.routing.hidden_state_table import HiddenStateTable
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.attackers import (
     add_document,
     document,

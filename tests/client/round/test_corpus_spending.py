@@ -176,11 +176,11 @@ def test_a_crash_between_the_journal_and_the_shared_file_costs_nothing_twice(
     """The journal knows it, and the shared file is told before the output leaves at another try."""
     made = account(tmp_path)
 
-    def crash(record: dict[str, Any]) -> None:
+    def crash(made: Account, record: dict[str, Any]) -> None:
         raise OSError
 
     with monkeypatch.context() as patch:
-        patch.setattr(made, "_share", crash)
+        patch.setattr(Account, "_share", crash)
         with pytest.raises(OSError):
             made.pay(expense(made, "a"))
     again = account(tmp_path)

@@ -13,11 +13,9 @@ from ridgeway.client.round.epochs import (
     EPOCH,
     OPENED_EPOCH,
     Epoch,
+    EpochData,
     EpochStore,
     sums_id,
-    write_digests,
-    write_document_sums,
-    write_held_out,
 )
 from ridgeway.client.round.scoring import HeldOut
 from ridgeway.common.base.errors import FormatError
@@ -30,6 +28,7 @@ from ridgeway.common.protocol.cohort import Terms
 SUMS = DocumentSums("columns", np.zeros((0, 0), np.int64), np.arange(4))
 HELD_OUT = HeldOut(np.arange(5, dtype=np.int32), np.array([2, 3]))
 DIGESTS = np.array([3, 9, 27], np.uint64)
+DATA = EpochData(SUMS, HELD_OUT, digests=DIGESTS)
 PRIVACY = Privacy(mode="columns", epsilon=1.0, prior="1" * 64)
 TERMS = Terms(
     mode="private",
@@ -47,12 +46,6 @@ def epoch(byte: int) -> Epoch:
     return Epoch(name=f"{byte:064x}", sums="b" * 64, holdout=0.25, documents=3)
 
 
-def fill(draft: Path) -> None:
-    write_document_sums(draft, SUMS)
-    write_held_out(draft, HELD_OUT)
-    write_digests(draft, DIGESTS)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> EpochStore:
     return EpochStore(tmp_path, Journal(tmp_path / "journal.db"))
@@ -61,7 +54,7 @@ def store(tmp_path: Path) -> EpochStore:
 def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
     """Sums, held-out documents and digests; nothing where nothing was put."""
     assert store.current() is None
-    store.open(epoch(1), fill, ())
+    store.open(epoch(1), DATA, ())
     current = store.current()
     assert current == epoch(1)
     sums, held_out = store.document_sums(current), store.held_out(current)
@@ -79,7 +72,7 @@ def test_the_epoch_opened_last_is_the_current_one_and_those_before_the_last_two_
 ) -> None:
     """An answer under way may be reading the one before. The journal keeps that the others were there."""
     for number in (1, 2, 3):
-        store.open(epoch(number), fill, ())
+        store.open(epoch(number), DATA, ())
     assert store.current() == epoch(3)
     assert {path.name for path in (tmp_path / "epochs").iterdir()} == {epoch(2).name, epoch(3).name}
     opened = Journal(tmp_path / "journal.db").entries(OPENED_EPOCH)
@@ -88,14 +81,15 @@ def test_the_epoch_opened_last_is_the_current_one_and_those_before_the_last_two_
 
 def test_an_epoch_that_could_not_be_filled_is_none(store: EpochStore, tmp_path: Path) -> None:
     """The one before stays, whole."""
-    store.open(epoch(1), fill, ())
+    store.open(epoch(1), DATA, ())
 
-    def full(draft: Path) -> None:
-        fill(draft)
-        raise OSError("no space left")
+    class Full(EpochData):
+        def write(self, draft: Path) -> None:
+            super().write(draft)
+            raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        store.open(epoch(2), full, ())
+        store.open(epoch(2), Full(SUMS, HELD_OUT), ())
     assert store.current() == epoch(1)
     assert store.document_sums(epoch(1)).column.tolist() == SUMS.column.tolist()
 
@@ -106,7 +100,7 @@ def test_a_damaged_epoch_is_one_sentence_that_says_what_to_do(
     store: EpochStore, tmp_path: Path, damage: Callable[[Path], None], name: str
 ) -> None:
     """It is never taken for none, nor for another."""
-    store.open(epoch(1), fill, ())
+    store.open(epoch(1), DATA, ())
     damage(tmp_path / "epochs" / epoch(1).name / name)
     with pytest.raises(FormatError, match="open a new epoch with `ridgeway client ready`"):
         current = store.current()
@@ -116,7 +110,7 @@ def test_a_damaged_epoch_is_one_sentence_that_says_what_to_do(
 
 def test_a_noisy_vector_is_kept_with_what_it_was_made_for(store: EpochStore) -> None:
     """A second one takes its place."""
-    store.open(epoch(1), fill, ())
+    store.open(epoch(1), DATA, ())
     for made_for in ("c" * 64, "d" * 64):
         store.keep_noisy(epoch(1), "counts", np.array([1, -2]), made_for)
         kept = store.noisy(epoch(1), "counts")

@@ -16,7 +16,8 @@ from ridgeway.coordinator.deploy.backup import back_up, restore
 from ridgeway.coordinator.deploy.coordinator_folder import KEPT_RUNS, leftovers, prune
 from ridgeway.coordinator.round.federation import MAX_LOG_BYTES, Federation
 from ridgeway.coordinator.round.membership import rollback
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate

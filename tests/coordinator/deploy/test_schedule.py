@@ -9,7 +9,8 @@ import pytest
 
 from ridgeway.common.base.errors import InputError, RoundFailed
 from ridgeway.coordinator.deploy.schedule import keep_schedule, next_time
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.simulated_federation import Direct, found, no_watch, populate
 
 pytest.importorskip("cronsim", reason="a dependency of ridgeway[coordinator]")

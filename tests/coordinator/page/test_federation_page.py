@@ -28,7 +28,8 @@ from ridgeway.coordinator.page.federation_view import FederationView
 from ridgeway.coordinator.page.release_history import domain_accuracies
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import progress_file
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import let_join
 from tests.support.hostile import MEMBERS
 from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command

@@ -20,8 +20,8 @@ from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import Event, RouterWorse, Watch
-from ridgeway.coordinator.round.round import RoundWishes, run_round
-from ridgeway.coordinator.round.run_order import RunOrder
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.faults import epoch_of, let_join, make_haste
@@ -77,7 +77,7 @@ def round_of(
         holder = transport._holders[transport.names.index(name)]
         vars(holder)["exact_sums"] = _lying(holder, lie)
     watch = no_watch if seen is None else seen.append
-    return run_round(parties.federation(), transport, watch, RoundWishes(accept_worse=accept))
+    return run_round(parties.federation(), transport, watch, RoundWishes(accept_worse=tuple(accept)))
 
 
 def _lying(holder: Holder, lie: Lie) -> Callable[[Epoch, Cohort], Statistics]:

@@ -21,7 +21,8 @@ from ridgeway.coordinator.round.federation import FederationSettings
 from ridgeway.coordinator.round.gathering import checked_row, sizes_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import retire
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import make_haste
 from tests.support.making import contents
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate

@@ -13,7 +13,8 @@ from ridgeway.common.base.schema import Mode
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire, rollback
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import make_haste
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
 

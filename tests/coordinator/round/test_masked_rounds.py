@@ -25,7 +25,8 @@ from ridgeway.coordinator.round.masked_round import TotalPlan
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import HoldersWaiting
 from ridgeway.coordinator.round.reference import reference_round
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import Crash, epoch_of, let_join, make_haste, router_bytes
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
 from tests.support.making import contents
@@ -173,7 +174,7 @@ def test_one_that_falls_away_at_any_stage_is_made_up_for(parties: Parties, stage
     if that is in the total and nobody of it has counted, the operator must say that it may be published."""
     answered = STAGES.index(stage)
     transport = Falling(parties, list(MEMBERS), {who: answered}, heard)
-    accept = ["medicine"] if who == "medicine" and 3 < answered < 7 else []
+    accept = ("medicine",) if who == "medicine" and 3 < answered < 7 else ()
     published = round_of(parties, transport=transport, accept_unevaluated=accept)
     others = [name for name in MEMBERS if name != who]
     total_is_that_of(parties, MEMBERS if answered else others, MEMBERS if answered > 3 else others)
@@ -209,7 +210,7 @@ def test_a_router_that_a_domain_did_not_count_for_is_not_published(parties: Part
     [missing] = entries(parties, "not_counted")
     assert "3 of 5 members" in missing["reason"]
     transport = Falling(parties, list(MEMBERS), {"law-1": 0, "medicine": 0})
-    published = round_of(parties, transport=transport, accept_unevaluated=["code", "law", "medicine"])
+    published = round_of(parties, transport=transport, accept_unevaluated=("code", "law", "medicine"))
     assert not kinds(transport, SealedSums, "statistics")
     assert load_release(parties.federation().release_folder(published.number)).manifest["evaluation"] is None
 
@@ -306,7 +307,7 @@ def test_other_settings_make_another_release_of_the_same_total_and_counts(later:
     with pytest.raises(RoundFailed, match="nobody has counted how the router does on code, law, medicine"):
         round_of(later, transport=transport)
     assert "counted for another router of this total" in entries(later, "not_counted")[0]["reason"]
-    third = round_of(later, transport=transport, accept_unevaluated=["code", "law", "medicine"])
+    third = round_of(later, transport=transport, accept_unevaluated=("code", "law", "medicine"))
     assert not kinds(transport, SealedSums)
     assert load_release(later.federation().release_folder(third.number)).manifest["evaluation"] is None
 

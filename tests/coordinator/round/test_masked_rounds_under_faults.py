@@ -15,7 +15,8 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.messages import Seal
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.coordinator.round.ledger import Ledger, Standing
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import (
     Crash,
     Network,
@@ -180,7 +181,7 @@ class Story:
         self.oracle.known[name, epoch] = self.world.summed[name, self.corpora[name]]
 
     def round(self, accept: Sequence[str]) -> None:
-        wishes = RoundWishes(accept_worse=DOMAINS, accept_unevaluated=accept)
+        wishes = RoundWishes(accept_worse=DOMAINS, accept_unevaluated=tuple(accept))
         run_round(self.parties.federation(self.steps.clock), self.network, self.steps, wishes)
 
     def standing(self) -> Standing:

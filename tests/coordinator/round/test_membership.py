@@ -24,7 +24,8 @@ from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.progress import Event, TotalGathered
-from ridgeway.coordinator.round.round import RoundWishes, deliver_newest, run_round
+from ridgeway.coordinator.round.round import deliver_newest, run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import touch_later, write_jsonl
 from tests.support.faults import Crash, make_haste, router_bytes
 from tests.support.making import contents, fixed_identity, sign_again

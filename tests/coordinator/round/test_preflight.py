@@ -30,8 +30,8 @@ from ridgeway.coordinator.round.progress import (
     no_watch,
 )
 from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, OTHER_RELEASE, REMEDIES, SILENT
-from ridgeway.coordinator.round.round import RoundWishes, deliver_newest, run_round
-from ridgeway.coordinator.round.run_order import RunOrder
+from ridgeway.coordinator.round.round import deliver_newest, run_round
+from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity

@@ -34,7 +34,8 @@ from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import Event, RouterEvaluated
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.publish import compose
 from tests.support.commands import Workshop
 from tests.support.faults import epoch_of, make_haste
@@ -347,7 +348,7 @@ def test_a_domain_that_did_not_count_keeps_the_router_back(new: Parties) -> None
         round_of(new, Falling(new, "evaluate", "medicine"))
     assert new.federation().newest is None
     assert len(expenses(new, "medicine")) == 1
-    published = round_of(new, Falling(new, "evaluate", "medicine"), accept_unevaluated=["medicine"])
+    published = round_of(new, Falling(new, "evaluate", "medicine"), accept_unevaluated=("medicine",))
     assert new.federation().manifest(published.number)["privacy"]["counted"] == ["code", "law"]
 
 

@@ -16,7 +16,8 @@ from ridgeway.common.protocol.messages import Collect
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.round.ledger import Standing
-from ridgeway.coordinator.round.round import RoundWishes, run_round
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import (
     Crash,
     Network,
@@ -155,7 +156,7 @@ class Story:
 
     def round(self, accept: Sequence[str]) -> None:
         federation = self.parties.federation(self.steps.clock)
-        wishes = RoundWishes(accept_worse=DOMAINS, accept_unevaluated=accept, even_unchanged=True)
+        wishes = RoundWishes(accept_worse=DOMAINS, accept_unevaluated=tuple(accept), even_unchanged=True)
         run_round(federation, self.network, self.steps, wishes)
 
     def everybody_is_in(self, number: int) -> None:

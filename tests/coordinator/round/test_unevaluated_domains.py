@@ -17,8 +17,8 @@ from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import Watch
-from ridgeway.coordinator.round.round import RoundWishes, run_round
-from ridgeway.coordinator.round.run_order import RunOrder
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
