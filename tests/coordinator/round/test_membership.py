@@ -310,7 +310,7 @@ def test_a_holder_that_is_admitted_for_another_domain_is_not_counted_for_the_one
 
 def test_changes_and_rounds_do_not_run_at_once(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one runs, the others give up in words once their patience is over; nothing is half done."""
-    monkeypatch.setattr(Federation, "alone", partialmethod(Federation.alone, patience=0.0))
+    monkeypatch.setattr(Federation, "exclusive_lock", partialmethod(Federation.exclusive_lock, patience=0.0))
     federation = parties.federation()
     with federation.exclusive_lock():
         for change in (lambda: retire(federation, "law"), lambda: remove(federation, "law"), lambda: round_of(parties)):
