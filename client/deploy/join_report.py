@@ -12,7 +12,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from ridgeway.client.round.holder import REFUSED_BUNDLE, Holder
 from ridgeway.client.round.known_keys import FORKED_KEY, HANDED_OVER
@@ -82,33 +81,24 @@ class JoinReport:
                 "see `ridgeway client status`",
             )
         if entry.kind == "sent":
-            where = f"round {facts['number']}" if facts.get("number") else ""
+            where = [f"round {facts['number']}"] if facts.get("number") else []
             if "code" in facts:
-                self._tell(
-                    "refused",
-                    facts["code"],
-                    *filter(None, (where, self._why(facts["reason"]))),
-                )
+                reason = self._why(facts["reason"])
+                self._tell("refused", facts["code"], *where, *filter(None, [reason]))
             else:
-                what = " ".join(
-                    filter(
-                        None, (facts["kind"].replace("_", " "), facts.get("lot", ""))
-                    )
-                )
-                self._tell(
-                    "answered",
-                    what,
-                    *filter(None, (where, f"{facts['bytes']:,} bytes")),
-                )
+                kind = facts["kind"].replace("_", " ")
+                what = f"{kind} {facts.get('lot', '')}".rstrip()
+                self._tell("answered", what, *where, f"{facts['bytes']:,} bytes")
 
     def _why(self, told: str) -> str:
         """Why a request was refused: what the coordinator was told, or the whole reason where that
         is kept from it.
         """
-        if "its own log" not in told:
+        path = self._holder.folder / "logs" / "holder.log"
+        if "its own log" not in told or not path.exists():
             return told
-        found = OWN_LOG.findall(_tail(self._holder.folder / "logs" / "holder.log"))
-        return found[-1] if found else told
+        end = path.read_bytes()[-REASON_BYTES:].decode(errors="replace")
+        return str([told, *OWN_LOG.findall(end)][-1])
 
     def _look_at_bundles(self) -> None:
         """Note bundles that were refused since the last one that was noted, and tell whatever else
@@ -117,14 +107,12 @@ class JoinReport:
         stamp = stamp_if_there(self._bundles)
         if stamp is None or stamp == self._stamp:
             return
-        for noted, words in JUDGED.findall(
-            self._bundles.read_text(encoding="utf-8", errors="replace")
-        ):
+        text = self._bundles.read_text(encoding="utf-8", errors="replace")
+        for noted, words in JUDGED.findall(text):
             _, refused, reason = words.partition("refused, ")
             if refused and noted > self._judged:
-                self._holder.journal.append(
-                    (REFUSED_BUNDLE, {"noted": noted, "reason": reason})
-                )
+                facts = {"noted": noted, "reason": reason}
+                self._holder.journal.append((REFUSED_BUNDLE, facts))
                 self._judged = noted
                 self._tell("refused", "bundle", reason, "see `ridgeway client bundle`")
             elif (
@@ -142,10 +130,3 @@ class JoinReport:
             f"{free / 1e6:.0f} MB are free on the disk of {self._holder.folder}; make"
             " room, or answers will fail"
         )
-
-
-def _tail(path: Path) -> str:
-    try:
-        return path.read_bytes()[-REASON_BYTES:].decode(errors="replace")
-    except OSError:
-        return ""
