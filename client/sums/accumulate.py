@@ -50,6 +50,9 @@ WIDE_BLOCKS = 7
 
 DIGIT = 1 << 16
 BLOCK_BYTES = 32 << 20
+COLUMN_BLOCKS = 8
+"""The blocks of columns in which a GPU takes a weighted product; they skip most of the lower half.
+"""
 
 
 class Accumulator(Protocol):

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +65,11 @@ def stamped(sources: Iterable[CorpusFile]) -> dict[Stamp, CorpusFile]:
     """Files and pieces by what they are now. Each file is asked once, however many pieces it has:
     stores are far.
     """
-    found: dict[Path, FileStatus] = {}
+    status = cache(file_status)
     stamps: dict[Stamp, CorpusFile] = {}
     for source in sources:
         place = absolute(source.path)
-        if place not in found:
-            found[place] = file_status(place)
-        stamps[Stamp(str(place), *found[place], source.begin, source.end)] = source
+        stamps[Stamp(str(place), *status(place), source.begin, source.end)] = source
     return stamps
 
 
@@ -78,13 +77,8 @@ def first_changed(stamps: Iterable[Stamp]) -> Stamp | None:
     """The first of them whose file is no longer as it was, or is gone. Raises InputError if a store
     cannot be asked.
     """
-    found: dict[str, FileStatus | None] = {}
-    for stamp in stamps:
-        if stamp.path not in found:
-            found[stamp.path] = _status(stamp.path)
-        if found[stamp.path] != stamp.status:
-            return stamp
-    return None
+    status = cache(_status)
+    return next((each for each in stamps if status(each.path) != each.status), None)
 
 
 def _status(path: str) -> FileStatus | None:
@@ -173,8 +167,8 @@ class PartStore:
     on.
     """
 
-    def __init__(self, cache: Path, terms: Mapping[str, object]) -> None:
-        self._folder = cache / "prepared" / sha256(canonical_json(terms))
+    def __init__(self, kept: Path, terms: Mapping[str, object]) -> None:
+        self._folder = kept / "prepared" / sha256(canonical_json(terms))
 
     def save(self, part: StoredPart) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -59,7 +59,8 @@ class PieceBatch(NamedTuple):
     """Documents to sum.
 
     met, broken: what was met since the batch before, and the places of broken records among it.
-    place:       how many documents of the piece lie behind, those included that are held out.
+    first:       how many documents of the piece lie before it, those included that are held out.
+    place:       how many lie behind it.
     position:    how many of its bytes do, about.
     ends:        whether it is the piece's last batch.
     """
@@ -67,6 +68,7 @@ class PieceBatch(NamedTuple):
     texts: list[str]
     met: Counters
     broken: list[str]
+    first: int
     place: int
     position: int
     ends: bool
@@ -85,24 +87,29 @@ def read_batches(
     texts = list[str]()
     size = 0
     place = 0
+    behind = first
 
     def batch(ends: bool) -> PieceBatch:
-        nonlocal texts, size, counted
+        nonlocal texts, size, counted, behind
         since = copy.copy(met)
         broken = (skipped or [])[counted.broken :]
         since.add(counted, -1)
         counted = copy.copy(met)
         taken = texts
+        begun = behind
         texts = []
         size = 0
-        return PieceBatch(taken, since, broken, place, position.bytes, ends)
+        behind = place
+        return PieceBatch(taken, since, broken, begun, place, position.bytes, ends)
 
     for text in documents(source, rules.text_fields, met, position, skipped):
         place += 1
         if place <= first:  # an earlier part covers it
             counted = copy.copy(met)
             if place % SKIMMED_DOCUMENTS == 0:
-                yield PieceBatch([], Counters(), [], first, position.bytes, False)
+                yield PieceBatch(
+                    [], Counters(), [], first, first, position.bytes, False
+                )
             continue
         met.documents += 1
         if is_held_out(text, rules.holdout):

@@ -26,6 +26,7 @@ from ridgeway.client.sums.piece_batches import (
     samples_of,
 )
 from ridgeway.common.encoding.fast_bpe import EncoderTables
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
 
 Read = tuple[int, PieceBatch, Samples | None]
@@ -43,8 +44,7 @@ ENVIRONMENT = {
 
 @contextlib.contextmanager
 def piece_readers(
-    tokenizer: Tokenizer,
-    definition: bytes,
+    encoder: TableEncoder,
     pieces: Sequence[Piece],
     rules: ReadingRules,
     count: int,
@@ -65,9 +65,9 @@ def piece_readers(
                         target=_read,
                         args=(
                             theirs,
-                            definition,
-                            tokenizer.lower,
-                            tokenizer.tables,
+                            encoder.definition,
+                            encoder.tokenizer.lower,
+                            encoder.tokenizer.tables,
                             rules,
                         ),
                         daemon=True,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from queue import SimpleQueue
@@ -56,7 +56,6 @@ from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import (
     AnyEncoder,
     ContextualEncoder,
@@ -197,7 +196,7 @@ def prepare(
     left = sum(each.stamp.bytes for each in todo)
     run = _Run(job, encoder, store, watch, total)
     if engine is None:
-        parts = kept + run.sum_all(todo, left)
+        parts = kept + run.sum_all(todo)
     else:
         parts = kept + _gathered(engine(todo), store, watch, total - left, total)
     changed = first_changed(stamps)
@@ -241,7 +240,7 @@ def sum_pieces(
 ) -> StoredPart:
     """The sums over some pieces, in one part: what an engine has done elsewhere."""
     size = sum(each.stamp.bytes for each in todo)
-    [part] = _Run(job, encoder, None, Watch(), size).sum_all(todo, size)
+    [part] = _Run(job, encoder, None, Watch(), size).sum_all(todo)
     return part
 
 
@@ -397,17 +396,6 @@ def check_text(counters: Counters, names: str) -> None:
         )
 
 
-@dataclass(slots=True)
-class _OpenPiece:
-    """A piece that is being read: what has come of it since the last part."""
-
-    start: int
-    place: int
-    position: int = 0
-    met: Counters = field(default_factory=Counters)
-    broken: list[str] = field(default_factory=list)
-
-
 class _Run:
     """One pass over the pieces that are left: readers, worker threads, and parts that are kept as
     they fill.
@@ -431,17 +419,19 @@ class _Run:
         self._all: list[Accumulator] = []
         self._pending: deque[Future[int]] = deque()
         self._counters = Counters()
-        self._stretches: list[Stretch] = []
-        self._open: dict[Stamp, _OpenPiece] = {}
+        self._stretches: dict[Stamp, Stretch] = {}
+        self._positions: dict[Stamp, int] = {}
+        """How many bytes of each piece that is being read lie behind."""
         self._broken: list[str] = []
         self._parts: list[StoredPart] = []
         self._started = self._kept_at = time.monotonic()
         self._done = 0
 
-    def sum_all(self, todo: Sequence[Unread], left: int) -> list[StoredPart]:
+    def sum_all(self, todo: Sequence[Unread]) -> list[StoredPart]:
         """Sum pieces, keeping parts as time goes by. An error loses only what came after the last
         part.
         """
+        left = sum(each.stamp.bytes for each in todo)
         self._done = self._total - left
         if not todo:
             return []
@@ -454,7 +444,7 @@ class _Run:
         ):
             try:
                 for number, batch, samples in batches:
-                    self._take(pool, todo[number], batch, samples)
+                    self._take(pool, todo[number].stamp, batch, samples)
                     if self._due():
                         self._keep()
             except BaseException:
@@ -468,73 +458,55 @@ class _Run:
         """Within this block, all batches: read by processes on many cores, else here, one piece
         after another.
         """
+        job = self._job
+        encoder = self._encoder
         pieces = [(each.source, each.first) for each in todo]
-        by_model = isinstance(self._encoder, ContextualEncoder)
-        many = (
-            self._job.threads > MAX_THREADS_ALONE
-            and left >= MIN_READERS_BYTES
-            and not by_model
-        )
-        characters = BATCH_CHARACTERS
-        if many:
-            characters = PROCESS_BATCH_CHARACTERS
-        elif by_model and not self._job.devices:
-            characters = MODEL_BATCH_CHARACTERS
         rules = ReadingRules(
-            self._job.text_fields,
-            self._job.holdout,
-            bool(self._job.skip_broken),
-            characters,
-            self._job.sampling,
+            job.text_fields,
+            job.holdout,
+            bool(job.skip_broken),
+            BATCH_CHARACTERS,
+            job.sampling,
         )
-        if many and isinstance(self._encoder, TableEncoder):
-            tokenizer = self._encoder.tokenizer
-            definition = self._encoder.definition
-            summing = not self._job.devices and not only_counts(
-                self._job.sampling, self._encoder.words
-            )
+        if isinstance(encoder, ContextualEncoder):
+            if not job.devices:
+                rules = replace(rules, characters=MODEL_BATCH_CHARACTERS)
+        elif job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES:
+            rules = replace(rules, characters=PROCESS_BATCH_CHARACTERS)
+            summing = not job.devices and not only_counts(job.sampling, encoder.words)
             # the other half of the cores sums
-            readers = self._job.threads // 2 if summing else self._job.threads
-            with piece_readers(
-                tokenizer, definition, pieces, rules, max(1, readers)
-            ) as batches:
+            readers = job.threads // 2 if summing else job.threads
+            with piece_readers(encoder, pieces, rules, readers) as batches:
                 yield batches
-        else:
-            yield (
-                (number, batch, None)
-                for number, (source, first) in enumerate(pieces)
-                for batch in read_batches(source, first, rules)
-            )
+            return
+        yield (
+            (number, batch, None)
+            for number, (source, first) in enumerate(pieces)
+            for batch in read_batches(source, first, rules)
+        )
 
     def _take(
         self,
         pool: ThreadPoolExecutor,
-        piece: Unread,
+        stamp: Stamp,
         batch: PieceBatch,
         samples: Samples | None,
     ) -> None:
-        stamp = piece.stamp
-        opened = self._open.setdefault(stamp, _OpenPiece(piece.first, piece.first))
         if batch.texts or (samples is not None and samples.layers):
             self._pending.append(pool.submit(self._sum, batch.texts, samples))
         while len(self._pending) > 2 * self._job.threads:
             self._counters.tokens += self._pending.popleft().result()
-        opened.met.add(batch.met)
-        opened.broken += batch.broken
-        opened.place = batch.place
-        opened.position = min(batch.position, stamp.bytes)
+        if batch.ends or batch.place > batch.first:
+            before = self._stretches.get(stamp)
+            start = before.start if before else batch.first
+            self._stretches[stamp] = Stretch(stamp, start, batch.place, batch.ends)
+        self._counters.add(batch.met)
+        self._broken += batch.broken[: MAX_PLACES - len(self._broken)]
+        self._positions[stamp] = min(batch.position, stamp.bytes)
         if batch.ends:
-            self._cover(stamp, self._open.pop(stamp), ends=True)
+            del self._positions[stamp]
             self._done += stamp.bytes
-        self._watch.progress(
-            self._done + sum(each.position for each in self._open.values()), self._total
-        )
-
-    def _cover(self, stamp: Stamp, opened: _OpenPiece, ends: bool) -> None:
-        """Take in what came of a piece."""
-        self._stretches.append(Stretch(stamp, opened.start, opened.place, ends))
-        self._broken = [*self._broken, *opened.broken][:MAX_PLACES]
-        self._counters.add(opened.met)
+        self._watch.progress(self._done + sum(self._positions.values()), self._total)
 
     def _sum(self, texts: list[str], samples: Samples | None) -> int:
         """Sum a batch; how many tokens its documents have."""
@@ -556,12 +528,6 @@ class _Run:
         return self._watch.stopped() or (kept and _is_due(self._started, self._kept_at))
 
     def _keep(self) -> None:
-        for stamp, opened in self._open.items():
-            if opened.place > opened.start:
-                self._cover(stamp, opened, ends=False)
-                self._open[stamp] = _OpenPiece(
-                    opened.place, opened.place, opened.position
-                )
         while self._pending:
             self._counters.tokens += self._pending.popleft().result()
         if self._stretches:
@@ -569,13 +535,16 @@ class _Run:
                 add_states, (accumulator.state() for accumulator in self._all)
             )
             part = StoredPart(
-                tuple(self._stretches), self._counters, state, tuple(self._broken)
+                tuple(self._stretches.values()),
+                self._counters,
+                state,
+                tuple(self._broken),
             )
             if self._store:
                 self._store.save(part)
             self._parts.append(part)
         self._counters = Counters()
-        self._stretches = []
+        self._stretches = {}
         self._broken = []
         self._refill()
         if self._watch.stopped():

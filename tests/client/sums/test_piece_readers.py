@@ -73,7 +73,7 @@ def has_ended(pid: int) -> bool:
 def test_processes_read_what_is_read_here(pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder) -> None:
     """Every document, count, broken record and sample, in their order within a piece, by the processes alone."""
     expected = gathered(read_here(pieces), encoder, len(pieces))
-    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 3) as batches:
+    with piece_readers.piece_readers(encoder, pieces, RULES, 3) as batches:
         reads = list(batches)
     assert all(samples is not None for _, _, samples in reads)
     assert gathered(iter(reads), encoder, len(pieces)) == expected
@@ -97,7 +97,7 @@ def test_processes_that_die_lose_nothing(
             process.kill()
         yield from batches
 
-    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
+    with piece_readers.piece_readers(encoder, pieces, RULES, 2) as batches:
         assert gathered(killing(batches), encoder, len(pieces)) == expected
     assert len(made) == 2
     assert all(is_gone(pid) for pid in made)
@@ -112,7 +112,7 @@ def test_a_machine_that_starts_no_process_reads_itself(
         raise OSError("no more processes")
 
     monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", refused)
-    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
+    with piece_readers.piece_readers(encoder, pieces, RULES, 2) as batches:
         found = gathered(batches, encoder, len(pieces))
     assert found == gathered(read_here(pieces), encoder, len(pieces))
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_read_is_said_as_if_read_here(
 ) -> None:
     """With the place of the record."""
     strict = replace(RULES, skip_broken=False)
-    reading = piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, strict, 2)
+    reading = piece_readers.piece_readers(encoder, pieces, strict, 2)
     with pytest.raises(CorpusError, match=r"c\.jsonl, line 2: not JSON"), reading as batches:
         list(batches)
 
@@ -132,7 +132,7 @@ def test_leaving_early_ends_every_process(
     pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, some: int
 ) -> None:
     """Also one that is stopped, and where nobody has taken what was read."""
-    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 3) as batches:
+    with piece_readers.piece_readers(encoder, pieces, RULES, 3) as batches:
         for _ in range(some):
             next(batches)
         made = [process.pid for process in multiprocessing.active_children()]
@@ -146,7 +146,7 @@ def test_leaving_early_ends_every_process(
 def test_processes_do_not_hear_ctrl_c(pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder) -> None:
     """Not even while they start; the environment and the parent are as before."""
     before = dict(os.environ)
-    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
+    with piece_readers.piece_readers(encoder, pieces, RULES, 2) as batches:
         for process in multiprocessing.active_children():
             assert process.pid is not None
             os.kill(process.pid, signal.SIGINT)
@@ -166,7 +166,7 @@ from tests.support.tiny import tiny_encoder
 if __name__ == "__main__":
     encoder = tiny_encoder()
     pieces = [(source, 0) for source in find_sources([Path(sys.argv[1])])[0]]
-    with piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 2) as batches:
+    with piece_readers(encoder, pieces, RULES, 2) as batches:
         next(batches)
         print(*(process.pid for process in multiprocessing.active_children()), flush=True)
         os._exit(0)
@@ -192,7 +192,7 @@ def test_what_lies_in_the_current_folder_is_not_run(
     for name in ("numpy.py", "signal.py", "client.py"):
         (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(1)\n")
     monkeypatch.chdir(tmp_path)
-    with piece_readers.piece_readers(encoder.tokenizer, encoder.definition, pieces, RULES, 1) as batches:
+    with piece_readers.piece_readers(encoder, pieces, RULES, 1) as batches:
         assert all(samples is not None for _, _, samples in batches)
     assert not (tmp_path / "ran").exists()
 
