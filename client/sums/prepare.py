@@ -56,6 +56,7 @@ from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import (
     AnyEncoder,
     ContextualEncoder,
