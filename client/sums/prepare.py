@@ -56,6 +56,7 @@ from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import (
     AnyEncoder,
     ContextualEncoder,
@@ -585,8 +586,11 @@ def makers(
             for device in devices
             for maker in gpu_accumulators(encoder.table, sampling, device, words)
         ]
-    maker = accumulators(encoder.table, sampling, encoder.words)
-    return [maker] * _at_once(encoder, threads)
+    return [_maker(encoder, sampling)] * _at_once(encoder, threads)
+
+
+def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
+    return accumulators(encoder.table, sampling, encoder.words)
 
 
 def _at_once(encoder: AnyEncoder, threads: int) -> int:
