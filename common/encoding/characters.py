@@ -50,12 +50,6 @@ def lower_letters() -> NDArray[np.uint32]:
     return table
 
 
-@lru_cache(maxsize=1)
-def lower_table() -> memoryview:
-    """The same as a view, which takes a microsecond less to hand on than an array."""
-    return lower_letters().data
-
-
 def character_classes() -> NDArray[np.uint8]:
     """The class of every code point."""
     runs = RUNS.split()

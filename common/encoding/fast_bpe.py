@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from operator import add
 from typing import Any, NamedTuple
 from unicodedata import is_normalized
 
@@ -98,7 +97,7 @@ class FastEncoder:
         )
 
     def encode_many(
-        self, texts: Sequence[str], *lower: memoryview
+        self, texts: Sequence[str], *lower: NDArray[np.uint32]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The ids of texts in one row, and how many each has. lower: what every code point is read
         as.
@@ -270,14 +269,11 @@ def _is_plain(model: dict[str, Any], added: Iterable[tokenizers.AddedToken]) -> 
 def _merges(pairs: list[str | list[str]], vocabulary: dict[str, int]) -> bytes:
     """Left, right and merged id of each merge, the first to be merged first."""
     split = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
-    rows = np.empty((len(split), 3), dtype=np.uint32)
-    if split:
-        left, right = zip(*split, strict=True)
-        for column, names in enumerate((left, right, map(add, left, right))):
-            rows[:, column] = np.fromiter(
-                map(vocabulary.__getitem__, names), dtype=np.uint32, count=len(split)
-            )
-    return rows.tobytes()
+    rows = [
+        (vocabulary[left], vocabulary[right], vocabulary[left + right])
+        for left, right in split
+    ]
+    return np.array(rows, dtype=np.uint32).tobytes()
 
 
 def _packed(entries: list[tuple[bytes, int]]) -> tuple[bytes, bytes]:

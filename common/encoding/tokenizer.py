@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Backend
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.jsonl import storable
-from ridgeway.common.encoding.characters import lower_case, lower_table
+from ridgeway.common.encoding.characters import lower_case, lower_letters
 from ridgeway.common.encoding.fast_bpe import EncoderTables, FastEncoder, fast_encoder
 
 Ids = NDArray[np.int32]
@@ -151,7 +151,7 @@ class Tokenizer:
             if self._characters >= CHARACTERS_BEFORE_FAST:
                 self.make_fast()
         if self.lower and self._fast and not self._fast.only_nfc:
-            return self._fast.encode_many(texts, lower_table())
+            return self._fast.encode_many(texts, lower_letters())
         if self.lower:
             texts = [lower_case(text) for text in texts]
         if self._fast is None:

@@ -143,15 +143,11 @@ def _positions(model: Any) -> int:
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if not most:
         return UNBOUNDED_POSITIONS
-    counted = [
-        part
-        for name, part in model.named_modules()
-        if name.endswith("position_embeddings")
-    ]
     padding = [
         part.padding_idx
-        for part in counted
-        if getattr(part, "padding_idx", None) is not None
+        for name, part in model.named_modules()
+        if name.endswith("position_embeddings")
+        and getattr(part, "padding_idx", None) is not None
     ]
     return int(most) - 1 - max(padding) if padding else int(most)
 

@@ -111,16 +111,18 @@ def split_calibration(
     """What one domain's holders count to calibrate confidence, and to tell what belongs to any
     domain.
     """
-    shape = len(CURVES), temperatures, len(CONFIDENCE_EDGES), 2
+    shape = _reliability_shape(temperatures)
     reliability, scope = np.split(row.ravel(), [prod(shape)])
     return reliability.reshape(shape), scope.reshape(SCOPE_COUNTS_SHAPE)
 
 
 def calibration_size(temperatures: int) -> int:
     """How many numbers those are."""
-    return len(CURVES) * temperatures * len(CONFIDENCE_EDGES) * 2 + prod(
-        SCOPE_COUNTS_SHAPE
-    )
+    return prod(_reliability_shape(temperatures)) + prod(SCOPE_COUNTS_SHAPE)
+
+
+def _reliability_shape(temperatures: int) -> tuple[int, ...]:
+    return len(CURVES), temperatures, len(CONFIDENCE_EDGES), 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,14 +265,15 @@ class _Samples:
         right: NDArray[np.bool_] = self.scores.argmax(axis=1) == self.labels
         return right
 
+    def apart(self, temperature: float, curve: Confidence) -> Floats:
+        return distances(curve, self.scores, self.voters) / temperature
+
     def confidence(self, temperature: float, curve: Confidence) -> Floats:
-        apart = distances(curve, self.scores, self.voters) / temperature
-        return confidences(curve, apart)
+        return confidences(curve, self.apart(temperature, curve))
 
     def surprise(self, temperature: float, curve: Confidence) -> float:
         """The negative log-likelihood of the labels."""
-        apart = distances(curve, self.scores, self.voters) / temperature
-        logits = log_odds(curve, apart)
+        logits = log_odds(curve, self.apart(temperature, curve))
         chosen = logits[np.arange(len(logits)), self.labels]
         return float(
             (self.weights * (np.log(np.exp(logits).sum(axis=1)) - chosen)).sum()

@@ -72,9 +72,7 @@ class HiddenStateTable:
         """A table of these very tokens, and the places of the tokens in it."""
         texts = np.split(ids, np.cumsum(lengths)[:-1])
         logits = [self._logits(self._states(text)) for text in texts if len(text)]
-        exact = np.concatenate(
-            [*logits, *([] if logits else [np.zeros((1, self.domains))])]
-        )
+        exact = np.concatenate(logits or [np.zeros((1, self.domains))])
         # A state far beyond the encoder's scale says as much as 32 bits hold: an error would tell
         # of the text.
         most = (2 * MAX_LOGIT_STEPS - 1) * self.step

@@ -108,7 +108,10 @@ def save_release(
     facts: what the manifest says beyond format, files and signature.
     """
     refuse_foreign(folder, identity.public)
-    files = {ROUTER: _router_file(weights, compiled), TOKENIZER: definition}
+    # the same bytes for the same router
+    arrays = {"weights": weights, **compiled.arrays()}
+    router = save({name: np.ascontiguousarray(each) for name, each in arrays.items()})
+    files = {ROUTER: router, TOKENIZER: definition}
     manifest = {
         **facts,
         "format": FORMAT,
@@ -130,17 +133,11 @@ def save_release(
     return release_id(manifest)
 
 
-def _router_file(weights: NDArray[np.float64], compiled: RouterTable) -> bytes:
-    """What stands in router.safetensors; the same bytes for the same router."""
-    arrays = {"weights": weights, **compiled.arrays()}
-    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-
-
 def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) -> str:
     """Sign a release's manifest again with some facts changed: a new release over the same
     router.
     """
-    manifest = _verified_manifest(folder, None)
+    manifest = load_manifest(folder)
     amended = {**_unsigned(manifest), **changes, "parent": release_id(manifest)}
     write_whole(
         folder / MANIFEST,
@@ -165,7 +162,7 @@ def load_release(
                    the first prompt.
     files: what the folder is to hold, by name, where it is not written yet.
     """
-    manifest = _verified_manifest(folder, key, files)
+    manifest = load_manifest(folder, key=key, files=files)
     content = {
         name: _verified_file(folder, name, manifest, files)
         for name in (ROUTER, TOKENIZER)
@@ -265,16 +262,12 @@ def _readout(
     )
 
 
-def load_manifest(folder: Path, *, key: str | None = None) -> dict[str, Any]:
+def load_manifest(
+    folder: Path, *, key: str | None = None, files: Mapping[str, bytes] = NO_FILES
+) -> dict[str, Any]:
     """The manifest of a release alone, its signature verified; the files that it names need not be
     there.
     """
-    return _verified_manifest(folder, key)
-
-
-def _verified_manifest(
-    folder: Path, key: str | None, files: Mapping[str, bytes] = NO_FILES
-) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         raw = files[MANIFEST] if files else path.read_bytes()
@@ -413,13 +406,13 @@ def refuse_foreign(folder: Path, signer: str | None = None) -> None:
             " new folder"
         )
     path = folder / MANIFEST
+    if not path.is_file():
+        return
     found: str | None = None
-    if path.is_file():
-        with contextlib.suppress(
-            ReleaseError
-        ):  # of a damaged one it cannot be told who signed it
-            found = str(_parsed(path, path.read_bytes())["signature"]["key"])
-    if path.is_file() and found != signer:
+    # of a damaged one it cannot be told who signed it
+    with contextlib.suppress(ReleaseError):
+        found = str(_parsed(path, path.read_bytes())["signature"]["key"])
+    if found != signer:
         raise ReleaseError(
             f"{folder} holds a release that somebody else has signed; name another"
             " folder"

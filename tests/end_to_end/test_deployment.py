@@ -23,6 +23,7 @@ import pytest
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy.bundle import (
     CLIENT_APP,
+    SERVER_FILE,
     _pack,
     _pyproject,
     installed_bundle,
@@ -30,6 +31,7 @@ from ridgeway.common.deploy.bundle import (
     source_files,
 )
 from ridgeway.common.masking.agreement import threshold_for
+from ridgeway.coordinator.deploy.kept_bundles import server_folder
 from ridgeway.coordinator.deploy.superlink import FOLDER_VARIABLE
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from tests.support.commands import Finished
@@ -70,6 +72,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         made.found("clear", wait=5.0, deadline=DEADLINE_S)
         link = made.coordinator / "link"
         write_whole(link / "bundles" / f"{EARLIER_SHA256}.fab", EARLIER)
+        for name, source in source_files([SERVER_FILE]).items():
+            write_whole(server_folder(link, EARLIER_SHA256) / name, source)
         write_whole(link / "bundles.json", json.dumps([{"sha256": EARLIER_SHA256}]).encode())
         (made.coordinator / "changes.txt").write_text("one comment less\n")
         for name in ("code", "law"):
