@@ -1,10 +1,9 @@
 """Opening an epoch: a holder's owner lets the present corpus stand ready for rounds.
 
 Everything that depends on the corpus happens here, on the owner's word, and is told to the owner
-alone.
-In `masked` rounds an epoch whose total was opened is followed by another only if many documents
-have
-changed, or the owner says so: the difference of the two totals is the sum of what changed.
+alone. In `masked` rounds an epoch whose total was opened is followed by another only if many
+documents have changed, or the owner says so: the difference of the two totals is the sum of what
+changed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""ridgeway client ready, join, accept, renew, releases, prune: what a holder in a federation
-runs.
+"""ridgeway client ready, join, accept, renew, releases, prune: what a holder in a federation runs.
 """
 
 from __future__ import annotations

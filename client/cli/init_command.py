@@ -1,5 +1,4 @@
-"""ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by
-that.
+"""ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by that.
 """
 
 from __future__ import annotations

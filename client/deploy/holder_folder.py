@@ -1,10 +1,9 @@
 """Making a domain holder's folder: identity, the card for the operator, and client.toml with every
 setting explained; and taking away what it has gathered over the years and can do without.
 
- Nothing of a folder leaves but holder.pub, and that only when the holder
-hands it over. What is never taken away: the journal, by which what left is proved; keys and
-settings; the newest
-releases; the present epoch.
+Nothing of a folder leaves but holder.pub, and that only when the holder hands it over. What is
+never taken away: the journal, by which what left is proved; keys and settings; the newest releases;
+the present epoch.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 happens.
 
 Every answer is given by a process of its own, which writes to the journal, and every bundle is
-judged by one that knows
-no journal and writes to a log: both are read here, and refused bundles are added to the journal.
+judged by one that knows no journal and writes to a log: both are read here, and refused bundles are
+added to the journal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ed25519 identities: a key file, signatures, verification, and how one key takes over from
 another.
 
- A private key is never printed.
+A private key is never printed.
 """
 
 from __future__ import annotations

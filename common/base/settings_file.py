@@ -1,5 +1,4 @@
-"""Settings files: TOML in, checked records out, with one clear sentence where something is
-wrong.
+"""Settings files: TOML in, checked records out, with one clear sentence where something is wrong.
 """
 
 from __future__ import annotations

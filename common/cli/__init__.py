@@ -1,3 +1,2 @@
-"""Options, tables and progress bars of the command line, and the commands of anyone with a
-release.
+"""Options, tables and progress bars of the command line, and the commands of anyone with a release.
 """

@@ -16,8 +16,8 @@ On the coordinator's each ServerApp is a fork, which runs the coordinator's own 
 version.
 
 A bundle holds sources alone. Where it is, by its hash, the bundle of the very Ridgeway that is
-installed here, its code also finds the compiled module that was installed with it; any
-other does its work without, more slowly.
+installed here, its code also finds the compiled module that was installed with it; any other does
+its work without, more slowly.
 
 Run as a file of its own; of Ridgeway it imports the file beside it alone, because the approved
 bundle brings its own copy.

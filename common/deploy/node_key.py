@@ -1,7 +1,7 @@
 """The key with which a SuperNode proves who it is: ECDSA over P-384, in the form that OpenSSH and
 Flower read.
 
- A private key is never printed.
+A private key is never printed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `contextual:NAME_OR_DIR`, `dir:PATH`, and
 the user's cache.
 
- Of a static encoder's model it reads the tokenizer and the input
-embeddings, and nothing else.
+Of a static encoder's model it reads the tokenizer and the input embeddings, and nothing else.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ In: the host it was sent to, the page it came from, the key, how often, how many
 its body is. Out: headers that keep browsers safe, a count, and no traceback. Bodies of answers pass
 untouched, piece by piece.
 
- Keeps nothing of a body.
+Keeps nothing of a body.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ or Anthropic's.
     "model_not_found"}}
     {"type": "error", "error": {"type": "invalid_request_error", "message": "…"}}
 
- Messages hold no prompt, no path and no traceback.
+Messages hold no prompt, no path and no traceback.
 """
 
 from __future__ import annotations

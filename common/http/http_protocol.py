@@ -5,7 +5,7 @@ uvicorn bounds neither how long a head may be nor how long a request may take to
 long a client may leave its answer unread. This adds the bounds to its protocol, and lets refusals
 at this depth look like all the others.
 
- How long bodies may be is bounded elsewhere.
+How long bodies may be is bounded elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A page that is only read, as an application: its files, what it asks for, metrics and health,
 behind the guard.
 
- What a page shows is somebody else's job.
+What a page shows is somebody else's job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The service as a process: uvicorn, one worker, bound to an address, with or without a
 certificate.
 
- No access log is kept: it would hold addresses and paths of requests.
+No access log is kept: it would hold addresses and paths of requests.
 """
 
 from __future__ import annotations

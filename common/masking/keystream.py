@@ -1,8 +1,8 @@
 """Masks: a keystream of AES-128 in counter mode, added to a vector in the ring Z/2⁶⁴, block by
 block in place.
 
- A key masks one vector and is never used again. What is sealed is a type of
-its own, without arithmetic: nothing but a completed session makes numbers of it again.
+A key masks one vector and is never used again. What is sealed is a type of its own, without
+arithmetic: nothing but a completed session makes numbers of it again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shamir's secret sharing over a prime field: any `threshold` shares give the secret back, fewer
 say nothing.
 
- Randomness is passed in.
+Randomness is passed in.
 """
 
 from __future__ import annotations

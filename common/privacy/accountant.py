@@ -14,8 +14,8 @@ probabilities are constant within a factor 1 ± e, e < 2.01·exp(−2π²τ²), 
 that discrete noise with σ gives it, within a factor (1 + e)/(1 − e). For τ = 4 and σ of at least
 SMALLEST_SIGMA = 2¹², 2ρ grows by a factor below 1 + 2⁻¹⁹, which is charged, and e < 10⁻¹³⁶: over
 1,000 vectors of 2²⁰ numbers each, ε grows by less than 10⁻¹²⁵, and δ by such a part of itself. The
-same holds for sums of shares: two discrete Gaussian numbers with σ and σ′ add up to one with
-√(σ² + σ′²), within 1 ± 5·exp(−π²·min(σ, σ′)²).
+same holds for sums of shares: two discrete Gaussian numbers with σ and σ′ add up to one with √(σ² +
+σ′²), within 1 ± 5·exp(−π²·min(σ, σ′)²).
 
 Everything is computed in decimals of 50 digits, alike on every machine, and rounded up.
 """

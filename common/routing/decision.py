@@ -1,7 +1,5 @@
 """From points to decisions: which domain is ahead, how sure that is, whether the text is in scope,
 and when the router abstains.
-
-Knows numpy. Knows nothing of text, tables or files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The application: every endpoint, behind the guard; and the page at `/` and the description of the
 API at `/docs`.
 
- What the page shows it asks of the API.
+What the page shows it asks of the API.
 """
 
 from __future__ import annotations

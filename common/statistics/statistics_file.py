@@ -1,7 +1,7 @@
 """Statistics of one domain as a file that can be carried by hand: safetensors with a version and a
 digest.
 
- Holds sums and the terms they were made under; no text, no counts of tokens, no path. A file of a
+Holds sums and the terms they were made under; no text, no counts of tokens, no path. A file of a
 part of a corpus, which stays with its holder, also has the number of its documents and tokens.
 """
 

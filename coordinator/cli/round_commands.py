@@ -1,5 +1,4 @@
-"""ridgeway coordinator preflight, round, schedule, deliver: what an operator asks all holders
-for.
+"""ridgeway coordinator preflight, round, schedule, deliver: what an operator asks all holders for.
 """
 
 from __future__ import annotations

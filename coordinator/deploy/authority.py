@@ -1,7 +1,7 @@
 """The operator's own certificate authority, and the certificate under which holders reach the
 coordinator.
 
- Private keys are readable by their owner only, and replaced only by renewal.
+Private keys are readable by their owner only, and replaced only by renewal.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Making a coordinator's folder: the key it signs with, and coordinator.toml with every setting
 explained; and taking away what it has gathered over the years and can do without.
 
- Certificates and processes are made by others. What is never taken away: the ledger, whole;
-every release's signed manifest; the sums and totals that the ledger still needs; keys and settings.
-So `verify` holds
-as before.
+Certificates and processes are made by others. What is never taken away: the ledger, whole; every
+release's signed manifest; the sums and totals that the ledger still needs; keys and settings. So
+`verify` holds as before.
 """
 
 from __future__ import annotations

@@ -8,17 +8,12 @@ In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who r
 code without a password, share one port. So the SuperLink listens on loopback, and holders reach
 this proxy.
 
- Bodies stream
-through in both directions.
-uvicorn (h11) parses what comes in, httpx makes what goes out; nothing is copied from one to the
-other unparsed. No
-connection can be held for nothing: SuperNodes ask every three seconds and wait thirty for an
-answer, so a head that is
-not there in ten is nobody's. And no few addresses can hold them all: when all are open, the address
-with the most loses
-one to an address with fewer, and one from which no SuperNode was let in loses it to one from which
-one was.
- It never answers 401 or 403 itself: a SuperNode takes these as the end.
+Bodies stream through in both directions. uvicorn (h11) parses what comes in, httpx makes what goes
+out; nothing is copied from one to the other unparsed. No connection can be held for nothing:
+SuperNodes ask every three seconds and wait thirty for an answer, so a head that is not there in ten
+is nobody's. And no few addresses can hold them all: when all are open, the address with the most
+loses one to an address with fewer, and one from which no SuperNode was let in loses it to one from
+which one was. It never answers 401 or 403 itself: a SuperNode takes these as the end.
 """
 
 from __future__ import annotations

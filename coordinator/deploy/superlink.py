@@ -1,7 +1,7 @@
 """The coordinator's processes: the SuperLink on loopback, the SuperExec that starts ServerApps, the
 fleet proxy.
 
- Knows the folder they share:
+Knows the folder they share:
 
     ca.crt server.crt server.key   made by coordinator/deploy/authority.py
     notice.json                    what the gate tells holders

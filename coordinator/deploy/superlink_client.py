@@ -1,8 +1,7 @@
 """What the operator's commands ask of a running SuperLink: who is registered, submit a run, how is
 it.
 
- The SuperLink is reached over loopback and must show a certificate of
-the folder's authority.
+The SuperLink is reached over loopback and must show a certificate of the folder's authority.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A running coordinator: its SuperLink kept up, its roster registered, rounds submitted and
 followed.
 
- Imports nothing of Flower.
+Imports nothing of Flower.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One masked session as the coordinator leads it: share, hold, seal, confirm, open.
 
 It passes on what it cannot read and adds up what it cannot see, and learns the sums over those who
-sent, once enough members have opened them; masking/reference_session.py shows the whole protocol in one
-function.
+sent, once enough members have opened them; masking/reference_session.py shows the whole protocol in
+one function.
 """
 
 from __future__ import annotations

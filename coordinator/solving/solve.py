@@ -1,5 +1,5 @@
-"""Statistics → weights: W = (A + λI)⁻¹B by Cholesky in float64, on the CPU, or on a GPU
-where A is large.
+"""Statistics → weights: W = (A + λI)⁻¹B by Cholesky in float64, on the CPU, or on a GPU where A is
+large.
 """
 
 from __future__ import annotations

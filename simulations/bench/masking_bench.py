@@ -1,5 +1,4 @@
-"""What masking costs: the memory of one who seals, and the seconds of
-cohorts.
+"""What masking costs: the memory of one who seals, and the seconds of cohorts.
 
 Run as a module with a number of elements, it masks one vector in a process of its own and prints
 the bytes of memory that this took.

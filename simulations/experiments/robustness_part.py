@@ -1,6 +1,6 @@
 """The part `robustness`: prompts as people type them. Routers that have learnt from clean text are
-tried on test texts that are misspelt, in capitals, without blanks, or cut off after a few tokens;
-and ours on text that belongs nowhere.
+tried on test texts that are misspelt, in capitals, without blanks, or cut off after a few
+tokens; and ours on text that belongs nowhere.
 
 Misspells here by its own rule, not by that of any training.
 """

@@ -1,7 +1,7 @@
 """What can go wrong between the gateway and an expert, and what the client is told if no other can
 answer.
 
- Sentences hold no address, no key and nothing that the expert said.
+Sentences hold no address, no key and nothing that the expert said.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tokens that an answer says it used, whole or streamed, in each of the APIs; and what they
 cost.
 
- Keeps nothing else of them.
+Keeps nothing else of them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ each of them speaks.
 Where both speak the same, everything passes as it came but the model's name and the number of
 tokens.
 
- Makes no connections.
+Makes no connections.
 """
 
 from __future__ import annotations
