@@ -85,9 +85,9 @@ MIN_AUDITED_DOCUMENTS = 20
 
 CANARY_TOKENS = 32
 CONFIDENCE = 0.95
-THRESHOLDS = 64
+_THRESHOLDS = 64
 
-Floats = NDArray[np.float64]
+_Floats = NDArray[np.float64]
 
 
 # The text that was summed
@@ -567,8 +567,8 @@ def plant(
     squares = row_unit(privacy.mode) ** 2 * lengths + count_unit(privacy.mode) ** 2
     squares += lengths**2 if privacy.mode == "full" else 0
     sizes = np.sqrt(squares)
-    inside = list[Floats]()
-    outside = list[Floats]()
+    inside = list[_Floats]()
+    outside = list[_Floats]()
     for _ in range(runs):
         noise = _under_noise(empty_sums(privacy.mode, rows.shape[1]), privacy, draw)
         scores = membership_scores(rows, noise) / sizes
@@ -585,14 +585,14 @@ def plant(
     )
 
 
-def epsilon_at_least(inside: Floats, outside: Floats, delta: float) -> float:
+def epsilon_at_least(inside: _Floats, outside: _Floats, delta: float) -> float:
     """The largest lower bound on ε, by a threshold that the first halves choose and the second
     halves judge.
     """
     middle = len(inside) // 2, len(outside) // 2
     first = inside[: middle[0]], outside[: middle[1]]
     second = inside[middle[0] :], outside[middle[1] :]
-    shares = np.linspace(0, 1, THRESHOLDS + 2)[1:-1]
+    shares = np.linspace(0, 1, _THRESHOLDS + 2)[1:-1]
     edges = np.quantile(np.concatenate(first), shares).tolist()
     _, edge, sign = max(
         (_bound(*first, edge, sign, delta), edge, sign)
@@ -603,7 +603,7 @@ def epsilon_at_least(inside: Floats, outside: Floats, delta: float) -> float:
 
 
 def _bound(
-    inside: Floats, outside: Floats, edge: float, sign: int, delta: float
+    inside: _Floats, outside: _Floats, edge: float, sign: int, delta: float
 ) -> float:
     """ln of the least ratio of alarms that the counts leave room for (Clopper and Pearson).
 

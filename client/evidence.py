@@ -18,8 +18,8 @@ from typing import Any, Literal
 from ridgeway.client.round.epochs import OPENED_EPOCH
 from ridgeway.client.round.holder import (
     CARD,
+    CLIENT_TOML,
     REFUSED_BUNDLE,
-    SETTINGS,
     HolderSettings,
     account_of,
     release_folder,
@@ -106,13 +106,13 @@ class HolderRecord:
     """A holder's folder, or a copy of it, as evidence."""
 
     def __init__(self, folder: Path) -> None:
-        if not (folder / SETTINGS).is_file():
+        if not (folder / CLIENT_TOML).is_file():
             raise InputError(
                 f"{folder} is not a holder's folder, nor a copy of one: it has no"
-                f" {SETTINGS}"
+                f" {CLIENT_TOML}"
             )
         self.folder = folder
-        self.settings = read_settings(folder / SETTINGS, HolderSettings)
+        self.settings = read_settings(folder / CLIENT_TOML, HolderSettings)
         self.card = read_signed_json(folder / CARD, Card)
         self.journal = Journal(folder / "journal.db")
 

@@ -21,7 +21,7 @@ from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.privacy_settings import Privacy
 
 MAX_ROUNDS_FORESEEN = 1000
-SHOWN_DIGITS = 12
+_SHOWN_DIGITS = 12
 WRAPPED = 96
 """Letters in a line of text."""
 
@@ -137,7 +137,7 @@ def statement(record: HolderRecord, made_at: str) -> Statement:
 
 def _about(record: HolderRecord, made_at: str) -> Section:
     epochs = record.epochs()
-    current = epochs[-1].facts["epoch"][:SHOWN_DIGITS] if epochs else "none yet"
+    current = epochs[-1].facts["epoch"][:_SHOWN_DIGITS] if epochs else "none yet"
     read_from = "this folder's journal"
     if record.settings.spending and record.account.is_shared():
         read_from += ", and the file of expenses that all folders of this user share"
@@ -210,14 +210,14 @@ def _outputs(record: HolderRecord) -> Section:
     title = "Every output that left"
     rows = []
     for expense in account.expenses():
-        federation = f"another, {expense.federation[:SHOWN_DIGITS]}"
+        federation = f"another, {expense.federation[:_SHOWN_DIGITS]}"
         cost = _epsilon(epsilon_of(expense.rho, account.delta))
         rows.append(
             (
                 _time(expense.time),
                 OUTPUTS[expense.output],
                 expense.mode,
-                expense.epoch[:SHOWN_DIGITS],
+                expense.epoch[:_SHOWN_DIGITS],
                 "exact (∞)" if expense.rho == math.inf else cost,
                 "this one" if expense.federation in own else federation,
             )

@@ -32,9 +32,9 @@ from ridgeway.common.privacy.document_bound import DocumentSums, count_unit, row
 from ridgeway.common.privacy.public_prior import MEAN_BITS, PublicPrior
 from ridgeway.common.statistics.sums import Integers, Statistics
 
-Floats = NDArray[np.floating[Any]]
+_Floats = NDArray[np.floating[Any]]
 
-MAX_ROUNDS = 16
+_MAX_ROUNDS = 16
 FIRST_ROUND_STEPS = 8
 """In each round the unknowns that are free are chosen anew, and it takes two more steps than the
 one before.
@@ -53,7 +53,7 @@ RELATIVE_RIDGE = 1e-9
 """What is added to a diagonal before it is inverted, relative to its mean."""
 
 ROW_BLOCK = 8192
-COLUMN_BLOCKS = 6
+_COLUMN_BLOCKS = 6
 
 NAMED_SHARE = 0.05
 """Under noise an attack names the tokens that it believes in most: this share of the table."""
@@ -134,7 +134,7 @@ def histogram(table: NDArray[np.int16], gram: Integers, window: int) -> Integers
             f"a gram of shape {gram.shape} was not made with a table of width"
             f" {table.shape[1]}"
         )
-    sums: Floats = gram.astype(np.float64)
+    sums: _Floats = gram.astype(np.float64)
     public = features.T @ features
     if window == 1:
         change = _whitening(*_scatter(public))
@@ -150,30 +150,30 @@ def histogram(table: NDArray[np.int16], gram: Integers, window: int) -> Integers
     return _non_negative(features, change.T @ target @ change, scale)
 
 
-def _features(table: NDArray[np.int16]) -> Floats:
+def _features(table: NDArray[np.int16]) -> _Floats:
     features = np.ones((len(table), table.shape[1] + 1))
     features[:, :-1] = table
     return features
 
 
-def _as_single_tokens(gram: Floats, window: int) -> Floats:
+def _as_single_tokens(gram: _Floats, window: int) -> _Floats:
     """What single tokens would have summed to, if windows were w tokens drawn alike: w²·scatter +
     w·mass·mean·meanᵀ.
     """
     column = gram[:, -1]
     mass = gram[-1, -1]
     mean = np.outer(column, column) / mass
-    expected: Floats = window**2 * (gram - mean) + window * mean
+    expected: _Floats = window**2 * (gram - mean) + window * mean
     return expected
 
 
-def _scatter(second: Floats) -> tuple[Floats, Floats]:
+def _scatter(second: _Floats) -> tuple[_Floats, _Floats]:
     """The mean and the covariance that a second moment with a constant feature holds."""
     mean = second[:-1, -1] / second[-1, -1]
     return mean, second[:-1, :-1] / second[-1, -1] - np.outer(mean, mean)
 
 
-def _noise(gram: Floats, public: Floats, window: int) -> tuple[Floats, Floats]:
+def _noise(gram: _Floats, public: _Floats, window: int) -> tuple[_Floats, _Floats]:
     """How windows vary: their own covariance, drawn towards that of w random tokens the fewer
     windows there are.
 
@@ -188,7 +188,7 @@ def _noise(gram: Floats, public: Floats, window: int) -> tuple[Floats, Floats]:
     )
 
 
-def _whitening(mean: Floats, covariance: Floats) -> Floats:
+def _whitening(mean: _Floats, covariance: _Floats) -> _Floats:
     """The change of features that takes the mean away and makes a covariance the identity."""
     # no less than a unit of the table
     level = max(float(np.trace(covariance)) / len(covariance), 1.0)
@@ -201,7 +201,7 @@ def _whitening(mean: Floats, covariance: Floats) -> Floats:
     return change
 
 
-def _non_negative(features: Floats, target: Floats, scale: Floats) -> Integers:
+def _non_negative(features: _Floats, target: _Floats, scale: _Floats) -> Integers:
     """Non-negative least squares by conjugate gradients on the unknowns that are free, which are
     few before long.
 
@@ -217,7 +217,7 @@ def _non_negative(features: Floats, target: Floats, scale: Floats) -> Integers:
     size = float(np.linalg.norm(target))
     least = np.inf
     idle = 0
-    for turn in range(MAX_ROUNDS):
+    for turn in range(_MAX_ROUNDS):
         if (
             np.linalg.norm(target - _moment(features, counts * scale))
             <= EXACT_RESIDUAL * size
@@ -246,7 +246,7 @@ def _non_negative(features: Floats, target: Floats, scale: Floats) -> Integers:
     return best.astype(np.int64)
 
 
-def _conjugate_gradients(features: Floats, slope: Floats, steps: int) -> Floats:
+def _conjugate_gradients(features: _Floats, slope: _Floats, steps: int) -> _Floats:
     """Some steps towards the least squares solution, from the slope at zero."""
     found = np.zeros_like(slope)
     residual = slope.copy()
@@ -264,7 +264,7 @@ def _conjugate_gradients(features: Floats, slope: Floats, steps: int) -> Floats:
     return found
 
 
-def _moment(features: Floats, weights: Floats) -> Floats:
+def _moment(features: _Floats, weights: _Floats) -> _Floats:
     """Σ w φφᵀ, over rows whose weight is not zero; only the blocks that touch the upper triangle
     are multiplied.
     """
@@ -280,7 +280,7 @@ def _moment(features: Floats, weights: Floats) -> Floats:
     return np.triu(moment) + np.triu(moment, 1).T
 
 
-def _squares(features: Floats, form: Floats) -> Floats:
+def _squares(features: _Floats, form: _Floats) -> _Floats:
     """φᵀ X φ for every row, X symmetric; its upper triangle, doubled off the diagonal, says all."""
     upper = 2 * np.triu(form, 1) + np.diag(form.diagonal())
     squares = np.zeros(len(features), dtype=features.dtype)
@@ -295,7 +295,7 @@ def _squares(features: Floats, form: Floats) -> Floats:
 
 
 def _column_blocks(width: int) -> list[tuple[int, int]]:
-    edges = np.linspace(0, width, min(COLUMN_BLOCKS, width) + 1).astype(int).tolist()
+    edges = np.linspace(0, width, min(_COLUMN_BLOCKS, width) + 1).astype(int).tolist()
     return list(pairwise(edges))
 
 
@@ -357,7 +357,7 @@ def unweighted(weighted: Statistics) -> Statistics | None:
 # Sums of documents under noise
 
 
-def token_directions(prior: PublicPrior, table: NDArray[np.int16]) -> Floats:
+def token_directions(prior: PublicPrior, table: NDArray[np.int16]) -> _Floats:
     """Each token as the prior sees it: the direction of a document of this token alone."""
     rows = (
         table.astype(np.float64) - np.ldexp(prior.mean, -MEAN_BITS)
@@ -366,17 +366,17 @@ def token_directions(prior: PublicPrior, table: NDArray[np.int16]) -> Floats:
     return np.asarray(rows / np.where(lengths, lengths, 1))
 
 
-def tokens_by_column(directions: Floats, column: Integers) -> Integers:
+def tokens_by_column(directions: _Floats, column: Integers) -> Integers:
     """1 for each token that points the way of a sum of vectors, 0 for the rest."""
     return _named(directions @ column.astype(np.float64))
 
 
-def tokens_by_products(directions: Floats, products: Integers) -> Integers:
+def tokens_by_products(directions: _Floats, products: Integers) -> Integers:
     """1 for each token in whose direction documents vary most, 0 for the rest."""
     return _named(_squares(directions, products.astype(np.float64)))
 
 
-def membership_scores(rows: Integers, sums: DocumentSums) -> Floats:
+def membership_scores(rows: Integers, sums: DocumentSums) -> _Floats:
     """How much sums under noise look as if they held each of these documents: its own contribution
     against them.
 
@@ -393,7 +393,7 @@ def membership_scores(rows: Integers, sums: DocumentSums) -> Floats:
     )
 
 
-def auc(members: Floats, others: Floats) -> float:
+def auc(members: _Floats, others: _Floats) -> float:
     """How often a member scores higher than another: 0.5 is guessing, 1 is certain."""
     ranked = np.sort(others)
     below = np.searchsorted(ranked, members, "left")
@@ -413,7 +413,7 @@ def auc_of_noise(epsilon: float, delta: float) -> float:
     return NormalDist().cdf(math.sqrt(rho_for(epsilon, delta)))
 
 
-def _named(scores: Floats) -> Integers:
+def _named(scores: _Floats) -> Integers:
     count = max(1, round(NAMED_SHARE * len(scores)))
     named = np.zeros(len(scores), dtype=np.int64)
     named[np.argpartition(-scores, count - 1)[:count]] = 1

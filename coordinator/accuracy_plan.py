@@ -39,7 +39,7 @@ class KindOfText:
     blur: float
 
 
-KINDS = (
+_KINDS = (
     KindOfText("one-line requests of ten like domains", 2.148, 2.928, 2.981),
     KindOfText("questions and answers of four domains", 2.913, 3.336, 1.556),
     KindOfText("pages of books of five domains", 2.663, 3.367, 1.573),
@@ -113,7 +113,7 @@ def forecast(
     )
     shares = {
         kind.name: _accuracy(kind, mode, documents, domains, sigma, noise, width)
-        for kind in KINDS
+        for kind in _KINDS
     }
     return Forecast(mode, noise, shares)
 

@@ -25,7 +25,7 @@ from ridgeway.coordinator.round.round import deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import take_order
 
 app = ServerApp()
-LEAST_PAUSE_S = 0.2
+_LEAST_PAUSE_S = 0.2
 MOST_PAUSE_S = 2.0
 """A look for answers costs the SuperLink 10 ms a holder, so pauses are a tenth of the time waited,
 within these.
@@ -79,7 +79,7 @@ def superlink_answers() -> Iterator[None]:
 class GridTransport:
     """Flower's Grid as the transport of a round."""
 
-    def __init__(self, grid: Grid, least_pause_s: float = LEAST_PAUSE_S) -> None:
+    def __init__(self, grid: Grid, least_pause_s: float = _LEAST_PAUSE_S) -> None:
         self._grid = grid
         self._least_pause_s = least_pause_s
         self._late: dict[str, int] = {}

@@ -138,7 +138,7 @@ def _texts(path: Path) -> tuple[str, ...]:
 def harvest(places: Places) -> tuple[Corpus, ...]:
     """Every domain that has enough text in these places, in the order of DOMAINS."""
     corpora = tuple(
-        corpus(name, documents(places)) for name, documents in DOMAINS.items()
+        corpus(name, documents(places)) for name, documents in _DOMAINS.items()
     )
     enough = tuple(filter(_enough, corpora))
     if len(enough) < MIN_DOMAINS:
@@ -241,7 +241,7 @@ def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]
 # The domains
 
 
-DOMAINS: dict[str, Callable[[Places], Iterator[Document]]] = {
+_DOMAINS: dict[str, Callable[[Places], Iterator[Document]]] = {
     # The headers of Python, NumPy and PyTorch.
     "c": headers,
     "law": licences,

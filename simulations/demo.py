@@ -17,8 +17,8 @@ from pathlib import Path
 from ridgeway.common.base.errors import RidgewayError
 
 FOLDER = Path("demo-run")
-COMMAND = Path(sys.executable).with_name("ridgeway")
-PROMPTS = (
+_COMMAND = Path(sys.executable).with_name("ridgeway")
+_PROMPTS = (
     "May I sell this program if I keep the copyright notice and give no warranty?",
     (
         "Find all eigenvalues of the symmetric matrix and an orthonormal basis of"
@@ -52,15 +52,15 @@ def main() -> int:
         next(iter(sorted((FOLDER / "federation" / "holders").iterdir()))),
     )
     _say("Anyone with the release routes prompts:")
-    for prompt in PROMPTS:
+    for prompt in _PROMPTS:
         _run("route", FOLDER / "release", prompt)
-    _run("route", FOLDER / "release", PROMPTS[0], "--explain")
+    _run("route", FOLDER / "release", _PROMPTS[0], "--explain")
     _say(
         f"Done in {time.monotonic() - started:.0f} s. The release lies in"
         f" {FOLDER / 'release'}."
     )
     _say(
-        f"To see on a page why prompts go where they go: {os.path.relpath(COMMAND)}"
+        f"To see on a page why prompts go where they go: {os.path.relpath(_COMMAND)}"
         f" serve {FOLDER / 'release'}"
     )
     return 0
@@ -78,7 +78,7 @@ def _run(*words: str | Path) -> None:
         f"RIDGEWAY_{name.upper()}": str(FOLDER / name)
         for name in ("cache", "config", "state")
     }
-    subprocess.run([str(COMMAND), *arguments], check=True, env=os.environ | folders)
+    subprocess.run([str(_COMMAND), *arguments], check=True, env=os.environ | folders)
 
 
 if __name__ == "__main__":

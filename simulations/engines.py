@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ridgeway.coordinator.server_app import GridTransport
 
-SILENCE_S = 10.0
+_SILENCE_S = 10.0
 """After no event for this long, Flower is asked whether the run has ended; asking starts a process.
 """
 RUN_NAME = "simulation"
@@ -124,7 +124,7 @@ def run_on_flower(
             simulated.federation.progress(RUN_NAME),
             watch,
             lambda: _has_ended(environment),
-            SILENCE_S,
+            _SILENCE_S,
         )
 
 

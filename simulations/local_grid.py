@@ -35,7 +35,7 @@ from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.deploy.flower_patches import set_message_id
 
 RUN = 1
-SERVER = 1
+_SERVER = 1
 ANSWERS_AHEAD = 3
 """How many requests a process has been sent, at most, before an answer is read."""
 
@@ -50,7 +50,7 @@ class LocalGrid(Grid):
 
     def __init__(self, app: ClientApp, holders: Mapping[int, Path]) -> None:
         TaskIdentity.run_id = TaskIdentity.task_id = RUN
-        TaskIdentity.node_id = SERVER
+        TaskIdentity.node_id = _SERVER
         self._app = app
         self._contexts = {
             node: Context(

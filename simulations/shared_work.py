@@ -27,7 +27,7 @@ SHARED = (
 )
 """Module, function, and how many results are kept."""
 
-MAX_BLOB_BYTES = 1 << 26
+_MAX_BLOB_BYTES = 1 << 26
 """Of larger blobs the digest is computed each time: a cache would hold them in memory."""
 
 
@@ -52,7 +52,7 @@ def share_work() -> None:
     caches.append(kept)
 
     def digest_once(blob: Any) -> str:
-        small = isinstance(blob, bytes) and len(blob) <= MAX_BLOB_BYTES
+        small = isinstance(blob, bytes) and len(blob) <= _MAX_BLOB_BYTES
         return kept(blob) if small else digest(blob)
 
     packet._digest = digest_once

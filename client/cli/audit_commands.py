@@ -57,7 +57,7 @@ UNDONE = (
 )
 HIDES = "hides the raw sums; they could not be computed from the weighted ones"
 TOKENS_SHOWN = 12
-SHARES = ("recovered", "rare_recovered", "chance", "precision", "exact")
+_SHARES = ("recovered", "rare_recovered", "chance", "precision", "exact")
 
 
 def audit(
@@ -282,7 +282,7 @@ def finding_lines(
     rows = []
     for each in findings:
         facts = each.to_json()
-        shares = (_percent(facts.get(name)) for name in SHARES)
+        shares = (_percent(facts.get(name)) for name in _SHARES)
         proven = "yes" if each.proven else "no"
         seconds = f"{each.seconds:.0f} s"
         sampling = str(each.sampling)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.client.cli.holder_commands import Folder, open_holder
+from ridgeway.client.cli.holder_commands import HolderFolder, open_holder
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import TextTable, count, show
@@ -127,7 +127,7 @@ def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
 
 
 def approve(
-    folder: Folder,
+    folder: HolderFolder,
     digest: Annotated[
         str | None,
         typer.Argument(

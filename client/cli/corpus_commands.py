@@ -488,12 +488,12 @@ def inspect(
     show(facts, TextTable(["what leaves", "value", "meaning"], rows), json=json)
 
 
-PANELS = {
+_PANELS = {
     "Prepare": (prepare, add, held_out, inspect, audit),
     "Take part": (init, pin, ready, join, bundle, approve, accept, renew),
     "Look back": (status, releases, verify, export, statement, page, prune),
 }
-for panel, commands in PANELS.items():
+for panel, commands in _PANELS.items():
     for command in commands:
         name = command.__name__.replace("_", "-")
         app.command(name, rich_help_panel=panel)(command)

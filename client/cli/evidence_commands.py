@@ -34,7 +34,7 @@ Copy = Annotated[
         metavar="DIR", help="The holder's folder, or a copy of it, also without keys."
     ),
 ]
-SHOWN_DIGITS = 12
+_SHOWN_DIGITS = 12
 MEMBERS_SHOWN = 6
 
 
@@ -116,8 +116,8 @@ def sent_table(record: HolderRecord, items: Sequence[SentItem]) -> TextTable:
             each.round[:8],
             each.kind.replace("_", " "),
             each.lot,
-            each.epoch[:SHOWN_DIGITS],
-            each.sha256[:SHOWN_DIGITS],
+            each.epoch[:_SHOWN_DIGITS],
+            each.sha256[:_SHOWN_DIGITS],
             _members(record, each),
             each.opened,
             each.reason,
@@ -142,7 +142,7 @@ def sent_table(record: HolderRecord, items: Sequence[SentItem]) -> TextTable:
 
 
 def _members(record: HolderRecord, item: SentItem) -> str:
-    names = sorted(record.names.get(key, key[:SHOWN_DIGITS]) for key in item.members)
+    names = sorted(record.names.get(key, key[:_SHOWN_DIGITS]) for key in item.members)
     more = (
         [f"and {len(names) - MEMBERS_SHOWN} more"] if len(names) > MEMBERS_SHOWN else []
     )

@@ -1,4 +1,5 @@
-"""ridgeway client ready, join, accept, renew, releases, prune: what a holder in a federation runs.
+"""ridgeway client ready, join, accept, renew, releases, prune: what a holder in a federation
+runs.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ EXACT_COST = (
     "exact sums cost ε = ∞: no ε bounds what is known of a document after a round"
 )
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The holder's folder.")]
+HolderFolder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The holder's folder.")
+]
 
 
 def open_holder(folder: Path) -> Holder:
-    from ridgeway.client.round.holder import SETTINGS, Holder
+    from ridgeway.client.round.holder import CLIENT_TOML, Holder
 
-    if not (folder / SETTINGS).is_file():
+    if not (folder / CLIENT_TOML).is_file():
         raise InputError(
             f"{folder} is not a holder's folder; make one with: ridgeway client init"
             f" {folder} --invite …"
@@ -84,7 +87,7 @@ def papers_of(invite: Path, paper: Invite) -> dict[str, bytes]:
 
 
 def ready(
-    folder: Folder,
+    folder: HolderFolder,
     new_epoch: Annotated[
         bool,
         typer.Option(
@@ -215,7 +218,7 @@ def epsilon_words(epsilon: float) -> str:
     return "∞" if epsilon == float("inf") else f"{epsilon:.3g}"
 
 
-def join(folder: Folder) -> None:
+def join(folder: HolderFolder) -> None:
     """Run the SuperNode of DIR: it answers rounds until Ctrl-C.
 
     It runs approved code only.
@@ -264,7 +267,7 @@ def join(folder: Folder) -> None:
 
 
 def accept(
-    folder: Folder,
+    folder: HolderFolder,
     invite: Annotated[
         Path, typer.Option(help="The folder that the operator handed over.")
     ],
@@ -372,7 +375,7 @@ def _take_terms(holder: Holder, invite: Path, paper: Invite) -> list[str]:
 
 
 def renew(
-    folder: Folder,
+    folder: HolderFolder,
     identity: Annotated[
         bool,
         typer.Option(
@@ -423,7 +426,7 @@ def renew(
     )
 
 
-def releases(folder: Folder, json: Json = False) -> None:
+def releases(folder: HolderFolder, json: Json = False) -> None:
     """List the releases that the holder of DIR has received."""
     holder = open_holder(folder)
     facts = [
@@ -449,7 +452,7 @@ def releases(folder: Folder, json: Json = False) -> None:
 
 
 def prune(
-    folder: Folder,
+    folder: HolderFolder,
     keep: Annotated[
         int, typer.Option(help="How many releases stay, the newest ones.", min=1)
     ] = 4,

@@ -1,4 +1,5 @@
-"""ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by that.
+"""ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by
+that.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeway.client.cli.holder_commands import Folder, agreed_invitation, papers_of
+from ridgeway.client.cli.holder_commands import (
+    HolderFolder,
+    agreed_invitation,
+    papers_of,
+)
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.base.settings import (
@@ -60,7 +65,7 @@ LifetimeEpsilon = Annotated[
 
 
 def init(
-    folder: Folder,
+    folder: HolderFolder,
     invite: Annotated[
         Path, typer.Option(help="The folder that the operator handed over.")
     ],
@@ -291,7 +296,7 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
     """What was made, what was agreed to, and what to do next. same: the bundle is this
     installation's code.
     """
-    from ridgeway.client.round.holder import CARD, SETTINGS
+    from ridgeway.client.round.holder import CARD, CLIENT_TOML
 
     folder = made.folder
     key = made.identity.public
@@ -332,7 +337,7 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
         *_warnings(terms),
         (
             "next",
-            f"read {folder / SETTINGS}, and hand {folder / CARD} to the operator, who"
+            f"read {folder / CLIENT_TOML}, and hand {folder / CARD} to the operator, who"
             " admits you",
         ),
         ("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}"),

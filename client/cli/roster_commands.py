@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.client.cli.holder_commands import Folder, check_pinned, open_holder
+from ridgeway.client.cli.holder_commands import HolderFolder, check_pinned, open_holder
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import TextTable, count, show
@@ -23,7 +23,7 @@ OPERATORS_WORD = (
 
 
 def pin(
-    folder: Folder,
+    folder: HolderFolder,
     cards: Annotated[
         list[Path] | None,
         typer.Argument(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeway.client.cli.holder_commands import (
     SHOWN_DIGITS,
-    Folder,
+    HolderFolder,
     epsilon_words,
     open_holder,
 )
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Line = tuple[str, ...]
 
 
-def status(folder: Folder, json: Json = False) -> None:
+def status(folder: HolderFolder, json: Json = False) -> None:
     """What DIR has sent and spent, and which epoch is open."""
     from ridgeway.client.deploy.notices import tell_unapproved, unapproved
 

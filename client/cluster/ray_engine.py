@@ -42,9 +42,9 @@ start.
 TASKS_PER_WORKER = 8
 """A task has about this share of a worker's work, so that all end at about the same time."""
 MAX_THREADS_PER_WORKER = 8
-WAIT_S = 0.5
+_WAIT_S = 0.5
 REACH_S = 5.0
-RETRIES = 5
+_RETRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def ray_engine(
                         ray, job, word, encoder.fingerprint, group, worker
                     )
                     running[task] = (worker, group)
-                done, _ = ray.wait(list(running), timeout=WAIT_S)
+                done, _ = ray.wait(list(running), timeout=_WAIT_S)
                 for task in done:
                     worker, _ = running.pop(task)
                     idle.append(worker)
@@ -230,7 +230,7 @@ def _submitted(
         num_cpus=worker.threads,
         num_gpus=int(worker.gpu),
         max_calls=0,
-        max_retries=RETRIES,
+        max_retries=_RETRIES,
     )(_summed)
     return task.remote(
         replace(job, threads=worker.threads, devices=()),

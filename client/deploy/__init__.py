@@ -1,2 +1,3 @@
-"""A holder's deployment: its folder, its SuperNode, and the guard that runs approved bundles only.
+"""A holder's deployment: its folder, its SuperNode, and the guard that runs approved bundles
+only.
 """

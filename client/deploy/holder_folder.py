@@ -17,8 +17,8 @@ from typing import Any
 from ridgeway.client.deploy.notices import kept_notice
 from ridgeway.client.round.holder import (
     CARD,
+    CLIENT_TOML,
     IDENTITY,
-    SETTINGS,
     Holder,
     HolderSettings,
 )
@@ -52,7 +52,7 @@ OPTIONAL = {
 }
 """Settings that are left out where they are not made, and an example of each."""
 LIST_OF_BUNDLES = re.compile(r"^bundles\s*=\s*\[[^\]]*\]", re.MULTILINE)
-TEMPLATE = """\
+_TEMPLATE = """\
 # A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you
 # hand it over.
 
@@ -153,8 +153,8 @@ def create_holder(
     with whole_folder(folder, new=True) as draft:
         identity = create_identity(draft / IDENTITY)
         node = create_node_key(draft / "node.key")
-        write_whole(draft / SETTINGS, settings_text(settings).encode())
-        read_settings(draft / SETTINGS, HolderSettings)
+        write_whole(draft / CLIENT_TOML, settings_text(settings).encode())
+        read_settings(draft / CLIENT_TOML, HolderSettings)
         card = Card(domain=settings.domain, key=identity.public, node=node)
         write_signed_json(card, identity, draft / CARD)
         for name, content in (papers or {}).items():
@@ -210,7 +210,7 @@ def approve_bundle(folder: Path, digest: str) -> None:
     """Add a bundle to those that client.toml approves, and leave every other word of it as its
     owner wrote it.
     """
-    path = folder / SETTINGS
+    path = folder / CLIENT_TOML
     before = read_settings(path, HolderSettings)
     bundles = (*before.bundles, digest)
     text, times = LIST_OF_BUNDLES.subn(
@@ -244,7 +244,7 @@ def settings_text(settings: HolderSettings) -> str:
     if settings.held_out and not settings.corpus:
         lines["source"] += f"\nheld_out = {literals['held_out']}"
     lines["sampling"] = sampling_toml(settings.policy.sampling)
-    return TEMPLATE.format(**literals | lines)
+    return _TEMPLATE.format(**literals | lines)
 
 
 # What a folder can do without

@@ -19,7 +19,7 @@ from ridgeway.common.base.errors import JournalError
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.base.journal import JournalEntry, system_clock
 
-LOOK_INTERVAL_S = 1.0
+_LOOK_INTERVAL_S = 1.0
 LOW_DISK_BYTES = 100_000_000
 REASON_BYTES = 16_384
 OWN_LOG = re.compile(r"^\S+ \S+ ERROR could not answer: (.*)$", re.MULTILINE)
@@ -51,7 +51,7 @@ class JoinReport:
         """Called a few times a second; looks once in a while."""
         if time.monotonic() < self._again:
             return
-        self._again = time.monotonic() + LOOK_INTERVAL_S
+        self._again = time.monotonic() + _LOOK_INTERVAL_S
         trouble = self._disk()
         try:
             self._look_at_bundles()

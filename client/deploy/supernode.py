@@ -14,7 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ridgeway.client.deploy.supernode_process import AUTHORITY, HELD_NODE, WAKEUP_PIPE
+from ridgeway.client.deploy.supernode_process import (
+    AUTHORITY_FILE,
+    HELD_NODE,
+    WAKEUP_PIPE,
+)
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
 from ridgeway.common.base.files import write_whole
@@ -40,8 +44,8 @@ from ridgeway.common.deploy.processes import (
 )
 
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
-LOOP_PAUSE_S = 0.25
-LOOK_INTERVAL_S = 5.0
+_LOOP_PAUSE_S = 0.25
+_LOOK_INTERVAL_S = 5.0
 STOP_GRACE_S = 5.0
 HELD_CONNECTION_S = 2 * HEARTBEAT_S + 30.0
 """How long a coordinator may take a SuperNode that died without goodbye for still there: two missed
@@ -95,14 +99,14 @@ def run(
                     log(words)
                 is_due = time.monotonic() >= look_at
                 if is_due and executor.is_idle(approved_bundle.PRELOADED_NAME):
-                    look_at = time.monotonic() + LOOK_INTERVAL_S
+                    look_at = time.monotonic() + _LOOK_INTERVAL_S
                     approved = _taken_up(settings, approved, executor, log)
                 if node.process is not None and not node.is_running():
                     _judge_end(tail, node, settings)
                     node.environment = {**node.environment, HELD_NODE: tail.node_id}
                 keep_running((node, executor), log)
                 tick()
-                time.sleep(LOOP_PAUSE_S)
+                time.sleep(_LOOP_PAUSE_S)
         finally:
             stop_all((executor, node))
 
@@ -250,7 +254,7 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     secret = folder / "secret"
     write_whole(secret, secrets.token_bytes(32), private=True)
     write_whole(folder / "node.toml", toml(settings.config).encode(), private=True)
-    own = {WAKEUP_PIPE: str(pipe), AUTHORITY: str(folder / "ca.crt")}
+    own = {WAKEUP_PIPE: str(pipe), AUTHORITY_FILE: str(folder / "ca.crt")}
     if settings.proxy:
         own |= {"HTTPS_PROXY": settings.proxy, "https_proxy": settings.proxy}
     node = Child(

@@ -14,7 +14,7 @@ from ridgeway.common.deploy.flower_patches import OtherFlower, quicken, stay_con
 
 WAKEUP_PIPE = "RIDGEWAY_WAKEUP_PIPE"
 """Names the pipe by which the SuperExec is told that a task is there."""
-AUTHORITY = "RIDGEWAY_AUTHORITY"
+AUTHORITY_FILE = "RIDGEWAY_AUTHORITY"
 """Names the file with the authority's certificate."""
 HELD_NODE = "RIDGEWAY_HELD_NODE"
 """The id of the connection of an earlier SuperNode, of which the one that starts this knows that it
@@ -36,7 +36,7 @@ def main() -> None:
         stay_connected(
             connection,
             heartbeat,
-            Path(os.environ[AUTHORITY]),
+            Path(os.environ[AUTHORITY_FILE]),
             int(held) if held else None,
         )
         flower_supernode()

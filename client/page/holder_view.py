@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.client.evidence import HolderRecord, SentItem
-from ridgeway.client.round.holder import SETTINGS
+from ridgeway.client.round.holder import CLIENT_TOML
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, source_files
@@ -28,7 +28,7 @@ AUDIT = "audit.json"
 """Where an audit's figures are shown from: what `ridgeway client audit … --json` prints, if it is
 put there.
 """
-WATCHED = (JOURNAL, f"{JOURNAL}-wal", SETTINGS, INVITE, AUDIT, "roster.json")
+WATCHED = (JOURNAL, f"{JOURNAL}-wal", CLIENT_TOML, INVITE, AUDIT, "roster.json")
 AUDIT_FIGURES = (
     "found recovered rare_recovered chance precision exact proven window".split()
 )

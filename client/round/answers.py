@@ -47,7 +47,7 @@ from ridgeway.common.statistics.sums import check_bound
 
 NO_ROUND = "0" * 32
 NO_COUNTS = np.zeros(0, dtype=np.int64)
-REASONS: dict[type[RidgewayError], tuple[str, str]] = {
+_REASONS: dict[type[RidgewayError], tuple[str, str]] = {
     errors.DeviceError: (
         "device_missing",
         "this holder's GPU cannot be used as it is set up; its own log says why",
@@ -112,7 +112,7 @@ def _refusal(holder: Holder, error: Exception) -> messages.Refusal:
     holder.log.error("could not answer: %s", errors.first_line(error), exc_info=error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return messages.Refusal(code="disk_full", reason="this holder's disk is full")
-    for kind, (code, reason) in REASONS.items():
+    for kind, (code, reason) in _REASONS.items():
         if isinstance(error, kind):
             return messages.Refusal(code=code, reason=reason)
     return messages.Refusal(

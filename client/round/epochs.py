@@ -47,9 +47,9 @@ OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
 EPOCH = "epoch.json"
 STATISTICS = "statistics.stats"
-DOCUMENTS = "documents.sums"
+_DOCUMENTS = "documents.sums"
 SCORES = "scores.json"
-HELD_OUT = "held-out.ids"
+_HELD_OUT = "held-out.ids"
 DIGESTS = "documents.digests"
 NOISY = ".noisy"
 
@@ -89,9 +89,9 @@ class EpochData:
             (draft / STATISTICS).chmod(0o600)
         else:
             arrays = {"products": self.sums.products, "column": self.sums.column}
-            files[DOCUMENTS] = save(arrays)
+            files[_DOCUMENTS] = save(arrays)
         sample = self.held_out
-        files[HELD_OUT] = save({"ids": sample.ids, "lengths": sample.lengths})
+        files[_HELD_OUT] = save({"ids": sample.ids, "lengths": sample.lengths})
         if self.scores is not None:
             files[SCORES] = canonical_json(self.scores.to_json())
         if self.digests is not None:
@@ -159,12 +159,12 @@ class EpochStore:
         return path if path.exists() else None
 
     def document_sums(self, epoch: Epoch) -> DocumentSums:
-        arrays = self._arrays(epoch, DOCUMENTS)
+        arrays = self._arrays(epoch, _DOCUMENTS)
         mode: PrivacyMode = "full" if arrays["products"].size else "columns"
         return DocumentSums(mode, arrays["products"], arrays["column"])
 
     def held_out(self, epoch: Epoch) -> HeldOut:
-        arrays = self._arrays(epoch, HELD_OUT)
+        arrays = self._arrays(epoch, _HELD_OUT)
         return HeldOut(arrays["ids"], arrays["lengths"])
 
     def digests_of(self, name: str) -> Digests | None:

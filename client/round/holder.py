@@ -50,7 +50,7 @@ from ridgeway.common.routing.release import (
 )
 from ridgeway.common.statistics.sums import Integers, Statistics
 
-SETTINGS = "client.toml"
+CLIENT_TOML = "client.toml"
 CARD = "holder.pub"
 IDENTITY = "identity.key"
 REFUSED_BUNDLE = "refused_bundle"
@@ -104,10 +104,10 @@ class Holder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.settings = read_settings(folder / SETTINGS, HolderSettings)
+        self.settings = read_settings(folder / CLIENT_TOML, HolderSettings)
         if bool(self.settings.corpus) == bool(self.settings.statistics):
             raise InputError(
-                f"{folder / SETTINGS}: name either a corpus or a statistics file"
+                f"{folder / CLIENT_TOML}: name either a corpus or a statistics file"
             )
         self.journal = Journal(folder / "journal.db")
         self.identity: Identity = owned_identity(folder / IDENTITY, self.handovers)

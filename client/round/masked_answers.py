@@ -16,7 +16,7 @@ from ridgeway.client.round.epochs import Epoch
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.known_keys import check_members
 from ridgeway.client.round.policy import check_cohort, check_members_of_sum
-from ridgeway.client.round.session_store import GONE, Agreed, Answered, SessionState
+from ridgeway.client.round.session_store import ERASED, Agreed, Answered, SessionState
 from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
@@ -190,8 +190,8 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
             shared=shared,
             holding=holding,
             held=tuple(held[place].hex() for place in holding),
-            kept=GONE,
-            cipher=GONE,
+            kept=ERASED,
+            cipher=ERASED,
         )
         holder.sessions.save(state)
     return state
@@ -339,7 +339,7 @@ def _sealable(
         raise Refused(
             "no_session", "this holder has not got the others' shares in this session"
         )
-    if state.masks[LOTS.index(lot)] == GONE:
+    if state.masks[LOTS.index(lot)] == ERASED:
         raise Refused(
             "already_answered", f"the sum of {lot} was opened, and its masks are gone"
         )

@@ -33,7 +33,7 @@ from ridgeway.common.routing.scope import scope_counts
 from ridgeway.common.routing.token_table import RouterTable, tally_texts
 
 Weights = NDArray[np.float64]
-Counts = NDArray[np.int64]
+_Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -43,7 +43,7 @@ class HeldOut:
     """
 
     ids: Ids
-    lengths: Counts
+    lengths: _Counts
 
 
 def router_table(
@@ -81,7 +81,7 @@ class Scorer:
         self._rule = rule
         self._own = own
 
-    def routed(self) -> Counts:
+    def routed(self) -> _Counts:
         """To which domain how many documents were routed."""
         return np.bincount(
             self._winners(self._table, self._rule), minlength=self._table.domains
@@ -95,12 +95,12 @@ class Scorer:
         before = self._winners(last.compiled, last.selector) == last_own
         return int((before & ~now).sum()), int((now & ~before).sum())
 
-    def _winners(self, table: RouterTable, rule: Selector) -> Counts:
+    def _winners(self, table: RouterTable, rule: Selector) -> _Counts:
         if not len(self._lengths):
             return np.zeros(0, dtype=np.int64)
         return winners(tally_texts(table, rule, self._ids, self._lengths))
 
-    def calibration(self, temperatures: Sequence[float]) -> Counts:
+    def calibration(self, temperatures: Sequence[float]) -> _Counts:
         """The reliability, and then what of these documents belongs to any domain, in one row.
 
         All are multiplied by one number, so that few documents weigh as much as many.
@@ -120,8 +120,11 @@ class Scorer:
 
 
 def reliability(
-    scores: NDArray[np.float64], voters: Counts, own: int, temperatures: Sequence[float]
-) -> Counts:
+    scores: NDArray[np.float64],
+    voters: _Counts,
+    own: int,
+    temperatures: Sequence[float],
+) -> _Counts:
     """How many texts fell into each bin of confidence, and how many of them rightly.
 
     Shape: curves × temperatures × bins × 2.

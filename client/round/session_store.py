@@ -22,7 +22,7 @@ from ridgeway.common.base.files import locked, sha256, write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.schema import Digest, Record
 from ridgeway.common.masking.agreement import (
-    VERSION,
+    AGREEMENT_VERSION,
     Advert,
     Agreement,
     Place,
@@ -34,7 +34,7 @@ from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms
 
 NONCE_BYTES = 12
-GONE = ""
+ERASED = ""
 """What is left of a secret that was used."""
 
 
@@ -178,8 +178,8 @@ class SessionState(Record):
         """The same without the secrets of one lot, its own and those held for others."""
         masks = list(self.masks)
         seeds = list(self.seeds)
-        masks[index] = GONE
-        seeds[index] = GONE
+        masks[index] = ERASED
+        seeds[index] = ERASED
         # in digits: a seed's share and a mask key's
         size = 4 * SHARE_BYTES
         start = size * index
@@ -189,7 +189,7 @@ class SessionState(Record):
         changes = {
             "masks": tuple(masks),
             "seeds": tuple(seeds),
-            "kept": GONE,
+            "kept": ERASED,
             "held": tuple(held),
         }
         return self.model_copy(update=changes)
@@ -221,7 +221,7 @@ class SessionFile:
             sealed = content[NONCE_BYTES:]
             plain = self._key.decrypt(nonce, sealed, self._identity.public.encode())
             state = SessionState.model_validate_json(plain)
-            if state.advert.version != VERSION:
+            if state.advert.version != AGREEMENT_VERSION:
                 return None
             if not state.agreed_digest:
                 return state

@@ -48,9 +48,9 @@ float32's limit.
 WIDE_BLOCKS = 7
 """The blocks that go to float64 at once when one had too many columns beyond the limit."""
 
-DIGIT = 1 << 16
-BLOCK_BYTES = 32 << 20
-COLUMN_BLOCKS = 8
+_DIGIT = 1 << 16
+_BLOCK_BYTES = 32 << 20
+_COLUMN_BLOCKS = 8
 """The blocks of columns in which a GPU takes a weighted product; they skip most of the lower half.
 """
 
@@ -329,7 +329,7 @@ def gram_of_counts(
     check_bound(int(counts.sum()))
     features = table.shape[1] + 1
     gram = np.zeros((features, features), dtype=np.int64)
-    blocks = list(exact_blocks(counts, max(1, BLOCK_BYTES // (8 * features))))
+    blocks = list(exact_blocks(counts, max(1, _BLOCK_BYTES // (8 * features))))
     with one_blas_thread(), ThreadPoolExecutor(threads, "gram") as pool:
         parts = pool.map(
             lambda block: _weighted_gram(table[block.tokens], block.counts), blocks
@@ -352,7 +352,7 @@ def exact_blocks(counts: Integers, most: int) -> Iterator[CountBlock]:
     exact.
     """
     check_bound(int(counts.sum()))
-    base = DIGIT if int(counts.sum()) * MAX_SQUARE >= EXACT_LIMIT else EXACT_LIMIT
+    base = _DIGIT if int(counts.sum()) * MAX_SQUARE >= EXACT_LIMIT else EXACT_LIMIT
     weight = 1
     while counts.any():
         counts, digits = np.divmod(counts, base)

@@ -40,7 +40,7 @@ from ridgeway.common.base.errors import (
 )
 from ridgeway.common.base.jsonl import jsonl_texts, record_text
 
-Kind = Literal["text", "jsonl", "csv", "parquet"]
+_Kind = Literal["text", "jsonl", "csv", "parquet"]
 
 DOCUMENT_LIMIT = 1 << 16
 """A document longer than this many characters counts as several, cut at line ends."""
@@ -54,7 +54,7 @@ PIECE_BYTES = 16 << 20
 where a line does.
 """
 
-RECORD_KINDS: dict[str, Kind] = {
+RECORD_KINDS: dict[str, _Kind] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
@@ -86,7 +86,7 @@ class CorpusFile:
     """
 
     path: Path
-    kind: Kind
+    kind: _Kind
     compression: str
     begin: int = 0
     end: int = -1

@@ -22,7 +22,7 @@ MAX_WHOLE_CHARACTERS = 4_000
 """Where documents are bounded one by one all that are held out are counted, and the beginning of
 each will do.
 """
-MAX_DOCUMENT_TOKENS = 512
+_MAX_DOCUMENT_TOKENS = 512
 MAX_STATES = 1 << 17
 MAX_STATE_BYTES = 1 << 30
 """With a contextual encoder a model must read every document: each is cut after
@@ -60,6 +60,6 @@ def _few_tokens(ids: Ids, lengths: Integers, most: int) -> tuple[Ids, Integers]:
     """The beginnings of as many documents as a model reads to score candidates: `most` tokens at
     the most.
     """
-    ids, lengths = first_tokens(ids, lengths, MAX_DOCUMENT_TOKENS)
+    ids, lengths = first_tokens(ids, lengths, _MAX_DOCUMENT_TOKENS)
     kept = int(np.searchsorted(np.cumsum(lengths), most, side="right"))
     return ids[: int(lengths[:kept].sum())], lengths[:kept]

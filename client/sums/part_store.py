@@ -28,8 +28,8 @@ from ridgeway.client.sums.corpus_places import (
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.statistics.sums import Integers
 
-FORMAT = "ridgeway.part"
-VERSION = 1
+_FORMAT = "ridgeway.part"
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class StoredPart:
 
     def to_bytes(self) -> bytes:
         header: dict[str, object] = {
-            "format": FORMAT,
-            "version": VERSION,
+            "format": _FORMAT,
+            "version": _VERSION,
             "stretches": [
                 [asdict(each.stamp), each.start, each.stop, each.ends_file]
                 for each in self.stretches
@@ -144,8 +144,8 @@ class StoredPart:
             state = load(content)
             digest = header.pop("digest")
             if (
-                header["format"] != FORMAT
-                or header["version"] != VERSION
+                header["format"] != _FORMAT
+                or header["version"] != _VERSION
                 or digest != _digest(header, state)
             ):
                 return None

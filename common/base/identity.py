@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ridgeway.common.base.errors import IdentityError, Refused
 from ridgeway.common.base.files import canonical_json, sha256
 
-DIGITS = re.compile("[0-9a-fA-F]{64}")
+_DIGITS = re.compile("[0-9a-fA-F]{64}")
 SMALL_DIGITS = re.compile("[0-9a-f]*")
 WEAK_KEYS = frozenset(
     (
@@ -44,7 +44,7 @@ WEAK_KEYS = frozenset(
 """The curve's points of small order: under such a key one signature can fit many texts."""
 MAX_ISSUED = 1 << 53
 
-Value = TypeVar("Value")
+_Value = TypeVar("Value")
 
 
 class Identity:
@@ -120,10 +120,10 @@ def public_key(words: str) -> str:
     them.
     """
     text = words.strip()
-    if not DIGITS.fullmatch(text):
+    if not _DIGITS.fullmatch(text):
         with contextlib.suppress(OSError, ValueError):
             text = Path(text).read_text(encoding="utf-8", errors="replace").strip()
-    if not DIGITS.fullmatch(text):
+    if not _DIGITS.fullmatch(text):
         raise IdentityError(
             f"{words!r} is not a public key; give its 64 hexadecimal digits or a file"
             " that holds them"
@@ -314,7 +314,7 @@ class HandOvers:
         path = self.leading_to(self.newest(key))
         return (path[0].before, *(link.after for link in path)) if path else (key,)
 
-    def by_owner(self, values: Mapping[str, Value]) -> dict[str, Value]:
+    def by_owner(self, values: Mapping[str, _Value]) -> dict[str, _Value]:
         """The same values under what stands for the owners of the keys.
 
         Where one owner has two of the keys, the second value stays under its own: somebody lies,
@@ -322,7 +322,7 @@ class HandOvers:
         """
         if not self._previous:
             return dict(sorted(values.items()))
-        merged: dict[str, Value] = {}
+        merged: dict[str, _Value] = {}
         for key in sorted(values, key=lambda each: (self.owner(each) != each, each)):
             owner = self.owner(key)
             merged[key if owner in merged else owner] = values[key]

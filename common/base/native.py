@@ -10,27 +10,29 @@ from array import array
 
 __all__ = ["native", "why_not"]
 
-SWITCH = "RIDGEWAY_NATIVE"
+_SWITCH = "RIDGEWAY_NATIVE"
 """Set to 0, this variable turns the module off."""
 
 IDS = array("i", [0, 1, 1])
-TABLE = [-3, 4, 10, 5]
-LETTERS = b"ab c"
+_TABLE = [-3, 4, 10, 5]
+_LETTERS = b"ab c"
 STARTS = array("q", [0, 3, 4])
-SIZES = 2, 3
+_SIZES = 2, 3
 """Three tokens of a table of two rows, which are spelt `ab ` and `c`."""
 
 
 def _agrees() -> bool:
     """Whether the module gives known results."""
     means = array("h", bytes(2 * 2 * (2 + 3)))
-    spelling = LETTERS, STARTS
+    spelling = _LETTERS, STARTS
     bounds = array("q", [0, 1, 3])
-    native.row_means(array("h", TABLE), 2, IDS, bounds, means, *spelling, 3, 7, *SIZES)
+    native.row_means(
+        array("h", _TABLE), 2, IDS, bounds, means, *spelling, 3, 7, *_SIZES
+    )
     buckets = array("i", [1, 0, 0, 1, 2, 2])
     counts = array("q", [3])
-    rows = array("i", TABLE)
-    sums = native.token_sums(IDS, counts, rows, 2, buckets, *spelling, *SIZES)
+    rows = array("i", _TABLE)
+    sums = native.token_sums(IDS, counts, rows, 2, buckets, *spelling, *_SIZES)
     classes = b"\2" * 0x110000
     byte_ids = array("i", range(256))
     merge = array("I", [97, 98, 256])
@@ -43,7 +45,7 @@ def _agrees() -> bool:
     )
 
 
-why_not = "turned off by RIDGEWAY_NATIVE=0" if os.environ.get(SWITCH) == "0" else ""
+why_not = "turned off by RIDGEWAY_NATIVE=0" if os.environ.get(_SWITCH) == "0" else ""
 """Why there is no module; empty if there is."""
 
 if not why_not:

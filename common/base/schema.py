@@ -31,7 +31,7 @@ from ridgeway.common.base.settings import (
 
 STRINGS = frozenset((str,))
 PLAIN = frozenset((str, int, bool, NoneType))
-ROWS = frozenset((list, tuple))
+_ROWS = frozenset((list, tuple))
 """What both encoders write alike; of floats they do most."""
 
 
@@ -163,7 +163,7 @@ def _in_order(value: Any) -> Any:
     if kind in (list, tuple):
         kinds = set(map(type, value))
         # a table, looked through at once
-        if kinds <= ROWS and PLAIN.issuperset(map(type, chain.from_iterable(value))):
+        if kinds <= _ROWS and PLAIN.issuperset(map(type, chain.from_iterable(value))):
             return value
         return value if kinds <= PLAIN else [_in_order(each) for each in value]
     raise TypeError(kind)

@@ -427,13 +427,13 @@ PAPER = replace(
     encoder=PLAIN_ENCODER,
 )
 
-PRESETS = {"default": DEFAULT, "paper": PAPER}
+_PRESETS = {"default": DEFAULT, "paper": PAPER}
 
 
 def preset(name: str) -> Preset:
     try:
-        return PRESETS[name]
+        return _PRESETS[name]
     except KeyError:
         raise InputError(
-            f"there is no preset {name!r}; there are {' and '.join(PRESETS)}"
+            f"there is no preset {name!r}; there are {' and '.join(_PRESETS)}"
         ) from None

@@ -1,4 +1,5 @@
-"""Settings files: TOML in, checked records out, with one clear sentence where something is wrong.
+"""Settings files: TOML in, checked records out, with one clear sentence where something is
+wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import SAMPLING, Sampling
 
-Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("Model", bound=BaseModel)
 
 KNOWN = {
     "extra_forbidden": (
@@ -36,7 +37,7 @@ EARLIER = {
 """Settings of earlier versions, and what has taken their place."""
 
 
-def read_settings(path: Path, model: type[Model]) -> Model:
+def read_settings(path: Path, model: type[_Model]) -> _Model:
     """The settings of a file; an unknown name, a missing one or a wrong value is an error that
     names it.
     """

@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
-SWITCH = "TOKENIZERS_PARALLELISM"
+_SWITCH = "TOKENIZERS_PARALLELISM"
 
 _lock = threading.Lock()
 _users = 0
@@ -59,8 +59,8 @@ def serial_tokenizers() -> Iterator[None]:
     global _users, _before
     with _lock:
         if _users == 0:
-            _before = os.environ.get(SWITCH)
-            os.environ[SWITCH] = "false"
+            _before = os.environ.get(_SWITCH)
+            os.environ[_SWITCH] = "false"
         _users += 1
     try:
         yield
@@ -68,6 +68,6 @@ def serial_tokenizers() -> Iterator[None]:
         with _lock:
             _users -= 1
             if _users == 0 and _before is None:
-                os.environ.pop(SWITCH, None)
+                os.environ.pop(_SWITCH, None)
             elif _users == 0 and _before is not None:
-                os.environ[SWITCH] = _before
+                os.environ[_SWITCH] = _before

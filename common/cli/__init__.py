@@ -1,2 +1,3 @@
-"""Options, tables and progress bars of the command line, and the commands of anyone with a release.
+"""Options, tables and progress bars of the command line, and the commands of anyone with a
+release.
 """

@@ -15,7 +15,7 @@ from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 if TYPE_CHECKING:
     from ridgeway.common.http.api_keys import KeyRecord
 
-KeyScope = Literal["all", "metrics"]
+_KeyScope = Literal["all", "metrics"]
 
 app = command_group("The API keys of `ridgeway serve`: a file of names and hashes.")
 
@@ -39,7 +39,7 @@ def add(
         ),
     ] = None,
     scope: Annotated[
-        KeyScope,
+        _KeyScope,
         typer.Option(help="What the key is for: all, or metrics (/metrics alone)."),
     ] = "all",
     window: Annotated[

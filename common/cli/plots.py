@@ -16,17 +16,17 @@ from ridgeway.common.base.files import check_output, write_whole
 if TYPE_CHECKING:
     from ridgeway.common.routing.coverage import Point
 
-KINDS = (".png", ".svg", ".pdf")
+_KINDS = (".png", ".svg", ".pdf")
 LINE_COLOUR = "#0072B2"
 MARK_COLOUR = "#E69F00"
 
 
 def check_plot(path: Path) -> None:
     """Raise before any work unless a figure can be drawn and written here."""
-    if path.suffix.lower() not in KINDS:
+    if path.suffix.lower() not in _KINDS:
         raise InputError(
             f"a plot cannot be written as {path.name}; end its name in"
-            f" {', '.join(KINDS)}"
+            f" {', '.join(_KINDS)}"
         )
     check_output(path)
     nearest = next(folder for folder in path.absolute().parents if folder.exists())

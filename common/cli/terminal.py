@@ -26,7 +26,7 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 MAX_WORD_WIDTH = 20
 MAX_TABLE_WIDTH = 10_000
-NUMBER = re.compile(r"[–?]?|[+-]?[\d,.]+( ?%| s| [kM]B)?( \([\d,]+\))?")
+_NUMBER = re.compile(r"[–?]?|[+-]?[\d,.]+( ?%| s| [kM]B)?( \([\d,]+\))?")
 """How a cell looks that holds a number, perhaps with its unit and a count, or none."""
 
 
@@ -126,7 +126,7 @@ def table(
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, heading in enumerate(headings):
         cells = [row[place] for row in shown if place < len(row)]
-        number = numbers[place] if numbers else all(map(NUMBER.fullmatch, cells))
+        number = numbers[place] if numbers else all(map(_NUMBER.fullmatch, cells))
         widths = [cell_len(cell) for cell in (heading, *cells)]
         word = max(cell_len(word) for word in " ".join((heading, *cells)).split(" "))
         grid.add_column(

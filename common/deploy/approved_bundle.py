@@ -79,7 +79,7 @@ PRELOADED_NAME = "preloaded"
 MAX_WORD_BYTES = 4096
 """What is written to a pipe at once arrives at once up to this size."""
 DIGEST = re.compile("[0-9a-f]{64}")
-MAX_LOG_BYTES = 1_000_000
+_MAX_LOG_BYTES = 1_000_000
 """A log that has grown beyond this is put aside as NAME.1, and what was there before is gone."""
 
 LIBC = ctypes.CDLL(None)
@@ -289,7 +289,7 @@ def note_in(path: str | None) -> Note:
             sys.stderr.write(line)
             return
         with contextlib.suppress(FileNotFoundError):
-            if Path(path).stat().st_size > MAX_LOG_BYTES:
+            if Path(path).stat().st_size > _MAX_LOG_BYTES:
                 Path(path).replace(f"{path}.1")
         handle = os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(handle, "a", encoding="utf-8") as file:

@@ -35,7 +35,7 @@ UNSHIPPABLE = re.compile(r"test_.*\.py|.*_test\.py")
 
 PROJECT = "pyproject.toml"
 CONTENT = ".info/CONTENT"
-CLIENT_APP = "ridgeway.client.client_app:app"
+_CLIENT_APP = "ridgeway.client.client_app:app"
 BUILT_AT = (2024, 10, 1, 0, 0, 0)
 PYPROJECT = """\
 [project]
@@ -61,7 +61,9 @@ from an installation may be stale.
 """
 
 
-def write_app(folder: Path, client: str = CLIENT_APP, also: Iterable[str] = ()) -> None:
+def write_app(
+    folder: Path, client: str = _CLIENT_APP, also: Iterable[str] = ()
+) -> None:
     """Write the app folder that `flwr run` takes; one that is there already is replaced.
 
     client: what the holders run; a simulation may put something around it.
@@ -89,7 +91,7 @@ def installed_bundle() -> bytes:
     """The bundle of this very Ridgeway: the very bytes that `flwr run` makes of the folder of
     `write_app`.
     """
-    return _pack({PROJECT: _pyproject(CLIENT_APP), **source_files()})
+    return _pack({PROJECT: _pyproject(_CLIENT_APP), **source_files()})
 
 
 def installed_sha256() -> str:

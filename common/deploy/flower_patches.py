@@ -61,7 +61,7 @@ IDLE_S = 3
 REPLY_S = 0.5
 """How long it sleeps between two looks for the reply to a message."""
 REPLY_PAUSE_S = 0.05
-LEAST_PAUSE_S = 0.2
+_LEAST_PAUSE_S = 0.2
 PART_PAUSE_S = 0.1
 """How long to wait for a part of a message that the other side is still sending. Flower waits a
 second.
@@ -117,7 +117,7 @@ class Pace:
             self._worked = now
             time.sleep(REPLY_PAUSE_S)
         else:
-            time.sleep(min(max((now - self._worked) / 10, LEAST_PAUSE_S), IDLE_S))
+            time.sleep(min(max((now - self._worked) / 10, _LEAST_PAUSE_S), IDLE_S))
 
 
 def quicken(loop: ModuleType, wake: Callable[[], None]) -> None:

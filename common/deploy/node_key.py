@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from ridgeway.common.base.errors import IdentityError
 from ridgeway.common.base.identity import write_key
 
-KIND = "ecdsa-sha2-nistp384"
+_KIND = "ecdsa-sha2-nistp384"
 MAX_LINE_CHARACTERS = 1000
 
 
@@ -56,11 +56,11 @@ def check_public_line(text: str) -> str:
         len(text) > MAX_LINE_CHARACTERS
         or len(text.strip().splitlines()) != 1
         or len(words) < 2
-        or words[0] != KIND
+        or words[0] != _KIND
     ):
         raise IdentityError(
             "this is not the public line of a SuperNode's key; it has one line and"
-            f" begins with {KIND}"
+            f" begins with {_KIND}"
         )
     try:
         key = serialization.load_ssh_public_key(" ".join(words[:2]).encode())
@@ -78,7 +78,7 @@ def _line(key: object, source: str = "the public line") -> str:
         and isinstance(key.curve, ec.SECP384R1)
     ):
         raise IdentityError(
-            f"{source} holds a key of another kind; a SuperNode's key is {KIND}"
+            f"{source} holds a key of another kind; a SuperNode's key is {_KIND}"
         )
     return key.public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH

@@ -34,12 +34,12 @@ Log = Callable[[str], None]
 """Takes a sentence for the owner."""
 Value = str | int | float | bool
 
-MARK = "RIDGEWAY_PROCESS_OF"
+_MARK = "RIDGEWAY_PROCESS_OF"
 """Set to the folder in every process started for it, so that one left over from a killed run is
 surely known.
 """
 
-MAX_LOG_BYTES = 10_000_000
+_MAX_LOG_BYTES = 10_000_000
 """A log that would grow beyond this is put aside as NAME.1, and what was there before is gone."""
 MAX_LINE_BYTES = 1 << 16
 LAST_WORDS_WAIT_S = 1.0
@@ -244,7 +244,7 @@ def write_log(words: IO[bytes], path: Path) -> None:
     can come.
     """
     log = _OwnersLog(
-        path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True
+        path, maxBytes=_MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True
     )
     form = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     form.converter = time.gmtime
@@ -304,7 +304,7 @@ def end_leftovers(folder: Path, log: Log) -> None:
 
 def marked_processes(folder: Path) -> list[int]:
     """The others that carry this folder's mark; one that may not be looked into is not ours."""
-    mark = f"{MARK}={folder.resolve()}".encode()
+    mark = f"{_MARK}={folder.resolve()}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -326,7 +326,7 @@ def _children(pid: int) -> dict[int, str]:
 
 
 def marked(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    return {**environment, MARK: str(folder.resolve())}
+    return {**environment, _MARK: str(folder.resolve())}
 
 
 def last_words(log: Path) -> str:

@@ -24,7 +24,7 @@ CLASS_LETTERS = "OLNS"
 ODD_LETTERS = "\u0130\u03a3"
 """İ becomes two letters, and Σ one of two."""
 
-ALPHABETS = (range(0x2500), range(0xFF00, 0x10000), range(0x10400, 0x10450))
+_ALPHABETS = (range(0x2500), range(0xFF00, 0x10000), range(0x10400, 0x10450))
 """Where those tables have letters with a lower case."""
 
 
@@ -40,7 +40,7 @@ def lower_case(text: str) -> str:
 def lower_letters() -> NDArray[np.uint32]:
     """What every code point becomes."""
     table = np.arange(sys.maxunicode + 1, dtype="<u4")
-    for letter in map(chr, chain(*ALPHABETS)):
+    for letter in map(chr, chain(*_ALPHABETS)):
         if (
             letter not in ODD_LETTERS
             and letter.lower() != letter

@@ -14,13 +14,17 @@ from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import EncoderError, FormatError
 from ridgeway.common.base.files import canonical_json, whole_folder
-from ridgeway.common.encoding.table_encoder import VERSION, TableEncoder, word_features
+from ridgeway.common.encoding.table_encoder import (
+    ENCODER_VERSION,
+    TableEncoder,
+    word_features,
+)
 from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, of_card
 
-FORMAT = "ridgeway.encoder"
-CARD = "encoder.json"
-TOKENIZER = "tokenizer.json"
-TABLE = "table.safetensors"
+_FORMAT = "ridgeway.encoder"
+_CARD = "encoder.json"
+_TOKENIZER = "tokenizer.json"
+_TABLE = "table.safetensors"
 
 
 def save_encoder(encoder: AnyEncoder, folder: Path) -> None:
@@ -28,51 +32,51 @@ def save_encoder(encoder: AnyEncoder, folder: Path) -> None:
     tokenizer.
     """
     card = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": _FORMAT,
+        "version": ENCODER_VERSION,
         "name": encoder.name,
         "scale": encoder.scale,
         "rows": encoder.rows,
         "width": encoder.width,
         "fingerprint": encoder.fingerprint,
     }
-    files = {TOKENIZER: encoder.definition}
+    files = {_TOKENIZER: encoder.definition}
     what = "such an encoder"
     if isinstance(encoder, TableEncoder):
-        files[TABLE], what = save({"table": encoder.table}), "an encoder"
+        files[_TABLE], what = save({"table": encoder.table}), "an encoder"
         card |= encoder.more
     else:
         card |= {"kind": KIND, "weights": encoder.weights}
     if folder.exists() and {path.name for path in folder.iterdir()} not in (
         set(),
-        {CARD, *files},
+        {_CARD, *files},
     ):
         raise EncoderError(
             f"{folder} is in use by something that is not {what}; name another folder"
         )
     with whole_folder(folder) as draft:
-        for name, content in (*files.items(), (CARD, canonical_json(card))):
+        for name, content in (*files.items(), (_CARD, canonical_json(card))):
             (draft / name).write_bytes(content)
 
 
 def read_card(folder: Path) -> dict[str, Any]:
     """The small description of a saved encoder, without its table."""
     try:
-        card = json.loads((folder / CARD).read_bytes())
+        card = json.loads((folder / _CARD).read_bytes())
     except FileNotFoundError:
         raise EncoderError(
             f"{folder} holds no encoder; `ridgeway encoder save` writes one"
         ) from None
     except ValueError as error:
         raise FormatError(
-            f"{folder / CARD} is damaged ({error}); save the encoder again"
+            f"{folder / _CARD} is damaged ({error}); save the encoder again"
         ) from error
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise FormatError(f"{folder / CARD} does not describe an encoder")
-    if card.get("version") != VERSION:
+    if not isinstance(card, dict) or card.get("format") != _FORMAT:
+        raise FormatError(f"{folder / _CARD} does not describe an encoder")
+    if card.get("version") != ENCODER_VERSION:
         raise FormatError(
             f"{folder} holds an encoder of version {card.get('version')}, and this"
-            f" Ridgeway reads version {VERSION}"
+            f" Ridgeway reads version {ENCODER_VERSION}"
         )
     return card
 
@@ -86,12 +90,12 @@ def load_encoder(folder: Path) -> AnyEncoder:
             " does not know"
         )
     try:
-        definition = (folder / TOKENIZER).read_bytes()
+        definition = (folder / _TOKENIZER).read_bytes()
         encoder: AnyEncoder
         if "kind" in card:
             encoder = of_card(card, definition)
         else:
-            table = load((folder / TABLE).read_bytes())["table"]
+            table = load((folder / _TABLE).read_bytes())["table"]
             encoder = TableEncoder(
                 str(card["name"]),
                 definition,

@@ -122,7 +122,7 @@ EMBEDDING_NAMES = (
 )
 
 
-Kind = TypeVar("Kind", TableEncoder, ContextualEncoder)
+_Kind = TypeVar("Kind", TableEncoder, ContextualEncoder)
 
 
 @overload
@@ -198,8 +198,8 @@ def _encoder_folder(fingerprint: str) -> Path:
 
 
 def _cached(
-    kind: type[Kind], source: str, files: list[Path], convert: Callable[[], Kind]
-) -> Kind:
+    kind: type[_Kind], source: str, files: list[Path], convert: Callable[[], _Kind]
+) -> _Kind:
     """Convert once: the key is the source and its files' names, sizes and times."""
     stamps = [file_stamp(path) for path in files]
     key = sha256(canonical_json([source, stamps]))

@@ -26,15 +26,15 @@ from ridgeway.common.encoding.characters import CODE_POINTS, character_classes
 MAX_ID = 1 << 30
 OTHER = 1
 LETTER = 2
-NUMBER = 4
+_NUMBER = 4
 SPACE = 8
 CLASS_PATTERNS = {
     OTHER: r"[^\s\p{L}\p{N}]",
     LETTER: r"\p{L}",
-    NUMBER: r"\p{N}",
+    _NUMBER: r"\p{N}",
     SPACE: r"\s",
 }
-CASES = {16: r"[\p{Lu}\p{Lt}]", 32: r"\p{Ll}", 64: r"\p{M}"}
+_CASES = {16: r"[\p{Lu}\p{Lt}]", 32: r"\p{Ll}", 64: r"\p{M}"}
 """What o200k tells apart beside them."""
 CASED_PLANES = (range(1, 0x20000), range(0xE0000, 0xE1000))
 """Where versions of the library that were compared have capitals, small letters and marks."""
@@ -134,7 +134,7 @@ def fast_encoder(
         return None
     classes = cased_classes() if pattern == O200K_PATTERN else character_classes()
     if pattern == GPT2_DIGITS_PATTERN:
-        classes[list(EXTRA_DIGITS)] = NUMBER
+        classes[list(EXTRA_DIGITS)] = _NUMBER
     letters = {letter: byte for byte, letter in byte_letters().items()}
     byte_ids = np.array(
         [vocabulary.get(letter, -1) for letter in byte_letters().values()],
@@ -175,9 +175,9 @@ def classes_are_the_library_s() -> bool:
         )
         for number, pattern in CLASS_PATTERNS.items()
     )
-    classes[list(EXTRA_DIGITS)] = NUMBER
+    classes[list(EXTRA_DIGITS)] = _NUMBER
     digits = pre_tokenizers.Digits(individual_digits=False)
-    numbers = _text(classes == NUMBER)
+    numbers = _text(classes == _NUMBER)
     others = _text((classes == OTHER) | (classes == LETTER))
     return (
         same
@@ -201,7 +201,7 @@ def cased_classes() -> NDArray[np.uint8]:
     )
     text = "".join(map(chr, places))
     classes = character_classes()
-    for number, pattern in CASES.items():
+    for number, pattern in _CASES.items():
         emptied = normalizers.Replace(Regex(pattern), "\0").normalize_str(text)
         classes[
             places[np.frombuffer(emptied.encode("utf-32-le"), dtype="<u4") == 0]

@@ -23,11 +23,11 @@ MOST_PERCENT = 25
 CAPITALS_EVERY = 4
 """One text in this many is in capitals."""
 
-NAME = b"ridgeway.typing.1"
+_NAME = b"ridgeway.typing.1"
 """What is hashed with every text: another rule has another name."""
 
 Codes = NDArray[np.uint32]
-Places = NDArray[np.int64]
+_Places = NDArray[np.int64]
 Seeds = NDArray[np.uint64]
 
 REPLACED, DROPPED, DOUBLED, SWAPPED = range(4)
@@ -35,7 +35,7 @@ REPLACED, DROPPED, DOUBLED, SWAPPED = range(4)
 before.
 """
 
-STEPS = np.arange(1, MISTYPED_CHARACTERS + 1, dtype=np.uint64) * np.uint64(
+_STEPS = np.arange(1, MISTYPED_CHARACTERS + 1, dtype=np.uint64) * np.uint64(
     0x9E3779B97F4A7C15
 )
 MIXERS = (
@@ -60,7 +60,7 @@ def mistyped(texts: Sequence[str]) -> list[str]:
     cuts = [0, *(4 * np.cumsum(lengths)).tolist()]
     digests = b"".join(
         [
-            hashlib.sha256(NAME + coded[start:stop]).digest()
+            hashlib.sha256(_NAME + coded[start:stop]).digest()
             for start, stop in pairwise(cuts)
         ]
     )
@@ -70,7 +70,7 @@ def mistyped(texts: Sequence[str]) -> list[str]:
     return [whole[start:stop] for start, stop in pairwise([0, *ends.tolist()])]
 
 
-def mistypes(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places]:
+def mistypes(codes: Codes, lengths: _Places, seeds: Seeds) -> tuple[Codes, _Places]:
     """What errors leave of texts that stand in one row, and where each ends there. seeds: two
     numbers a text.
     """
@@ -80,7 +80,7 @@ def mistypes(codes: Codes, lengths: Places, seeds: Seeds) -> tuple[Codes, Places
     percents = LEAST_PERCENT + choices % np.uint64(MOST_PERCENT - LEAST_PERCENT + 1)
     capitals = choices >> np.uint64(32) & np.uint64(CAPITALS_EVERY - 1) == 0
     # a roll for every place: there is an error if its last 16 bits are below the rate
-    rolls = _mixed(seeds[:, :1] + STEPS)
+    rolls = _mixed(seeds[:, :1] + _STEPS)
     rates = (percents * np.uint64(1 << 16) + np.uint64(99)) // np.uint64(100)
     texts, places = np.nonzero(rolls.astype(np.uint16) < rates[:, None])
     inside = places < lengths[texts]
@@ -105,11 +105,11 @@ def _in_capitals(codes: Codes, chosen: NDArray[np.bool_]) -> Codes:
 
 def _with_errors(
     codes: Codes,
-    struck: Places,
+    struck: _Places,
     rolls: NDArray[np.uint64],
     has_before: NDArray[np.bool_],
-    ends: Places,
-) -> tuple[Codes, Places]:
+    ends: _Places,
+) -> tuple[Codes, _Places]:
     """What errors at the places that are struck leave of the texts, and where each ends; they stand
     in one row.
     """

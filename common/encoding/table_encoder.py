@@ -18,7 +18,7 @@ from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WordSketch, spelling
 
-VERSION = 1
+ENCODER_VERSION = 1
 WORDS = "+words"
 """What an encoder's name ends in where it has features of words."""
 
@@ -27,8 +27,8 @@ COSINES_GONE = (
     " smollm2+words"
 )
 
-OPTIONS: dict[str, Any] = {
-    "version": VERSION,
+_OPTIONS: dict[str, Any] = {
+    "version": ENCODER_VERSION,
     "limit": FEATURE_LIMIT,
     "special_tokens": "dropped",
 }
@@ -92,7 +92,7 @@ class TableEncoder:
             shape,
             little,
             scale,
-            canonical_json(OPTIONS | self.more),
+            canonical_json(_OPTIONS | self.more),
         )
         object.__setattr__(self, "fingerprint", sha256(*parts))
 

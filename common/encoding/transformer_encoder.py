@@ -21,12 +21,12 @@ from ridgeway.common.base.settings import (
     Sampling,
 )
 from ridgeway.common.encoding.model_files import ModelFiles, find_model
-from ridgeway.common.encoding.table_encoder import VERSION, TableEncoder
+from ridgeway.common.encoding.table_encoder import ENCODER_VERSION, TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 
 KIND = "contextual"
-OPTIONS: dict[str, Any] = {
-    "version": VERSION,
+_OPTIONS: dict[str, Any] = {
+    "version": ENCODER_VERSION,
     "kind": KIND,
     "limit": FEATURE_LIMIT,
     "special_tokens": "around every window, not counted",
@@ -61,7 +61,7 @@ class ContextualEncoder:
         parts = (
             self.weights.encode(),
             struct.pack("<Qd", self.width, self.scale),
-            canonical_json(OPTIONS),
+            canonical_json(_OPTIONS),
         )
         object.__setattr__(self, "tokenizer", shared_tokenizer(self.definition))
         object.__setattr__(self, "fingerprint", sha256(self.definition, *parts))

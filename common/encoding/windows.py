@@ -17,9 +17,9 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 
 Integers = NDArray[np.int64]
-Number = TypeVar("Number", int, Integers)
+_Number = TypeVar("Number", int, Integers)
 
-FEW_TOKENS = 64
+_FEW_TOKENS = 64
 """Stretches of fewer tokens, on average, are gathered one by one."""
 
 
@@ -190,7 +190,7 @@ def _even_windows(
 # Places in a row
 
 
-def ceil_div(dividend: Number, divisor: Number | int) -> Number:
+def ceil_div(dividend: _Number, divisor: _Number | int) -> _Number:
     """The quotient, rounded up."""
     return -(-dividend // divisor)
 
@@ -223,7 +223,7 @@ def _in_one_row(
     """
     apart = np.flatnonzero(starts[1:] != starts[:-1] + sizes[:-1]) + 1
     # a few long stretches are copied as they are
-    if jump is None and len(apart) * FEW_TOKENS <= sizes.sum():
+    if jump is None and len(apart) * _FEW_TOKENS <= sizes.sum():
         if not len(starts):
             return ids[:0]
         first = starts[np.append(0, apart)].tolist()

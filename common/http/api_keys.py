@@ -28,14 +28,14 @@ from ridgeway.common.base.files import check_output, stamp_if_there, write_whole
 from ridgeway.common.base.settings_file import read_settings, toml_literal
 from ridgeway.common.http.key_budgets import KeyBudget, Window
 
-KEY_BYTES = 32
+_KEY_BYTES = 32
 OTHERS_MAY_WRITE = 0o022
-ABOUT = """\
+_ABOUT = """\
 # The keys of a service, written by `ridgeway keys`. A key itself is not here: only its SHA-256.
 """
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
 
-KeyScope = Literal["all", "metrics"]
+_KeyScope = Literal["all", "metrics"]
 """What a key lets in to: everything, or /metrics alone."""
 
 log = logging.getLogger("ridgeway.http")
@@ -51,7 +51,7 @@ class KeyRecord(BaseModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     created: str
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    scope: KeyScope = "all"
+    scope: _KeyScope = "all"
     window: Window | None = None
     max_requests: Annotated[int, Field(gt=0)] | None = None
     max_tokens: Annotated[int, Field(gt=0)] | None = None
@@ -96,7 +96,7 @@ class KeysFile(BaseModel):
         return keys
 
     def to_toml(self) -> str:
-        lines = [ABOUT]
+        lines = [_ABOUT]
         for record in self.keys:
             fields = record.model_dump(exclude_none=True, exclude_defaults=True)
             lines += [
@@ -128,11 +128,11 @@ def add_key(
     name: str,
     rate: float | None = None,
     random: Callable[[int], str] = secrets.token_urlsafe,
-    scope: KeyScope = "all",
+    scope: _KeyScope = "all",
     budget: KeyBudget | None = None,
 ) -> tuple[str, KeyRecord]:
     """Make a key, and keep its hash; returns the key, which cannot be had again."""
-    key = f"rw-{random(KEY_BYTES)}"
+    key = f"rw-{random(_KEY_BYTES)}"
     created = datetime.now(UTC).isoformat(timespec="seconds")
     check_rate_option(rate)
     try:

@@ -48,7 +48,7 @@ from ridgeway.common.http.workers import SharedTimes
 
 log = logging.getLogger("ridgeway.http")
 
-Headers = list[tuple[bytes, bytes]]
+_Headers = list[tuple[bytes, bytes]]
 RequestHeaders = dict[bytes, bytes]
 
 STRANGER_RATE = Rate(10.0, 50)
@@ -75,7 +75,7 @@ CONTENT_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     b" connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-SECURITY_HEADERS: Headers = [
+SECURITY_HEADERS: _Headers = [
     (b"content-security-policy", CONTENT_POLICY),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -98,7 +98,7 @@ PREFLIGHT_HEADERS = {
 """What a browser is told that asks whether a page of an allowed site may ask."""
 
 
-def cross_origin_headers(origin: bytes) -> Headers:
+def cross_origin_headers(origin: bytes) -> _Headers:
     """CORS headers of an answer to an allowed origin."""
     return [
         (b"access-control-allow-origin", origin),
@@ -113,8 +113,8 @@ OWN_HEADERS = frozenset(
 
 
 def with_security_headers(
-    headers: Iterable[tuple[bytes, bytes]], own: Headers
-) -> Headers:
+    headers: Iterable[tuple[bytes, bytes]], own: _Headers
+) -> _Headers:
     """The headers of an answer and our own; ours replace its own, but an answer may say how long to
     keep it.
     """
@@ -381,7 +381,7 @@ class GuardedAnswer:
     __slots__ = ("_ids", "_send", "headers", "status")
 
     def __init__(
-        self, send: Send, headers: Headers, request_id: str, path: str
+        self, send: Send, headers: _Headers, request_id: str, path: str
     ) -> None:
         self._send = send
         self.headers = headers

@@ -35,10 +35,10 @@ MAX_HELD_IN_LINE_BYTES = 64 * 1024**2
 """Of all connections together: heads that are not whole, and requests behind one that is being
 answered.
 """
-HEAD_TIMEOUT_S = 10.0
+_HEAD_TIMEOUT_S = 10.0
 BODY_SILENCE_S = 30.0
 """A body of which nothing comes for this long is given up."""
-BODY_TIMEOUT_S = 120.0
+_BODY_TIMEOUT_S = 120.0
 """And so is one that is not there by then."""
 UNREAD_TIMEOUT_S = 60.0
 """An answer that a client does not read for this long is broken off."""
@@ -164,7 +164,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _wait_for_head(self) -> None:
         if "head" not in self._timers:
-            self._start("head", HEAD_TIMEOUT_S, self._give_up)
+            self._start("head", _HEAD_TIMEOUT_S, self._give_up)
 
     def _wait_for_body(self) -> None:
         self._heard = self.loop.time()
@@ -173,7 +173,7 @@ class HttpConnection(HttpToolsProtocol):
                 "body",
                 BODY_SILENCE_S,
                 self._look_for_body,
-                self._heard + BODY_TIMEOUT_S,
+                self._heard + _BODY_TIMEOUT_S,
             )
 
     def _look_for_body(self, end: float) -> None:

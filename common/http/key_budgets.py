@@ -24,9 +24,9 @@ from ridgeway.common.http.http_errors import RefusedRequest
 Window = Literal["minute", "hour", "day", "month"]
 WINDOW_S: dict[Window, int] = {"minute": 60, "hour": 3600, "day": 86_400}
 KEPT_S = 400 * 86_400
-WAIT_S = 5.0
+_WAIT_S = 5.0
 """For another process that writes."""
-TABLE = """CREATE TABLE IF NOT EXISTS usage (
+_TABLE = """CREATE TABLE IF NOT EXISTS usage (
     name TEXT, start INTEGER, requests INTEGER NOT NULL, tokens INTEGER NOT NULL,
     cost REAL NOT NULL,
     PRIMARY KEY (name, start))"""
@@ -206,7 +206,7 @@ class UsageBook:
     def _opened(self) -> sqlite3.Connection:
         if self._file is None:
             file = open_shared(self._path)
-            file.execute(TABLE)
+            file.execute(_TABLE)
             file.execute("DELETE FROM usage WHERE start < ?", (self._clock() - KEPT_S,))
             self._file = file
         return self._file
@@ -224,8 +224,8 @@ def open_shared(path: Path, wait_s: float | None = None) -> sqlite3.Connection:
     SQLite does not wait where another process sets the journal at the same moment, so this does.
     """
     path.touch(0o600)
-    file = sqlite3.connect(path, WAIT_S, isolation_level=None, check_same_thread=False)
-    end = time.monotonic() + WAIT_S
+    file = sqlite3.connect(path, _WAIT_S, isolation_level=None, check_same_thread=False)
+    end = time.monotonic() + _WAIT_S
     while True:
         try:
             file.execute("PRAGMA journal_mode = WAL")

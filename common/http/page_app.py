@@ -24,7 +24,7 @@ from ridgeway.common.http.request_metrics import EXPOSITION, RequestMetrics
 from ridgeway.common.http.server import Look, watching
 from ridgeway.common.http.site import read_site, site_api
 
-Words = Callable[[RidgewayError], str]
+_Words = Callable[[RidgewayError], str]
 """An error in the words that a browser may see."""
 
 
@@ -36,7 +36,7 @@ class PageParts:
 
     package: str
     api: APIRouter
-    words: Words
+    words: _Words
     metrics: RequestMetrics
 
 
@@ -97,7 +97,7 @@ def without_place(words: object, folder: Path) -> str:
     return text
 
 
-async def looked(look: Callable[[], Any], words: Words) -> Any:
+async def looked(look: Callable[[], Any], words: _Words) -> Any:
     """What a look at a folder finds, beside the event loop; one that cannot be read is an error
     with its reason.
     """

@@ -39,7 +39,7 @@ log = logging.getLogger("ridgeway.http")
 WATCH_S = 1.0
 """How often the files of a running server are checked: keys, certificates, releases."""
 DRAIN_S = 10.0
-KEEP_ALIVE_S = 5.0
+_KEEP_ALIVE_S = 5.0
 QUIET_S = 0.5
 """While it drains, a service that was asked nothing for this long, and answers nothing, may end."""
 CUT_S = 0.5
@@ -49,7 +49,7 @@ THREAD_SWITCH_S = 0.0005
 """The longest that a thread that has routed waits for its turn; Python's own 5 ms is too long."""
 SPARE_FILES = 256
 """Open files that are kept for other things than clients and experts."""
-MAX_CONNECTIONS = 8192
+_MAX_CONNECTIONS = 8192
 
 
 Look = Callable[[], None]
@@ -316,7 +316,7 @@ def run(
     sockets: list[socket.socket],
     certificate: Certificate | None = None,
     drain_s: float = DRAIN_S,
-    keep_alive_s: float = KEEP_ALIVE_S,
+    keep_alive_s: float = _KEEP_ALIVE_S,
     logs: LogFormat = "text",
     level: LogLevel = "warning",
     on_started: Callable[[], None] | None = None,
@@ -345,7 +345,7 @@ def make_server(
     app: Any,
     certificate: Certificate | None = None,
     drain_s: float = DRAIN_S,
-    keep_alive_s: float = KEEP_ALIVE_S,
+    keep_alive_s: float = _KEEP_ALIVE_S,
     on_started: Callable[[], None] | None = None,
 ) -> DrainingServer:
     """uvicorn as it is used here: it logs errors alone, and does not tell clients what it is."""
@@ -376,7 +376,7 @@ def connection_limit() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = most if most != resource.RLIM_INFINITY else 1 << 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
-    return max(1, min(MAX_CONNECTIONS, (files - SPARE_FILES) // 2))
+    return max(1, min(_MAX_CONNECTIONS, (files - SPARE_FILES) // 2))
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:

@@ -44,7 +44,7 @@ RESTART_PAUSE_S = 1.0
 """A worker that ends by itself is started again no sooner."""
 RETIRE = signal.SIGUSR1
 """Tells a worker to take no more connections, and to end when those that it has are closed."""
-SLOTS = 1 << 16
+_SLOTS = 1 << 16
 SLOT = struct.Struct("<Qd")
 SUMMED_GAUGES = (
     "ridgeway_streams",
@@ -80,8 +80,8 @@ class SharedTimes:
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self._handle, SLOTS * SLOT.size)
-        self._map = mmap.mmap(self._handle, SLOTS * SLOT.size)
+        os.ftruncate(self._handle, _SLOTS * SLOT.size)
+        self._map = mmap.mmap(self._handle, _SLOTS * SLOT.size)
 
     def __enter__(self) -> SharedTimes:
         fcntl.lockf(self._handle, fcntl.LOCK_EX)
@@ -105,7 +105,7 @@ def _slot(name: str) -> tuple[int, int]:
         int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
         | 1
     )
-    return mark, (mark >> 1) % SLOTS * SLOT.size
+    return mark, (mark >> 1) % _SLOTS * SLOT.size
 
 
 class PeerMetrics:

@@ -25,7 +25,7 @@ from ridgeway.common.base.schema import Digest, PublicKey, Record, record_json
 from ridgeway.common.masking.keystream import KEY_BYTES
 from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
 
-VERSION = 2
+AGREEMENT_VERSION = 2
 """Of how masks are made: members of one session make them alike. Version 1 had other ciphers."""
 NO_HISTORY = "c8f9df78eda20a975d9a509d07178f4c025acb8e998b340f753b8e8af02ee366"
 """What adverts of this version have in a field that stood for histories of sums."""
@@ -227,11 +227,11 @@ def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
     """Raise Refused unless a member has signed one set of keys a lot, for this round under these
     terms.
     """
-    if advert.version != VERSION:
+    if advert.version != AGREEMENT_VERSION:
         raise Refused(
             "version",
             f"a member makes masks of version {advert.version}, and this Ridgeway of"
-            f" version {VERSION}",
+            f" version {AGREEMENT_VERSION}",
             [advert.key],
         )
     if len(advert.masks) != lots or len(advert.seeds) != lots:
@@ -334,7 +334,7 @@ def _derived(session: SessionKeys, secret: bytes, purpose: str, size: int) -> by
         SHA256(),
         size,
         salt=session.id,
-        info=f"ridgeway masking {VERSION} {purpose}".encode(),
+        info=f"ridgeway masking {AGREEMENT_VERSION} {purpose}".encode(),
     ).derive(secret)
 
 

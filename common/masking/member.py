@@ -25,8 +25,8 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity, is_signed_by
 from ridgeway.common.masking.agreement import (
+    AGREEMENT_VERSION,
     NO_HISTORY,
-    VERSION,
     Advert,
     Agreement,
     Place,
@@ -68,7 +68,7 @@ def advertise(
 ) -> Advert:
     """Round 0: sign the public halves."""
     facts = {
-        "version": VERSION,
+        "version": AGREEMENT_VERSION,
         "key": identity.public,
         "source": source,
         "held_out": held_out,

@@ -6,7 +6,7 @@ variant against a hostile server) a member deals its secrets out to `holders` ot
 masks with them and with those that dealt to it. It draws them itself, after everybody's keys are
 fixed, so neither the coordinator nor other members can choose them, or try many keys until they
 suit. TABLE holds sizes, which every member must know alike: a secret is lost once in 2⁴⁰ sessions,
-and a round fails once in 2³⁰ where one in GONE members falls away, as
+and a round fails once in 2³⁰ where one in MAX_GONE members falls away, as
 tests/support/neighbourhood_failure.py computes. Pure; knows arithmetic.
 """
 
@@ -19,7 +19,7 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.shares import Random
 
 COMPLETE = 100
-GONE = 6
+MAX_GONE = 6
 """One in so many members may fall away in the middle of a round."""
 
 
@@ -32,7 +32,7 @@ class Neighbourhood(NamedTuple):
     threshold: int
 
 
-TABLE: tuple[tuple[int, Neighbourhood], ...] = tuple(
+_TABLE: tuple[tuple[int, Neighbourhood], ...] = tuple(
     (members, Neighbourhood(holders, threshold))
     for members, holders, threshold in (
         (110, 55, 36),
@@ -66,7 +66,7 @@ def neighbourhood_for(members: int) -> Neighbourhood | None:
     """The neighbourhoods of a cohort of this size; none if everybody deals to everybody."""
     if members <= COMPLETE:
         return None
-    found = next((sizes for most, sizes in TABLE if members <= most), None)
+    found = next((sizes for most, sizes in _TABLE if members <= most), None)
     if found is None:
         raise Refused(
             "cohort_too_large",

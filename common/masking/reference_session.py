@@ -38,7 +38,7 @@ from ridgeway.common.masking.member import (
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.shares import Random
 
-TERMS = "7" * 64
+_TERMS = "7" * 64
 COHORT = "8" * 64
 ROUND = "5" * 32
 NO_DOCUMENTS = "9" * 64
@@ -46,7 +46,7 @@ NO_DOCUMENTS = "9" * 64
 """
 
 Step = Literal["share", "send", "confirm", "open"]
-STEPS: tuple[Step, ...] = ("share", "send", "confirm", "open")
+_STEPS: tuple[Step, ...] = ("share", "send", "confirm", "open")
 RandomOf = Callable[[str, Place], Random]
 """Where a member draws its "secrets", and the polynomials of its "shares"."""
 
@@ -100,7 +100,7 @@ def masked_sum(
         return [
             place
             for place in identity
-            if place not in fallen or STEPS.index(fallen[place]) > STEPS.index(step)
+            if place not in fallen or _STEPS.index(fallen[place]) > _STEPS.index(step)
         ]
 
     # 0. Every member makes secrets and signs their public halves; the coordinator shows all of them
@@ -186,12 +186,12 @@ def _agreement(
 ) -> Agreement:
     """What all members advertise, as the coordinator shows it to each of them."""
     adverts = (
-        advertise(secrets[place], who, TERMS, round_, source_of(who), NO_DOCUMENTS)
+        advertise(secrets[place], who, _TERMS, round_, source_of(who), NO_DOCUMENTS)
         for place, who in identity.items()
     )
     threshold = threshold_for(len(identity))
     return Agreement(
-        terms=TERMS,
+        terms=_TERMS,
         cohort=COHORT,
         round=round_,
         lots=lots,

@@ -40,7 +40,7 @@ DISCRETE = 1 + Decimal(2) ** -19
 
 RHO_BITS = 48
 """ρ of an ε is a multiple of 2^−48: the largest for which ε still holds."""
-STEPS = 10**9
+_STEPS = 10**9
 """ε is a multiple of 1/STEPS."""
 
 PRECISE = Context(prec=50)
@@ -48,7 +48,7 @@ ERROR = Decimal("1e-20")
 """More than a computed δ is off by, as a part of itself: Mills' ratio has 37 digits, and where ρ is
 2^−64, the difference of two of them loses ten."""
 TWO_PI = Decimal("6.2831853071795864769252867665590057683943387987502")
-FAR = 5
+_FAR = 5
 """From here on Mills' ratio is computed as a continued fraction."""
 FRACTION_TERMS = 100
 """At FAR they give 37 digits, and more beyond it."""
@@ -73,15 +73,15 @@ def epsilon_of(rho: Cost, delta: float) -> float:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if _holds(mu, middle, delta) else (middle, high)
-    return high / STEPS
+    return high / _STEPS
 
 
 def rho_for(epsilon: float, delta: float) -> Fraction:
     """The greatest ρ, a multiple of 2^−48, that stands for at most this ε; raises ValueError if
     there is none.
     """
-    steps = math.floor(epsilon * STEPS)
-    steps -= steps / STEPS > epsilon
+    steps = math.floor(epsilon * _STEPS)
+    steps -= steps / _STEPS > epsilon
     low = 0
     high = 1 << (RHO_BITS + 8)
     while steps and high - low > 1:
@@ -115,7 +115,7 @@ def _mu(rho: Fraction) -> Decimal:
 def _holds(mu: Decimal, steps: int, delta: float) -> bool:
     """Whether Gaussian noise of this μ is (steps/STEPS, δ)-differentially private."""
     with localcontext(PRECISE):
-        centre = Decimal(steps / STEPS) / mu
+        centre = Decimal(steps / _STEPS) / mu
         low = centre - mu / 2
         high = centre + mu / 2
         # e^ε times the density at `high` is the density at `low`
@@ -127,9 +127,9 @@ def _holds(mu: Decimal, steps: int, delta: float) -> bool:
 
 def _mills_ratio(x: Decimal) -> Decimal:
     """Q(x) divided by the normal density at x; in the current context."""
-    if x < -FAR:
+    if x < -_FAR:
         return TWO_PI.sqrt() * (x * x / 2).exp() - _mills_ratio(-x)
-    if x > FAR:
+    if x > _FAR:
         ratio = x
         for numerator in range(FRACTION_TERMS, 0, -1):
             ratio = x + numerator / ratio

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 MIN_PIECE_CHARACTERS = 200
-MAX_PIECE_CHARACTERS = 2_000
+_MAX_PIECE_CHARACTERS = 2_000
 
 MAX_KIND_CHARACTERS = 1_500_000
 """About so much of each kind of text is read: more changes nothing."""
@@ -257,7 +257,7 @@ def pieces(text: str) -> Iterator[str]:
     """
     piece = ""
     for part in _parts(text):
-        if len(piece) + len(part) > MAX_PIECE_CHARACTERS:
+        if len(piece) + len(part) > _MAX_PIECE_CHARACTERS:
             yield from _whole(piece)
             piece = ""
         piece += part
@@ -268,10 +268,10 @@ def _parts(text: str) -> Iterator[str]:
     for paragraph in paragraphs(text):
         lines = (
             [paragraph]
-            if len(paragraph) <= MAX_PIECE_CHARACTERS
+            if len(paragraph) <= _MAX_PIECE_CHARACTERS
             else paragraph.splitlines(keepends=True)
         )
-        yield from (line for line in lines if len(line) <= MAX_PIECE_CHARACTERS)
+        yield from (line for line in lines if len(line) <= _MAX_PIECE_CHARACTERS)
 
 
 def _whole(piece: str) -> Iterator[str]:

@@ -31,7 +31,7 @@ VECTOR_LENGTH = (97 << 16) // 100
 MAX_SQUARE_BITS = 62
 """z is cut to so many bits that its squares add up to no more than this."""
 
-BEGINNING_TOKENS = 32
+_BEGINNING_TOKENS = 32
 """Chosen on held-out training text: 16 to 128 tokens differ little; without a beginning, prompts
 are routed worse.
 """
@@ -59,7 +59,7 @@ def document_vectors(
         own = ids[starts[block.start] : starts[block.stop]], lengths[block]
         whole, begun = (
             unit_rows(_whitened(prior, whitening, *part, encoder_table))
-            for part in (own, first_tokens(*own, BEGINNING_TOKENS))
+            for part in (own, first_tokens(*own, _BEGINNING_TOKENS))
         )
         rows[block] = unit_rows(whole + begun)
     return rows

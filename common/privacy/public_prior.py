@@ -34,8 +34,8 @@ from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-FORMAT = "ridgeway.prior"
-VERSION = 1
+_FORMAT = "ridgeway.prior"
+_VERSION = 1
 MEAN_BITS = 8
 """A document's mean embedding is rounded to this many binary places of the table's unit."""
 
@@ -104,14 +104,18 @@ class PublicPrior:
                 "the prior's whitening is too large for exact arithmetic; make it again"
             )
         shape = canonical_json(
-            {"version": VERSION, "encoder": self.encoder, "scale_bits": self.scale_bits}
+            {
+                "version": _VERSION,
+                "encoder": self.encoder,
+                "scale_bits": self.scale_bits,
+            }
         )
         numbers = (
             np.ascontiguousarray(self.mean, "<i8").data,
             np.ascontiguousarray(self.whitening, "<i4").data,
         )
         object.__setattr__(
-            self, "fingerprint", sha256(FORMAT.encode(), shape, *numbers)
+            self, "fingerprint", sha256(_FORMAT.encode(), shape, *numbers)
         )
 
     @property
@@ -243,10 +247,10 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
             json.loads(content[8 : 8 + size])["__metadata__"]["ridgeway"]
         )
         parts: dict[str, Any] = load(content)
-        if (header["format"], header["version"]) != (FORMAT, VERSION):
+        if (header["format"], header["version"]) != (_FORMAT, _VERSION):
             raise FormatError(
                 f"it holds {header['format']} of version {header['version']}, not a"
-                f" prior of {VERSION}"
+                f" prior of {_VERSION}"
             )
         prior = PublicPrior(
             header["encoder"], parts["mean"], parts["whitening"], header["scale_bits"]
@@ -273,8 +277,8 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
 
 def _header(prior: PublicPrior) -> dict[str, Any]:
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": _FORMAT,
+        "version": _VERSION,
         "encoder": prior.encoder,
         "scale_bits": prior.scale_bits,
     }

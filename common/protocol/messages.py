@@ -43,11 +43,11 @@ MAX_COUNTS = 1 << 26
 
 Count = Annotated[int, Field(ge=-(1 << 53), le=1 << 53)]
 """Of documents; under noise, which may leave fewer than none, in parts of 1/65536."""
-Counts = tuple[Count, ...]
-Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
+_Counts = tuple[Count, ...]
+_Words = Annotated[str, Field(max_length=500, pattern=r"^\P{C}*$")]
 """A sentence to be shown: nothing that could steer a terminal."""
 Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
-Keys = Annotated[tuple[PublicKey, ...], Field(max_length=MAX_HOLDERS)]
+_Keys = Annotated[tuple[PublicKey, ...], Field(max_length=MAX_HOLDERS)]
 Temperature = Annotated[float, Field(ge=1e-100, le=1e100)]
 Temperatures = Annotated[tuple[Temperature, ...], Field(max_length=MAX_TEMPERATURES)]
 RouterDomains = Annotated[
@@ -57,7 +57,7 @@ RouterDomains = Annotated[
 ]
 HandOverList = Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)]
 """The hand-overs by which keys of holders took over from earlier ones."""
-Places = Annotated[
+_Places = Annotated[
     tuple[Annotated[int, Field(ge=1, le=MAX_HOLDERS)], ...],
     Field(max_length=MAX_HOLDERS),
 ]
@@ -128,7 +128,7 @@ class Hold(Message, kind="hold", blobs=range(1, 2)):
     """
 
     session: Digest
-    shared: Places
+    shared: _Places
 
 
 class Seal(Hold, kind="seal", blobs=range(1, 2)):
@@ -140,7 +140,7 @@ class ConfirmSum(Message, kind="confirm_sum"):
 
     session: Digest
     lot: Lot
-    sent: Places
+    sent: _Places
 
 
 class LockSum(Message, kind="lock_sum"):
@@ -150,7 +150,7 @@ class LockSum(Message, kind="lock_sum"):
 
     session: Digest
     lot: Lot
-    sent: Places
+    sent: _Places
 
 
 class OpenSum(Message, kind="open_sum"):
@@ -160,7 +160,7 @@ class OpenSum(Message, kind="open_sum"):
 
     session: Digest
     lot: Lot
-    sent: Places
+    sent: _Places
     confirmations: tuple[tuple[int, Signature], ...] = Field(max_length=MAX_HOLDERS)
     locks: tuple[tuple[int, Signature], ...] = Field(default=(), max_length=MAX_HOLDERS)
 
@@ -220,7 +220,7 @@ class HolderProblem(Record):
     """
 
     code: Code
-    keys: Keys = ()
+    keys: _Keys = ()
 
 
 class OpenEpoch(Record):
@@ -291,9 +291,9 @@ class Counted(Message, kind="counted"):
     reliability: what confidence is calibrated by, if it was asked for.
     """
 
-    counts: Counts = Field(max_length=(1 << 14) + 2)
-    quality: Counts = Field(default=(), max_length=2 * MAX_EXPERTS)
-    reliability: Counts = Field(default=(), max_length=1 << 22)
+    counts: _Counts = Field(max_length=(1 << 14) + 2)
+    quality: _Counts = Field(default=(), max_length=2 * MAX_EXPERTS)
+    reliability: _Counts = Field(default=(), max_length=1 << 22)
 
 
 class Envelopes(Message, kind="envelopes", blobs=range(1, 2)):
@@ -357,5 +357,5 @@ class Refusal(Message, kind="refusal"):
     """
 
     code: Code
-    reason: Words
-    keys: Keys = ()
+    reason: _Words
+    keys: _Keys = ()

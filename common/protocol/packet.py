@@ -21,7 +21,7 @@ from ridgeway.common.base.identity import HandOver, Identity, is_signed_by
 from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.common.protocol.messages import KINDS, MAX_BLOBS, Message
 
-VERSION: Literal[1] = 1
+_VERSION: Literal[1] = 1
 MAX_HEADER_BYTES = 8 << 20
 MAX_BLOB_BYTES = 1 << 31
 MAX_HANDOVERS = 1000
@@ -117,7 +117,7 @@ def seal_packet(
 ) -> Packet:
     """Sign a message. The blobs are not copied."""
     header = Header(
-        version=VERSION,
+        version=_VERSION,
         kind=message.kind,
         round=round,
         number=number,
@@ -184,11 +184,11 @@ def _check_version(header: bytes) -> None:
         version = _Version.model_validate_json(header).version
     except ValidationError:
         return
-    if version != VERSION:
+    if version != _VERSION:
         raise Refused(
             "version",
             f"a message is of version {version}, and this Ridgeway speaks version"
-            f" {VERSION}",
+            f" {_VERSION}",
         )
 
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
 
-Floats = NDArray[np.float64]
+_Floats = NDArray[np.float64]
 
 MIN_ANSWERED_TEXTS = 30
 """An accuracy over fewer answered texts is not taken to mean anything."""
 STANDARD_ERRORS_95 = 1.96
 """Standard errors to either side of a figure: nineteen times out of twenty the truth is within."""
-THRESHOLDS = (
+_THRESHOLDS = (
     0.0,
     0.3,
     0.4,
@@ -61,9 +61,9 @@ class Point(NamedTuple):
 class Outcomes:
     """How texts fared: confidence, whether it was right, and what each text weighs."""
 
-    confidence: Floats
+    confidence: _Floats
     right: NDArray[np.bool_]
-    weight: Floats
+    weight: _Floats
 
     def __post_init__(self) -> None:
         if not len(self.confidence) == len(self.right) == len(self.weight):
@@ -74,7 +74,7 @@ class Outcomes:
             raise InputError("confidences must be numbers, and weights positive ones")
 
 
-def equal_domains(parts: Sequence[tuple[Floats, NDArray[np.bool_]]]) -> Outcomes:
+def equal_domains(parts: Sequence[tuple[_Floats, NDArray[np.bool_]]]) -> Outcomes:
     """The outcomes of several domains, weighted so that every domain weighs the same, however many
     texts it has.
     """
@@ -101,7 +101,7 @@ def at(outcomes: Outcomes, threshold: float) -> Point:
     return Point(threshold, coverage, accuracy, low, high, int(answered.sum()))
 
 
-def curve(outcomes: Outcomes, thresholds: Sequence[float] = THRESHOLDS) -> list[Point]:
+def curve(outcomes: Outcomes, thresholds: Sequence[float] = _THRESHOLDS) -> list[Point]:
     """Law: coverage falls, or stays, as the threshold rises; at 0 all is answered."""
     return [at(outcomes, threshold) for threshold in thresholds]
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import Confidence, Scope
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+_Floats = NDArray[np.float64]
+_Counts = NDArray[np.int64]
 
-OUT_OF_SCOPE = "out_of_scope"
+_OUT_OF_SCOPE = "out_of_scope"
 LOW_CONFIDENCE = "low_confidence"
 REASONS = {
-    OUT_OF_SCOPE: "it seems to belong to no domain",
+    _OUT_OF_SCOPE: "it seems to belong to no domain",
     LOW_CONFIDENCE: "too unsure",
 }
 """Why a router abstains, as people read it; of several reasons the first is told."""
@@ -55,7 +55,7 @@ class Decision(NamedTuple):
     @property
     def belongs(self) -> bool:
         """Whether the chance that the prompt belongs to any domain is large enough."""
-        return self.reason != OUT_OF_SCOPE
+        return self.reason != _OUT_OF_SCOPE
 
     def to_json(self) -> dict[str, Any]:
         """The same on the command line and over HTTP."""
@@ -107,41 +107,41 @@ class Tally:
     unit: float
 
     @property
-    def scores(self) -> Floats:
+    def scores(self) -> _Floats:
         """N×C: the mean over the voters."""
-        scores: Floats = self.points * self.unit / np.maximum(self.voters, 1)[:, None]
+        scores: _Floats = self.points * self.unit / np.maximum(self.voters, 1)[:, None]
         return scores
 
 
-def winners(counted: Tally) -> Counts:
+def winners(counted: Tally) -> _Counts:
     """The domain ahead in each prompt: by points, then by the voters' summed logits, then by
     order.
     """
     if counted.points is counted.sums:
-        first: Counts = counted.points.argmax(axis=1)
+        first: _Counts = counted.points.argmax(axis=1)
         return first
     tied = counted.points == counted.points.max(axis=1, keepdims=True)
-    best: Counts = np.where(tied, counted.sums, np.iinfo(np.int64).min).argmax(axis=1)
+    best: _Counts = np.where(tied, counted.sums, np.iinfo(np.int64).min).argmax(axis=1)
     return best
 
 
-def distances(law: Confidence, scores: Floats, voters: NDArray[Any]) -> Floats:
+def distances(law: Confidence, scores: _Floats, voters: NDArray[Any]) -> _Floats:
     """From the domain ahead, N×C, at temperature 1; of mean scores over so many voters."""
     size = np.maximum(voters, 1)
     sharpness = size / (size + law.half)
     if law.growth:
         sharpness *= size**law.growth
     behind = np.maximum.reduce(scores, axis=1, keepdims=True) - scores
-    apart: Floats = behind * sharpness[:, None]
+    apart: _Floats = behind * sharpness[:, None]
     return apart
 
 
-def log_odds(law: Confidence, apart: Floats) -> Floats:
+def log_odds(law: Confidence, apart: _Floats) -> _Floats:
     """The logarithms of the odds to the domain ahead."""
     return -np.log1p(law.tail * apart) / law.tail if law.tail else -apart
 
 
-def odds(law: Confidence, apart: Floats) -> Floats:
+def odds(law: Confidence, apart: _Floats) -> _Floats:
     """Of each domain to the one ahead: (1 + tail · d) to the power −1/tail, or e to the −d.
 
     A tail of 1/2, 1/4, 1/8 … takes a third of the time of others: its powers are squares.
@@ -156,13 +156,13 @@ def odds(law: Confidence, apart: Floats) -> Floats:
     return found if power == 1 else found**power
 
 
-def confidences(law: Confidence, apart: Floats) -> Floats:
+def confidences(law: Confidence, apart: _Floats) -> _Floats:
     """The chance of the domain ahead in each prompt."""
-    chances: Floats = 1 / np.add.reduce(odds(law, apart), axis=1)
+    chances: _Floats = 1 / np.add.reduce(odds(law, apart), axis=1)
     return chances
 
 
-def prominence(scores: Floats) -> Floats:
+def prominence(scores: _Floats) -> _Floats:
     """How far the largest of N×C scores stands out, between 0 and 1 by Samuelson's inequality.
 
     The smallest spread that counts is that of C equal scores with a sum of one, since scores are
@@ -172,13 +172,13 @@ def prominence(scores: Floats) -> Floats:
     if domains < 2:
         return np.zeros(len(scores))
     spread = scores.var(axis=1) + 1 / domains**2
-    above: Floats = (scores.max(axis=1) - scores.mean(axis=1)) / np.sqrt(
+    above: _Floats = (scores.max(axis=1) - scores.mean(axis=1)) / np.sqrt(
         (domains - 1) * spread
     )
     return above
 
 
-def scope_chances(scope: Scope, scores: Floats, voters: NDArray[Any]) -> Floats:
+def scope_chances(scope: Scope, scores: _Floats, voters: NDArray[Any]) -> _Floats:
     """The chance that each prompt belongs to any domain; none if no token took part."""
     length = np.log(np.maximum(voters, 1))
     logits = scope.slope * prominence(scores) + scope.growth * length + scope.offset
@@ -240,7 +240,7 @@ def _reason(
 ) -> str | None:
     """Why the router abstains; None if it does not."""
     if law.scope and scope is not None and not (readable and scope >= law.scope.least):
-        return OUT_OF_SCOPE
+        return _OUT_OF_SCOPE
     if confidence < law.threshold:
         return LOW_CONFIDENCE
     return None

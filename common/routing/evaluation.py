@@ -27,11 +27,11 @@ from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE, fit_scope, scope_counts
 from ridgeway.common.routing.token_table import RouterTable, tally_texts
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+_Floats = NDArray[np.float64]
+_Counts = NDArray[np.int64]
 
-BINS = 10
-BEGINNING_TOKENS = (4, 8, 16, 32, 64, 128, 256)
+_BINS = 10
+_BEGINNING_TOKENS = (4, 8, 16, 32, 64, 128, 256)
 """Texts are also scored on beginnings of these lengths, as if they were prompts of that length. Two
 tokens are none.
 """
@@ -255,20 +255,20 @@ class _Samples:
     well as long ones.
     """
 
-    scores: Floats
-    voters: Counts
-    labels: Counts
-    weights: Floats
+    scores: _Floats
+    voters: _Counts
+    labels: _Counts
+    weights: _Floats
 
     @property
     def right(self) -> NDArray[np.bool_]:
         right: NDArray[np.bool_] = self.scores.argmax(axis=1) == self.labels
         return right
 
-    def apart(self, temperature: float, curve: Confidence) -> Floats:
+    def apart(self, temperature: float, curve: Confidence) -> _Floats:
         return distances(curve, self.scores, self.voters) / temperature
 
-    def confidence(self, temperature: float, curve: Confidence) -> Floats:
+    def confidence(self, temperature: float, curve: Confidence) -> _Floats:
         return confidences(curve, self.apart(temperature, curve))
 
     def surprise(self, temperature: float, curve: Confidence) -> float:
@@ -375,7 +375,7 @@ def beginnings(
     """The scores of texts and of their beginnings, N×C, and how many tokens voted in each."""
     scores = []
     voters = []
-    for limit in (*BEGINNING_TOKENS, 0):
+    for limit in (*_BEGINNING_TOKENS, 0):
         longer = lengths > limit
         cut, counts = first_tokens(
             ids[np.repeat(longer, lengths)], lengths[longer], limit
@@ -394,6 +394,6 @@ def confidence_gap(
     """How far confidence is from the share that was right, over ten bins of confidence, in
     percent.
     """
-    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(bins, weights * (confidence - right), minlength=BINS)
+    bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    gaps = np.bincount(bins, weights * (confidence - right), minlength=_BINS)
     return float(100 * np.abs(gaps).sum() / weights.sum())

@@ -18,8 +18,8 @@ from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.base.files import canonical_json, write_whole
 from ridgeway.common.base.settings import MAX_EXPERTS, check_expert_name
 
-FORMAT = "ridgeway.quality"
-VERSION = 1
+_FORMAT = "ridgeway.quality"
+_VERSION = 1
 SCORE_UNIT = 1 << 16
 """A score from 0 to 1 is summed as a whole number of these parts, so that sums are exact and can be
 masked.
@@ -30,11 +30,11 @@ MAX_HOLDER_SCORES = 1 << 24
 """Of one expert, of one holder."""
 PRIOR_SCORES = 40
 """What is expected beforehand of an expert in a domain weighs as much as so many scores."""
-DIGITS = 12
+_DIGITS = 12
 """Estimates are rounded to so many, so that equal ones are equal bits."""
 
-Integers = NDArray[np.int64]
-Matrix = NDArray[np.float64]
+_Integers = NDArray[np.int64]
+_Matrix = NDArray[np.float64]
 
 
 class DomainScore(NamedTuple):
@@ -47,7 +47,7 @@ class DomainScore(NamedTuple):
     score: float
 
 
-def check_scores(sums: Integers, counts: Integers, most: int = MAX_SCORES) -> None:
+def check_scores(sums: _Integers, counts: _Integers, most: int = MAX_SCORES) -> None:
     """Raise FormatError unless scores from 0 to 1, at most `most` of each cell, could have given
     these sums.
     """
@@ -74,8 +74,8 @@ class QualityTable:
 
     domains: tuple[str, ...]
     experts: tuple[str, ...]
-    sums: Integers
-    counts: Integers
+    sums: _Integers
+    counts: _Integers
 
     def __post_init__(self) -> None:
         shape = (len(self.domains), len(self.experts))
@@ -95,7 +95,7 @@ class QualityTable:
         check_scores(self.sums, self.counts)
 
     @cached_property
-    def expected(self) -> Matrix:
+    def expected(self) -> _Matrix:
         """The quality to expect of each expert in each domain, domains × experts.
 
         The mean score, drawn towards what domain and expert say apart from each other, with the
@@ -125,15 +125,15 @@ class QualityTable:
         levels = level + above.sum(axis=1) / scored - shares @ leads
         prior = np.broadcast_to(levels[:, None] + leads, (rows, columns))
         expected = (sums + PRIOR_SCORES * prior) / (counts + PRIOR_SCORES)
-        rounded: Matrix = np.clip(expected, 0.0, 1.0).round(DIGITS)
+        rounded: _Matrix = np.clip(expected, 0.0, 1.0).round(_DIGITS)
         return rounded
 
     @property
-    def overall(self) -> Matrix:
+    def overall(self) -> _Matrix:
         """The mean of each expert's expected quality over the domains, all of which weigh the
         same.
         """
-        means: Matrix = self.expected.mean(axis=0)
+        means: _Matrix = self.expected.mean(axis=0)
         return means
 
     def of_domains(self, domains: Sequence[str]) -> QualityTable:
@@ -211,14 +211,15 @@ def quality_of(
 
 def save_quality(table: QualityTable, path: Path) -> None:
     write_whole(
-        path, canonical_json({"format": FORMAT, "version": VERSION, **table.to_json()})
+        path,
+        canonical_json({"format": _FORMAT, "version": _VERSION, **table.to_json()}),
     )
 
 
 def load_quality(path: Path) -> QualityTable:
     try:
         facts = json.loads(path.read_bytes())
-        if facts["format"] != FORMAT or facts["version"] != VERSION:
+        if facts["format"] != _FORMAT or facts["version"] != _VERSION:
             raise ValueError
     except FileNotFoundError:
         raise InputError(

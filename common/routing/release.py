@@ -42,8 +42,8 @@ from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 from ridgeway.common.routing.word_table import WordTable
 
-FORMAT = "ridgeway.release"
-VERSION = 1
+_FORMAT = "ridgeway.release"
+_VERSION = 1
 MANIFEST = "manifest.json"
 ROUTER = "router.safetensors"
 TOKENIZER = "tokenizer.json"
@@ -114,8 +114,8 @@ def save_release(
     files = {ROUTER: router, TOKENIZER: definition}
     manifest = {
         **facts,
-        "format": FORMAT,
-        "version": VERSION,
+        "format": _FORMAT,
+        "version": _VERSION,
         "step": compiled.step,
         "files": {
             name: hashlib.sha256(content).hexdigest() for name, content in files.items()
@@ -274,10 +274,10 @@ def load_manifest(
     except (FileNotFoundError, NotADirectoryError):
         raise ReleaseError(f"{folder} holds no release: it has no {MANIFEST}") from None
     manifest = _parsed(path, raw)
-    if manifest["version"] != VERSION:
+    if manifest["version"] != _VERSION:
         raise ReleaseError(
             f"the release in {folder} is of version {manifest['version']}, and this"
-            f" Ridgeway reads version {VERSION}"
+            f" Ridgeway reads version {_VERSION}"
         )
     signature = manifest["signature"]
     if not is_signed_by(
@@ -316,7 +316,7 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(raw)
         whole = canonical_json(manifest) == raw
-        known = manifest["format"] == FORMAT
+        known = manifest["format"] == _FORMAT
         shaped = all(
             isinstance(manifest["signature"][part], str) for part in ("key", "value")
         )

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from ridgeway.common.base.settings import Scope
 from ridgeway.common.routing.decision import prominence
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+_Floats = NDArray[np.float64]
+_Counts = NDArray[np.int64]
 
 LENGTHS = 10
 """Texts are told apart by their number of tokens: 1, 2 or 3, 4 to 7, and so on; all from 512 on are
 alike.
 """
-BINS = 32
-SCOPE_COUNTS_SHAPE = (LENGTHS, BINS, 2)
+_BINS = 32
+SCOPE_COUNTS_SHAPE = (LENGTHS, _BINS, 2)
 """What is counted: texts by length and by prominence, scored by all domains and by all but their
 own.
 """
@@ -32,10 +32,10 @@ own.
 COVERAGE = 0.98
 """The share of held-out text of eight tokens or more on which the router does not abstain."""
 COVERED_LENGTHS = 3
-STEPS = 50
+_STEPS = 50
 
 
-def scope_counts(scores: Floats, voters: Counts, own: int) -> Counts:
+def scope_counts(scores: _Floats, voters: _Counts, own: int) -> _Counts:
     """Texts of one domain, at place `own`, by length and prominence. With two domains nothing is
     told.
     """
@@ -44,16 +44,16 @@ def scope_counts(scores: Floats, voters: Counts, own: int) -> Counts:
     lengths = np.minimum(np.frexp(np.maximum(voters, 1))[1] - 1, LENGTHS - 1)
     found = []
     for seen in (scores, np.delete(scores, own, axis=1)):
-        bins = np.minimum((prominence(seen) * BINS).astype(np.int64), BINS - 1)
+        bins = np.minimum((prominence(seen) * _BINS).astype(np.int64), _BINS - 1)
         found.append(
-            np.bincount(lengths * BINS + bins, minlength=LENGTHS * BINS).reshape(
-                LENGTHS, BINS
+            np.bincount(lengths * _BINS + bins, minlength=LENGTHS * _BINS).reshape(
+                LENGTHS, _BINS
             )
         )
     return np.stack(found, axis=-1)
 
 
-def fit_scope(counts: Iterable[Counts]) -> Scope | None:
+def fit_scope(counts: Iterable[_Counts]) -> Scope | None:
     """The chance that a text belongs, by its prominence and its length, that best explains counts
     of several domains.
 
@@ -70,7 +70,7 @@ def fit_scope(counts: Iterable[Counts]) -> Scope | None:
     inside, outside = np.moveaxis(np.mean(shares, axis=0), -1, 0)
     if not outside.any():
         return None
-    middles = (np.arange(BINS) + 0.5) / BINS
+    middles = (np.arange(_BINS) + 0.5) / _BINS
     features = np.stack(
         np.broadcast_arrays(middles, np.log(2.0 ** np.arange(LENGTHS))[:, None], 1.0),
         axis=-1,
@@ -92,7 +92,7 @@ def fit_scope(counts: Iterable[Counts]) -> Scope | None:
     return Scope(slope, growth, offset, math.floor(least * 1000) / 1000)
 
 
-def separation(counts: Iterable[Counts]) -> float:
+def separation(counts: Iterable[_Counts]) -> float:
     """How often a text scored by all domains stands out more than one scored by all but its own:
     0.5 is chance.
     """
@@ -105,14 +105,14 @@ def separation(counts: Iterable[Counts]) -> float:
     )
 
 
-def _logistic(features: Floats, inside: Floats, outside: Floats) -> Floats:
+def _logistic(features: _Floats, inside: _Floats, outside: _Floats) -> _Floats:
     """Newton's method, held back a little so that it ends even where the two can be told apart by a
     line.
     """
     weights = np.zeros(features.shape[1])
     mass = inside + outside
     small = 1e-6 * np.eye(features.shape[1])
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         chances = 1 / (1 + np.exp(-np.clip(features @ weights, -30, 30)))
         slope = features.T @ (inside - mass * chances) - small @ weights
         curve = (

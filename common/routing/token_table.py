@@ -26,7 +26,7 @@ from ridgeway.common.base.settings import Selector
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.routing.decision import Tally
 
-Number = TypeVar("Number", np.int64, np.float64)
+_Number = TypeVar("Number", np.int64, np.float64)
 Lengths = NDArray[np.int64]
 """How many of the ids in one row belong to each text."""
 
@@ -275,10 +275,10 @@ def most_certain(
     return ids[order][place < k], np.minimum(lengths, k)
 
 
-def segment_sums(rows: NDArray[Number], lengths: Lengths) -> NDArray[Number]:
+def segment_sums(rows: NDArray[_Number], lengths: Lengths) -> NDArray[_Number]:
     """The sums of rows that stand one after another, `lengths` of them each."""
     if len(lengths) == 1:
-        only: NDArray[Number] = np.add.reduce(rows, axis=0)
+        only: NDArray[_Number] = np.add.reduce(rows, axis=0)
         return only[None, :]
     sums = np.zeros((len(lengths), rows.shape[1]), dtype=rows.dtype)
     filled = np.flatnonzero(lengths)

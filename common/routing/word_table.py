@@ -37,7 +37,7 @@ CALLS_BEFORE_FAST = 256
 no adding up.
 """
 
-TOKENS_AT_ONCE = 1 << 14
+_TOKENS_AT_ONCE = 1 << 14
 """Of a long row of tokens about as many are spelt out at a time."""
 
 
@@ -165,12 +165,12 @@ class WordTable:
         """Where a long row of tokens can be cut without cutting a word, so that memory is
         bounded.
         """
-        if len(ids) <= TOKENS_AT_ONCE:
+        if len(ids) <= _TOKENS_AT_ONCE:
             return [(0, len(ids))] if len(ids) else []
         apart = self._begins_apart[ids]
         apart[ends[ends < len(ids)]] = True
         places = np.append(np.flatnonzero(apart), len(ids))
-        wanted = np.arange(TOKENS_AT_ONCE, len(ids), TOKENS_AT_ONCE)
+        wanted = np.arange(_TOKENS_AT_ONCE, len(ids), _TOKENS_AT_ONCE)
         cuts = np.unique(
             np.concatenate(([0, len(ids)], places[np.searchsorted(places, wanted)]))
         ).tolist()

@@ -38,7 +38,7 @@ NOTE_WAIT_S = 0.02
 """For another worker that writes: every request of this process waits as long."""
 MAX_UNWRITTEN = 1_000
 CLEAR_LOG_ODDS = 0.25
-FEW_TOKENS = 24
+_FEW_TOKENS = 24
 FEW_TOKENS_LOG_ODDS = 5.0
 LEANING_TOKENS = 12
 """When the last user turn is evidence enough; docs/serving.md has the measurements behind them."""
@@ -63,7 +63,7 @@ I don't understand the last part, could you go through it again?
 how does this relate to what you said before?""".splitlines()
 """What is said in conversations of any domain."""
 LEAST_SCORE = 1e-9
-TABLE = (
+_TABLE = (
     "CREATE TABLE IF NOT EXISTS notes (number INTEGER PRIMARY KEY, key BLOB UNIQUE,"
     " names TEXT)"
 )
@@ -212,7 +212,7 @@ def evidence_to_leave(
     """
     tokens = max(decision.tokens, 1)
     drawn = leaning.get(decision.best, 0.0) - leaning.get(domain or "", 0.0)
-    few = math.sqrt(max(0.0, 1 - tokens / FEW_TOKENS))
+    few = math.sqrt(max(0.0, 1 - tokens / _FEW_TOKENS))
     needed = (
         CLEAR_LOG_ODDS
         + FEW_TOKENS_LOG_ODDS * few
@@ -254,7 +254,7 @@ class RecentNotes:
             self._file.execute(
                 "PRAGMA synchronous = OFF"
             )  # it is not meant to outlast the machine
-            self._file.execute(TABLE)
+            self._file.execute(_TABLE)
         except (sqlite3.Error, OSError) as error:
             words = (
                 "give the folder for temporary files room, or name another with TMPDIR"

@@ -21,11 +21,11 @@ from ridgeway.common.serve.routing.routing_api import Shortcut, routing_api
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from ridgeway.common.serve.tracing import TracedRequests
 
-ABOUT = """Routes prompts to domain experts by a signed release, and passes requests on to them.
+_ABOUT = """Routes prompts to domain experts by a signed release, and passes requests on to them.
 
 Errors have the shape of OpenAI's API, at `/v1/messages` of Anthropic's. If the
 service has keys, send one as `Authorization: Bearer KEY`."""
-DOCUMENTS = {"/": "index.html", "/docs": "docs.html"}
+_DOCUMENTS = {"/": "index.html", "/docs": "docs.html"}
 
 
 def create_app(
@@ -45,7 +45,7 @@ def create_app(
 
     app = FastAPI(
         title="Ridgeway",
-        description=ABOUT,
+        description=_ABOUT,
         version="1",
         docs_url=None,
         redoc_url=None,
@@ -60,7 +60,7 @@ def create_app(
         else (None, dict, lambda: None)
     )
     routing = routing_api(service, *experts)
-    site = site_api(read_site(__package__), DOCUMENTS)
+    site = site_api(read_site(__package__), _DOCUMENTS)
     apis = (routing, gateway_api(service, gateway), site)
     for api in apis:
         app.include_router(api)

@@ -40,7 +40,7 @@ from ridgeway.common.serve.conversations import (
 )
 
 SESSION_HEADER = "x-session-id"
-MAX_PROMPTS = 1024
+_MAX_PROMPTS = 1024
 MAX_MESSAGES = 4096
 MAX_NAME = 256
 MAX_VALUES = 50_000
@@ -49,7 +49,7 @@ MAX_VALUES = 50_000
 MAX_ROUTED_TEXTS = 64
 """A list of prompts for an expert is routed by its first ones."""
 
-Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("Model", bound=BaseModel)
 
 
 class ContentPart(BaseModel):
@@ -115,7 +115,7 @@ class RouteRequest(BaseModel):
     prompt: str | None = Field(None, description="One prompt.")
     prompts: (
         Annotated[
-            list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
+            list[str], Field(min_length=1, max_length=_MAX_PROMPTS, fail_fast=True)
         ]
         | None
     ) = Field(None, description="Many prompts, each routed on its own.")
@@ -183,11 +183,11 @@ def _plainly(value: Any, check: object) -> Any:
     )
 
 
-Texts = Annotated[list[str], Field(min_length=1)]
+_Texts = Annotated[list[str], Field(min_length=1)]
 TokenIds = Annotated[list[pydantic.StrictInt], Field(min_length=1)]
 TokenIdLists = Annotated[list[TokenIds], Field(min_length=1)]
 Prompt = Annotated[
-    str | Texts | TokenIds | TokenIdLists, pydantic.WrapValidator(_plainly)
+    str | _Texts | TokenIds | TokenIdLists, pydantic.WrapValidator(_plainly)
 ]
 
 
@@ -362,7 +362,7 @@ class GatewayBody:
         return cast(dict[str, Any], from_json(self.content, allow_inf_nan=False))
 
 
-async def read_body(request: Request, model: type[Model]) -> Model:
+async def read_body(request: Request, model: type[_Model]) -> _Model:
     """The body of a request; anything wrong with it is a Problem."""
     _check_content_type(request)
     content = await request.body()

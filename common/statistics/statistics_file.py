@@ -24,8 +24,8 @@ from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.statistics.sums import Statistics, unpacked
 
-FORMAT = "ridgeway.statistics"
-VERSION = 1
+_FORMAT = "ridgeway.statistics"
+_VERSION = 1
 ENCODER_NAME = re.compile(
     r"([\w][\w.-]{0,95}|(hf|contextual):[\w.-]{1,96}(/[\w.-]{1,96})?)(\+words)?"
 )
@@ -140,12 +140,12 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
             header = json.loads((file.metadata() or {})["ridgeway"])
             triangle = file.get_tensor("gram")
             cross = file.get_tensor("cross")
-        if header["format"] != FORMAT:
+        if header["format"] != _FORMAT:
             raise FormatError(f"it holds {header['format']}, not statistics")
-        if header["version"] != VERSION:
+        if header["version"] != _VERSION:
             raise FormatError(
                 f"it is of version {header['version']}, and this Ridgeway reads version"
-                f" {VERSION}"
+                f" {_VERSION}"
             )
         prepared = Prepared(
             domain=header["domain"],
@@ -184,8 +184,8 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
 def _terms(prepared: Prepared) -> dict[str, Any]:
     part = {"part": asdict(prepared.part)} if prepared.part else {}
     return part | {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": _FORMAT,
+        "version": _VERSION,
         "domain": prepared.domain,
         "encoder": {"name": prepared.encoder_name, "fingerprint": prepared.fingerprint},
         "sampling": prepared.sampling.to_json(),

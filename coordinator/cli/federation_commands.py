@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 NOT_AS_WISHED = 1
 """The exit code of a command that did what it was asked, and found that something is amiss."""
 
-Folder = Annotated[
+CoordinatorFolder = Annotated[
     Path, typer.Argument(metavar="DIR", help="The coordinator's folder.")
 ]
 
 
 def init(
-    folder: Folder,
+    folder: CoordinatorFolder,
     listen: Annotated[
         str,
         typer.Option(help="Where holders' SuperNodes connect: the address to bind."),
@@ -87,8 +87,8 @@ def init(
     from ridgeway.coordinator.deploy.authority import create_authority
     from ridgeway.coordinator.deploy.coordinator_folder import create_federation
     from ridgeway.coordinator.round.federation import (
+        COORDINATOR_TOML,
         PRIOR,
-        SETTINGS,
         FederationSettings,
         check_plain,
         usual_settings,
@@ -128,12 +128,15 @@ def init(
         ("key", made.identity.public, "releases are signed with it; holders pin it"),
         ("mode", chosen, MODE_SENTENCES[chosen]),
         ("prior", "made of built-in text", made_with) if chosen == "private" else None,
-        ("next", f"read {folder / SETTINGS}, then: ridgeway coordinator up {folder}"),
+        (
+            "next",
+            f"read {folder / COORDINATOR_TOML}, then: ridgeway coordinator up {folder}",
+        ),
         json=json,
     )
 
 
-def up(folder: Folder) -> None:
+def up(folder: CoordinatorFolder) -> None:
     """Run the SuperLink of DIR until Ctrl-C.
 
     TLS, node authentication, and the control API on loopback only.
@@ -156,7 +159,7 @@ def up(folder: Folder) -> None:
 
 
 def renew(
-    folder: Folder,
+    folder: CoordinatorFolder,
     authority: Annotated[
         bool,
         typer.Option("--authority", help="Renew the certificate of the authority too."),
@@ -275,7 +278,7 @@ def _hosts(*places: str) -> list[str]:
     return sorted({place.rpartition(":")[0].strip("[]") for place in places})
 
 
-def status(folder: Folder, json: Json = False) -> None:
+def status(folder: CoordinatorFolder, json: Json = False) -> None:
     """Who is on the roster of DIR, online, and has which release.
 
     The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be
@@ -430,7 +433,7 @@ def tell_too_few(federation: Federation) -> None:
         step("note", words)
 
 
-def verify(folder: Folder, json: Json = False) -> None:
+def verify(folder: CoordinatorFolder, json: Json = False) -> None:
     """Check the ledger of DIR.
 
     Its chain of hashes, the stored sums, and every release's signature.
@@ -442,7 +445,7 @@ def verify(folder: Folder, json: Json = False) -> None:
 
 
 def page(
-    folder: Folder,
+    folder: CoordinatorFolder,
     host: Host = "127.0.0.1",
     port: Port = 8081,
     keys: Keys = None,
@@ -466,7 +469,7 @@ def page(
 
 
 def backup(
-    folder: Folder,
+    folder: CoordinatorFolder,
     target: Annotated[
         Path,
         typer.Argument(metavar="FILE", help="The file to write; none is overwritten."),
@@ -544,7 +547,7 @@ def restore(
 
 
 def prune(
-    folder: Folder,
+    folder: CoordinatorFolder,
     keep: Annotated[
         int,
         typer.Option(
@@ -585,9 +588,9 @@ def accuracy_words(evaluation: Mapping[str, Any] | None) -> str:
 
 
 def open_federation(folder: Path) -> Federation:
-    from ridgeway.coordinator.round.federation import SETTINGS, Federation
+    from ridgeway.coordinator.round.federation import COORDINATOR_TOML, Federation
 
-    if not (folder / SETTINGS).is_file():
+    if not (folder / COORDINATOR_TOML).is_file():
         raise InputError(
             f"{folder} is not a coordinator's folder; make one with: ridgeway"
             f" coordinator init {folder}"

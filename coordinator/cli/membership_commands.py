@@ -13,7 +13,7 @@ from ridgeway.common.base.errors import LinkDown
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import show, step
 from ridgeway.coordinator.cli.federation_commands import (
-    Folder,
+    CoordinatorFolder,
     open_federation,
     tell_too_few,
 )
@@ -26,7 +26,7 @@ HIDDEN = (
     "its sums are hidden in a masked total, so nobody can take them out of the newest"
     " release"
 )
-RETIRE = (
+_RETIRE = (
     "drop its domain at once with `retire`; the next total, of new epochs, is without"
     " them"
 )
@@ -37,7 +37,7 @@ TOO_FEW_DOMAINS = (
 
 
 def admit(
-    folder: Folder,
+    folder: CoordinatorFolder,
     card: Annotated[
         Path,
         typer.Argument(
@@ -94,7 +94,7 @@ def _register(federation: Federation) -> bool:
     return False
 
 
-def invite(folder: Folder, json: Json = False) -> None:
+def invite(folder: CoordinatorFolder, json: Json = False) -> None:
     """Write DIR/invite, the folder to hand to holders.
 
     It holds addresses, keys and hashes, and no secrets.
@@ -119,7 +119,7 @@ def invite(folder: Folder, json: Json = False) -> None:
 
 
 def retire(
-    folder: Folder,
+    folder: CoordinatorFolder,
     domain: Annotated[
         str,
         typer.Argument(metavar="DOMAIN", help="The domain whose column is dropped."),
@@ -137,7 +137,7 @@ def retire(
 
 
 def remove(
-    folder: Folder,
+    folder: CoordinatorFolder,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The holder to take off the roster.")
     ],
@@ -158,7 +158,7 @@ def remove(
 
 
 def rollback(
-    folder: Folder,
+    folder: CoordinatorFolder,
     number: Annotated[
         int,
         typer.Argument(
@@ -195,7 +195,7 @@ def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
         number = f"{published.number:04}"
         lines.append(("release", number, published.release[:12], domains))
     if done.hidden:
-        lines += [("note", HIDDEN), ("next", RETIRE)]
+        lines += [("note", HIDDEN), ("next", _RETIRE)]
     elif done.names_it:
         lines.append(("note", TOO_FEW_DOMAINS))
     if done.unbalanced:

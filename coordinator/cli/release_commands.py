@@ -10,7 +10,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import TextTable, count, show, step
 from ridgeway.coordinator.cli.federation_commands import (
-    Folder,
+    CoordinatorFolder,
     accuracy_words,
     open_federation,
 )
@@ -22,7 +22,7 @@ HEADINGS = ("release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains
 
 
 def releases(
-    folder: Folder,
+    folder: CoordinatorFolder,
     number: Annotated[
         int | None,
         typer.Argument(metavar="[NUMBER]", help="Show one of them; 0: the newest."),

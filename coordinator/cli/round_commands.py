@@ -1,4 +1,5 @@
-"""ridgeway coordinator preflight, round, schedule, deliver: what an operator asks all holders for.
+"""ridgeway coordinator preflight, round, schedule, deliver: what an operator asks all holders
+for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ridgeway.common.cli.terminal import (
 )
 from ridgeway.coordinator.cli.federation_commands import (
     NOT_AS_WISHED,
-    Folder,
+    CoordinatorFolder,
     open_federation,
 )
 from ridgeway.coordinator.cli.release_commands import show_held_out
@@ -43,7 +44,9 @@ RunsBundle = Annotated[
 ]
 
 
-def preflight(folder: Folder, bundle: RunsBundle = None, json: Json = False) -> None:
+def preflight(
+    folder: CoordinatorFolder, bundle: RunsBundle = None, json: Json = False
+) -> None:
     """Ask every holder of DIR what would keep it from a round.
 
     The answer says what each has to do. Nothing is opened.
@@ -155,7 +158,7 @@ AllowMissing = Annotated[
 
 
 def round_(
-    folder: Folder,
+    folder: CoordinatorFolder,
     mode: ModeOption = None,
     accept_worse: AcceptWorse = None,
     accept_unevaluated: AcceptUnevaluated = None,
@@ -244,7 +247,7 @@ def round_(
 
 
 def schedule(
-    folder: Folder,
+    folder: CoordinatorFolder,
     line: Annotated[
         str,
         typer.Argument(
@@ -287,7 +290,7 @@ def schedule(
         keep_schedule(line, work, stopped, lambda words: step("note", words))
 
 
-def deliver(folder: Folder) -> None:
+def deliver(folder: CoordinatorFolder) -> None:
     """Hand the newest release of DIR to holders that lack it."""
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import Narrator

@@ -246,13 +246,13 @@ def calibrate(
     )
 
 
-PANELS = {
+_PANELS = {
     "Set up": (init, up, invite, admit, remove, retire, page),
     "Run rounds": (preflight, round_, schedule, deliver, releases, rollback),
     "Maintain": (status, verify, backup, restore, prune, renew),
     "Without a network": (solve, calibrate, key),
 }
-for panel, commands in PANELS.items():
+for panel, commands in _PANELS.items():
     for command in commands:
         name = command.__name__.rstrip("_")
         app.command(name, rich_help_panel=panel)(command)

@@ -27,7 +27,7 @@ WARNING_DAYS = 60
 """So long before its end a certificate is spoken of."""
 CURVE = ec.SECP384R1()
 AUTHORITY_NAME = "Ridgeway coordinator authority"
-SERVER = "Ridgeway coordinator"
+_SERVER = "Ridgeway coordinator"
 FILES = {"server": "server.crt", "authority": "ca.crt"}
 KEY_USAGES = (
     "digital_signature content_commitment key_encipherment data_encipherment"
@@ -71,7 +71,7 @@ def renew_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
         )
     key = ec.generate_private_key(CURVE)
     builder = (
-        _builder(SERVER, key.public_key(), signer, SERVER_DAYS)
+        _builder(_SERVER, key.public_key(), signer, SERVER_DAYS)
         .add_extension(x509.SubjectAlternativeName(_names(hosts)), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(

@@ -34,7 +34,7 @@ from ridgeway.common.base.schema import Digest, PublicKey, Record
 from ridgeway.coordinator.round.federation import KEY, PRIOR, Federation
 from ridgeway.coordinator.round.ledger import Ledger
 
-MANIFEST = "backup.json"
+_MANIFEST = "backup.json"
 LEDGER = "ledger.db"
 SINGLE_FILES = (
     "coordinator.toml",
@@ -88,9 +88,9 @@ def back_up(federation: Federation, target: Path) -> BackupManifest:
             tarfile.open(fileobj=file, mode="w") as archive,
         ):
             write_whole(
-                draft / MANIFEST, canonical_json(manifest.model_dump(mode="json"))
+                draft / _MANIFEST, canonical_json(manifest.model_dump(mode="json"))
             )
-            for name in (MANIFEST, *manifest.files):
+            for name in (_MANIFEST, *manifest.files):
                 archive.add(draft / name, name, filter=_private)
         try:
             _unpack(target, Path(place) / "read again")
@@ -216,7 +216,7 @@ def _unpack(source: Path, folder: Path) -> BackupManifest:
 def _manifest(archive: tarfile.TarFile) -> BackupManifest:
     first = archive.next()
     content = None
-    if first is not None and first.name == MANIFEST and first.isfile():
+    if first is not None and first.name == _MANIFEST and first.isfile():
         content = archive.extractfile(first)
     try:
         return BackupManifest.model_validate_json(content.read() if content else b"")

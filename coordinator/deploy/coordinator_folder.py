@@ -24,15 +24,15 @@ from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.processes import only_one
 from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
 from ridgeway.coordinator.round.federation import (
+    COORDINATOR_TOML,
     KEY,
     NODES,
-    SETTINGS,
     Federation,
     FederationSettings,
 )
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 
-TEMPLATE = """\
+_TEMPLATE = """\
 # A Ridgeway coordinator. Times are in seconds. A change holds from the next round on;
 # `coordinator up` must be started again for a change of `listen` only.
 
@@ -111,8 +111,8 @@ def create_federation(
     check_new_folder(folder)
     with whole_folder(folder, new=True) as draft:
         identity = create_identity(draft / KEY)
-        write_whole(draft / SETTINGS, settings_text(settings).encode())
-        read_settings(draft / SETTINGS, FederationSettings)
+        write_whole(draft / COORDINATOR_TOML, settings_text(settings).encode())
+        read_settings(draft / COORDINATOR_TOML, FederationSettings)
         for name in ("contributions", "releases"):
             (draft / name).mkdir()
         add(draft)
@@ -132,7 +132,7 @@ def settings_text(settings: FederationSettings) -> str:
     example = '# fallback = "general"'
     fallback = settings.abstention.fallback
     line = f"fallback = {literals['fallback']}" if fallback else example
-    return TEMPLATE.format(**literals | {"fallback": line})
+    return _TEMPLATE.format(**literals | {"fallback": line})
 
 
 # What a folder can do without

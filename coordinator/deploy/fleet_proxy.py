@@ -49,7 +49,7 @@ Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+_Headers = list[tuple[bytes, bytes]]
 
 CALLS = (
     b"activate-node deactivate-node send-node-heartbeat pull-messages push-messages"
@@ -60,7 +60,7 @@ PATHS = frozenset(b"/v1/fleet/" + name for name in CALLS.split())
 
 HEALTH = b"/health"
 """What a monitor may ask, with GET; it is answered with a status and nothing else."""
-HEALTH_TIMEOUT_S = 5.0
+_HEALTH_TIMEOUT_S = 5.0
 
 PROOF = b"public-key signature timestamp package-name package-version component-name"
 PASSED_UP = frozenset(
@@ -72,9 +72,9 @@ PASSED_DOWN = frozenset(
 MAX_BODY_BYTES = 16 * 1024**2
 """Arrays travel in pieces of 5 MiB; no other object of a round comes near this."""
 
-MAX_HEADER_BYTES = 16 * 1024
+_MAX_HEADER_BYTES = 16 * 1024
 MAX_PATH_SHOWN = 80
-MAX_CONNECTIONS = 400
+_MAX_CONNECTIONS = 400
 MAX_CONNECTIONS_PER_ADDRESS = 100
 """Open at a time, from the first packet on; a SuperNode needs two. Each may need another to the
 SuperLink.
@@ -96,13 +96,13 @@ MAX_ADMITTED = 10_000
 REFUSALS_LOGGED_EVERY_S = 1.0
 
 HANDSHAKE_TIMEOUT_S = 10.0
-HEAD_TIMEOUT_S = 10.0
+_HEAD_TIMEOUT_S = 10.0
 """From the handshake, or from the last answer, to the whole head of a request."""
 
 IDLE_TIMEOUT_S = 60.0
 """A side that sends nothing, or reads nothing, for this long within a request is given up."""
 
-BODY_TIMEOUT_S = 600.0
+_BODY_TIMEOUT_S = 600.0
 """And so is a body that is not whole by then: 16 MiB at 28 kB/s."""
 
 log = logging.getLogger("ridgeway.fleet_proxy")
@@ -166,7 +166,9 @@ class FleetProxy:
     async def _health(self) -> int:
         """Whether holders can be served: 200, or 503 while the SuperLink does not answer."""
         try:
-            response = await self._client.get(HEALTH.decode(), timeout=HEALTH_TIMEOUT_S)
+            response = await self._client.get(
+                HEALTH.decode(), timeout=_HEALTH_TIMEOUT_S
+            )
         except (httpx.TransportError, ssl.SSLError):
             return 503
         return 200 if response.is_success else 503
@@ -220,7 +222,7 @@ def check(scope: Scope) -> int:
     is_known = scope["method"] == "POST" and scope["raw_path"] in PATHS
     if not is_known or scope["query_string"]:
         raise Blocked(404)
-    if sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
+    if sum(len(name) + len(value) for name, value in headers) > _MAX_HEADER_BYTES:
         raise Blocked(431)
     names = [name for name, _ in headers]
     if b"upgrade" in names:
@@ -235,7 +237,7 @@ def check(scope: Scope) -> int:
 
 async def body(receive: Receive, length: int) -> AsyncIterator[bytes]:
     left = length
-    end = time.monotonic() + BODY_TIMEOUT_S
+    end = time.monotonic() + _BODY_TIMEOUT_S
     while True:
         try:
             event = await asyncio.wait_for(
@@ -269,11 +271,11 @@ async def answer(send: Send, status: int, content: bytes = b"") -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-async def begin(send: Send, status: int, headers: Headers) -> None:
+async def begin(send: Send, status: int, headers: _Headers) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-def kept(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> Headers:
+def kept(headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]) -> _Headers:
     return [(name.lower(), value) for name, value in headers if name.lower() in names]
 
 
@@ -287,7 +289,7 @@ def superlink_client(port: int, authority: Path) -> httpx.AsyncClient:
         headers={"accept-encoding": "identity"},
         timeout=httpx.Timeout(IDLE_TIMEOUT_S, connect=5.0),
         limits=httpx.Limits(
-            max_connections=MAX_CONNECTIONS,
+            max_connections=_MAX_CONNECTIONS,
             max_keepalive_connections=16,
             keepalive_expiry=2.0,
         ),
@@ -348,7 +350,7 @@ class ListeningSocket(socket.socket):
             or self._leaving >= MAX_LEAVING
         ):
             return False
-        if sum(map(len, self._open.values())) < MAX_CONNECTIONS:
+        if sum(map(len, self._open.values())) < _MAX_CONNECTIONS:
             return True
         last = max(self._open, key=self._rank)
         is_unknown, count = self._rank(network)
@@ -427,7 +429,7 @@ class FleetConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start("head", HEAD_TIMEOUT_S)
+        self._start("head", _HEAD_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for name in tuple(self._timers):
@@ -442,7 +444,7 @@ class FleetConnection(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete:  # else the next request was there already
-            self._start("head", HEAD_TIMEOUT_S)
+            self._start("head", _HEAD_TIMEOUT_S)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -488,7 +490,7 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
         backlog=MAX_TAKEN_AT_ONCE,
         ws="none",
         lifespan="on",
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
         timeout_graceful_shutdown=3,
         proxy_headers=False,
         server_header=False,

@@ -31,7 +31,7 @@ from ridgeway.common.deploy.notice import AnnouncedBundle
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Standing
 
-INDEX = "bundles.json"
+_INDEX = "bundles.json"
 CHANGES = "changes.txt"
 MAX_KEPT = 3
 INDEX_RECORDS = TypeAdapter(tuple[AnnouncedBundle, ...])
@@ -52,7 +52,7 @@ def keep_installed(federation: Federation) -> None:
         write_whole(server_folder(link, digest) / name, source)
     write_whole(bundle_file(link, digest), content)
     index = [each.model_dump(mode="json") for each in (newest, *kept)]
-    write_whole(link / INDEX, canonical_json(index))
+    write_whole(link / _INDEX, canonical_json(index))
     for each in others[len(kept) :]:
         bundle_file(link, each.sha256).unlink(missing_ok=True)
         shutil.rmtree(server_folder(link, each.sha256), ignore_errors=True)
@@ -60,7 +60,7 @@ def keep_installed(federation: Federation) -> None:
 
 def kept_bundles(link: Path) -> tuple[AnnouncedBundle, ...]:
     """The newest first; none before the coordinator was up for the first time."""
-    path = link / INDEX
+    path = link / _INDEX
     return INDEX_RECORDS.validate_json(path.read_bytes()) if path.exists() else ()
 
 

@@ -12,7 +12,7 @@ from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.deploy.processes import Log
 
-POLL_S = 0.5
+_POLL_S = 0.5
 
 
 def next_time(line: str, now: datetime) -> datetime:
@@ -51,7 +51,7 @@ def keep_schedule(
         while clock() < due:
             if stopped():
                 return
-            time.sleep(POLL_S)
+            time.sleep(_POLL_S)
         try:
             work()
         except RidgewayError as error:

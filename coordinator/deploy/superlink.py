@@ -35,7 +35,7 @@ and never holds it.
 """
 
 START_TIMEOUT_S = 90.0
-LOOP_PAUSE_S = 0.25
+_LOOP_PAUSE_S = 0.25
 
 
 def run(
@@ -85,7 +85,7 @@ def run(
                     client = SuperLinkClient(folder)
                 processes.keep_running(children, log)
                 tick(client)
-                time.sleep(LOOP_PAUSE_S)
+                time.sleep(_LOOP_PAUSE_S)
         finally:
             processes.stop_all([superexec, proxy, superlink])
 

@@ -61,7 +61,7 @@ from ridgeway.coordinator.round.progress import (
 from ridgeway.coordinator.round.remedies import BUNDLE
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 
-SILENCE_S = 5.0
+_SILENCE_S = 5.0
 """After no event for this long, the SuperLink is asked whether the run has ended."""
 DELIVERY_INTERVAL_S = 15.0
 REDELIVERY_PAUSE_S = 60.0
@@ -286,7 +286,7 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
                 ) from None
         return ended
 
-    follow(path, watch, has_ended, SILENCE_S)
+    follow(path, watch, has_ended, _SILENCE_S)
 
 
 class LateDelivery:

@@ -21,7 +21,7 @@ from ridgeway.coordinator.page.live_round import round_progress
 from ridgeway.coordinator.page.problems import problems
 from ridgeway.coordinator.page.release_history import ReleaseHistory
 from ridgeway.coordinator.page.round_history import (
-    KINDS,
+    ROUND_KINDS,
     Outcome,
     RoundHistory,
     RoundRecord,
@@ -33,7 +33,7 @@ from ridgeway.coordinator.round.remedies import REMEDIES
 ONLINE_KEPT_S = 3.0
 """Who is online is asked of the SuperLink at most so often."""
 MAX_ENTRIES = 100
-MAX_ROUNDS = 50
+_MAX_ROUNDS = 50
 
 Online = Callable[[], frozenset[str] | None]
 """The names of the holders that are connected; None if the coordinator is down."""
@@ -108,7 +108,7 @@ class FederationView:
             self._standing()
             outcomes = self._rounds.outcomes(self._is_running())
             rows = [*map(RoundRecord.to_json, self._rounds.rounds, outcomes)]
-            return rows[: -MAX_ROUNDS - 1 : -1]
+            return rows[: -_MAX_ROUNDS - 1 : -1]
 
     def releases(self) -> list[dict[str, Any]]:
         """Every release, the oldest first."""
@@ -188,7 +188,7 @@ class FederationView:
         ledger = self._federation.ledger
         standing = ledger.standing()
         added = ledger.journal.entries(after=self._read)
-        self._rounds.take_in(each for each in added if each.kind in KINDS)
+        self._rounds.take_in(each for each in added if each.kind in ROUND_KINDS)
         self._read = added[-1].number if added else self._read
         return standing
 

@@ -21,7 +21,7 @@ from ridgeway.coordinator.round.ledger import LedgerRelease
 Accuracy = dict[str, Any]
 Manifest = Mapping[str, Any]
 
-SETTINGS: Mapping[str, Callable[[Manifest], str]] = {
+_SETTINGS: Mapping[str, Callable[[Manifest], str]] = {
     "λ": lambda manifest: _ridge(manifest["ridge"]),
     "selector": lambda manifest: _selector(manifest["selector"]),
     "columns": lambda manifest: (
@@ -181,7 +181,7 @@ def settings_words(manifest: Manifest | None) -> dict[str, str]:
     out.
     """
     found: dict[str, str] = {}
-    for name, words in SETTINGS.items():
+    for name, words in _SETTINGS.items():
         with suppress(KeyError, TypeError, AttributeError):
             found[name] = words(manifest or {})
     return found

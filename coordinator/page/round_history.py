@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ridgeway.common.base.journal import JournalEntry
 
 Outcome = Literal["released", "unchanged", "failed", "cut off", "running"]
-KINDS = ("opened", "closed", "refused", "absent")
+ROUND_KINDS = ("opened", "closed", "refused", "absent")
 NOTHING_CHANGED = "nothing has changed"
 """The reason of a round that has ended well and without another release."""
 

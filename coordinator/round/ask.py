@@ -36,7 +36,7 @@ from ridgeway.coordinator.round.progress import (
     PeerFailed,
     Watch,
 )
-from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, SILENT, why
+from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, NO_ANSWER, why
 
 CODES: dict[type[StatisticsError], str] = {
     ShapeMismatch: "shape_mismatch",
@@ -190,7 +190,7 @@ class Channel:
         self.silent |= missing
         reached = {self.nodes.get(peer) for peer in packets}
         self.refusals |= {
-            name: (SILENT if name in reached else AWAY, "") for name in missing
+            name: (NO_ANSWER if name in reached else AWAY, "") for name in missing
         }
         self.note_absent(message.kind, missing)
         seconds = round(time.monotonic() - began, 3)

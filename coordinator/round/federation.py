@@ -75,14 +75,14 @@ from ridgeway.common.routing.release import (
 )
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease, Standing
 
-SETTINGS = "coordinator.toml"
+COORDINATOR_TOML = "coordinator.toml"
 KEY = "coordinator.key"
 NODES = "nodes.json"
 PRIOR = "prior.safetensors"
-LATEST = "latest"
-POLL_S = 0.2
+_LATEST = "latest"
+_POLL_S = 0.2
 LOCK_TIMEOUT_S = 60.0
-MAX_LOG_BYTES = 1_000_000
+_MAX_LOG_BYTES = 1_000_000
 """A change waits this long for another to end: a delivery in the background must not stand in its
 way.
 """
@@ -92,7 +92,7 @@ MAX_LEAD = 1000
 anything.
 """
 
-NAME = re.compile("[0-9a-z-]{1,64}")
+_NAME = re.compile("[0-9a-z-]{1,64}")
 
 
 class RoundSettings(Record):
@@ -200,7 +200,7 @@ class Federation:
         clock: Clock = system_clock,
     ) -> None:
         self.folder = folder
-        self.settings = read_settings(folder / SETTINGS, FederationSettings)
+        self.settings = read_settings(folder / COORDINATOR_TOML, FederationSettings)
         self.ledger = Ledger(folder, clock)
         self._given = encoder
 
@@ -321,7 +321,7 @@ class Federation:
                         f"a round or another change is running in {self.folder}; wait"
                         " until it is done, and try again"
                     )
-                time.sleep(POLL_S)
+                time.sleep(_POLL_S)
             yield
         finally:
             os.close(handle)
@@ -349,7 +349,7 @@ class Federation:
         except Exception:
             path = self.folder / "logs" / "rounds.log"
             path.parent.mkdir(exist_ok=True)
-            if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+            if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
                 path.replace(path.with_name("rounds.log.1"))
             with path.open("a", encoding="utf-8") as log:
                 log.write(
@@ -379,7 +379,7 @@ class Federation:
 
     def progress(self, name: str) -> Path:
         """Where a run of this name writes what happens."""
-        if not NAME.fullmatch(name):
+        if not _NAME.fullmatch(name):
             raise InputError(f"{name!r} cannot name a run")
         return self.folder / "progress" / f"{name}.jsonl"
 
@@ -439,11 +439,11 @@ class Federation:
         newest = self.newest
         if newest is None:
             return
-        link = self.folder / "releases" / LATEST
+        link = self.folder / "releases" / _LATEST
         target = self.release_folder(newest.number).name
         if link.is_symlink() and link.readlink() == Path(target):
             return
-        draft = link.with_name(f".{LATEST}.{os.getpid()}")
+        draft = link.with_name(f".{_LATEST}.{os.getpid()}")
         draft.unlink(missing_ok=True)
         draft.symlink_to(target)
         draft.replace(link)

@@ -35,7 +35,7 @@ from ridgeway.coordinator.round.ledger import Admitted, Contribution, Standing
 from ridgeway.coordinator.round.progress import CountsReceived
 from ridgeway.coordinator.solving.total import Total
 
-Counts = NDArray[np.int64]
+_Counts = NDArray[np.int64]
 Check = Callable[[Collection[str]], None]
 """Looks at whose sums a total would hold, before it is made; raises RoundFailed if it should not
 be.
@@ -84,10 +84,10 @@ class CountedRow:
     calibration: what confidence is fitted by.
     """
 
-    routed: Counts
-    changes: Counts
-    quality: Counts
-    calibration: Counts
+    routed: _Counts
+    changes: _Counts
+    quality: _Counts
+    calibration: _Counts
 
     def __add__(self, other: CountedRow) -> CountedRow:
         return CountedRow(
@@ -98,7 +98,7 @@ class CountedRow:
         )
 
     @property
-    def row(self) -> Counts:
+    def row(self) -> _Counts:
         """All of it, one after another."""
         return np.concatenate(
             [self.routed, self.changes, self.quality, self.calibration]
@@ -116,9 +116,9 @@ class RoundCounts:
     heard: frozenset[str]
     sealed: frozenset[str] = frozenset()
 
-    def calibration(self) -> Counts:
+    def calibration(self) -> _Counts:
         """All domains are calibrated together."""
-        together: Counts = np.sum(
+        together: _Counts = np.sum(
             [row.calibration for row in self.rows.values()], axis=0
         )
         return together
@@ -140,7 +140,7 @@ def sizes_of(question: Evaluate) -> tuple[int, int, int, int]:
     return len(question.domains), changes, 2 * len(question.experts), calibrated
 
 
-def row_of(question: Evaluate, numbers: Counts) -> CountedRow:
+def row_of(question: Evaluate, numbers: _Counts) -> CountedRow:
     """A row of counts; raises Refused if there are not as many as were asked for."""
     sizes = sizes_of(question)
     if numbers.size != sum(sizes):
@@ -157,7 +157,7 @@ def no_counts(question: Evaluate) -> dict[str, CountedRow]:
 
 
 def checked_row(
-    question: Evaluate, numbers: Counts, holders: int = 1, calibrated: int = 1
+    question: Evaluate, numbers: _Counts, holders: int = 1, calibrated: int = 1
 ) -> CountedRow:
     """The counts of one holder or more; raises Refused unless documents could have given them.
 
@@ -186,7 +186,7 @@ def _check_routed(row: CountedRow, most: int) -> None:
         raise Refused("broken_identity", "more documents changed than were routed")
 
 
-def _check_calibration(question: Evaluate, counts: Counts, most: int) -> None:
+def _check_calibration(question: Evaluate, counts: _Counts, most: int) -> None:
     if not 0 <= counts.min() <= counts.max() <= most:
         raise Refused("over_bound", "more documents than a holder may calibrate with")
     reliability, scope = split_calibration(counts, len(question.temperatures))
@@ -226,7 +226,7 @@ def sealed_size(question: Evaluate) -> int:
     return (routed + quality) * len(question.domains) + calibrated
 
 
-def unsealed_rows(question: Evaluate, opened: Counts) -> list[Counts]:
+def unsealed_rows(question: Evaluate, opened: _Counts) -> list[_Counts]:
     """The counts of each domain of what was opened; the calibration of all stands in the first."""
     domains = len(question.domains)
     paired, quality, _ = _sealed_sizes(question)

@@ -24,7 +24,7 @@ from ridgeway.common.masking.agreement import (
     threshold_for,
 )
 from ridgeway.common.masking.keystream import Sealed
-from ridgeway.common.masking.neighbourhood import GONE
+from ridgeway.common.masking.neighbourhood import MAX_GONE
 from ridgeway.common.masking.opening import Opening, by_owner
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
@@ -250,7 +250,7 @@ class Session:
                 "so many members fell away that too few hold shares of"
                 f" {self.name_of[lost[0]]} ({len(lost)} in all); nothing was opened, so"
                 f" run the round again. A cohort of {len(self.name_of)} opens if one in"
-                f" {GONE} of its members falls away"
+                f" {MAX_GONE} of its members falls away"
             )
         request = messages.LockSum(session=self.id, lot=lot, sent=sent)
         locks = self._signed(request, messages.Locked, lock_words(words))

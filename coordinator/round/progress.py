@@ -15,7 +15,7 @@ from typing import Any, ClassVar, dataclass_transform
 from ridgeway.common.base.errors import RidgewayError, RoundFailed
 from ridgeway.common.base.schema import Mode
 
-POLL_S = 0.2
+_POLL_S = 0.2
 
 
 @dataclass_transform(frozen_default=True)
@@ -353,4 +353,4 @@ def follow(
         if time.monotonic() - heard > silence_s:
             ended = has_ended()
             heard = time.monotonic()
-        time.sleep(POLL_S)
+        time.sleep(_POLL_S)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 AWAY = "away"
-SILENT = "no_answer"
+NO_ANSWER = "no_answer"
 BUNDLE = "bundle_refused"
 OTHER_RELEASE = "other_release"
 EPOCH_USED = "epoch_used"
-TERMS = (
+_TERMS = (
     "its owner must agree to these terms in `[policy]` of its client.toml, or the"
     " operator change coordinator.toml"
 )
 REMEDIES: Mapping[str, str] = {
     AWAY: "see that `ridgeway client join DIR` runs there",
-    SILENT: "`logs/` in its folder says more",
+    NO_ANSWER: "`logs/` in its folder says more",
     BUNDLE: (
         "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway"
         " client approve DIR`"
@@ -59,12 +59,12 @@ REMEDIES: Mapping[str, str] = {
         "its owner must name the place of the round's encoder in client.toml"
         " (`encoder`)"
     ),
-    "encoder_not_allowed": TERMS,
-    "mode_not_allowed": TERMS,
-    "weighting_not_allowed": TERMS,
-    "window_not_allowed": TERMS,
-    "mass_not_allowed": TERMS,
-    "privacy_not_allowed": TERMS,
+    "encoder_not_allowed": _TERMS,
+    "mode_not_allowed": _TERMS,
+    "weighting_not_allowed": _TERMS,
+    "window_not_allowed": _TERMS,
+    "mass_not_allowed": _TERMS,
+    "privacy_not_allowed": _TERMS,
     "budget_spent": (
         "what its documents may cost is spent: its owner may raise `max_epsilon`, or"
         " leave the federation"
@@ -105,7 +105,7 @@ CHECKED = ("online", "code", "members", "epoch", "disk", "policy")
 """What is asked of a holder before a round, in the order in which it shows."""
 _CHECK_OF: Mapping[str, str] = {
     AWAY: "online",
-    SILENT: "online",
+    NO_ANSWER: "online",
     BUNDLE: "code",
     "version": "code",
     "forged_roster": "members",
@@ -137,7 +137,7 @@ def why(code: str, reason: str = "") -> str:
     """What a holder did instead of taking part, and the remedy."""
     missing = {
         AWAY: "did not answer",
-        SILENT: "was asked and did not answer in time",
+        NO_ANSWER: "was asked and did not answer in time",
         EPOCH_USED: "must open a new epoch",
     }
     done = missing.get(code, f"refused ({code}{': ' if reason else ''}{reason})")

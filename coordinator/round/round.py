@@ -70,11 +70,11 @@ from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
 from ridgeway.coordinator.solving.solve import Solution, solve
 from ridgeway.coordinator.solving.total import Total
 
-POLL_S = 0.5
+_POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
 COUNTED = "counted"
 """What a manifest says of the domains whose holders have counted under noise."""
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 NO_WISHES = RoundWishes()
@@ -97,7 +97,7 @@ def run_round(
             return _Round(federation, transport, watch, wishes).run()
         except OSError as error:
             cause = (error.strerror or str(error)).lower()
-            if error.errno in FULL:
+            if error.errno in _FULL:
                 cause = "the disk is full"
             raise RoundFailed(
                 f"the coordinator cannot write to its folder: {cause}. Make room, or"
@@ -223,7 +223,7 @@ class _Round:
             if online >= wanted or time.monotonic() >= until:
                 return
             self._watch(progress.HoldersAwaited(online, wanted))
-            time.sleep(POLL_S)
+            time.sleep(_POLL_S)
 
     def _must_have_changed(self, offers: Mapping[str, Offer]) -> None:
         """Raise RoundFailed, before anything is gathered, if too few holders have changed since the

@@ -16,11 +16,11 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import Mode, Record
 
-Work = Literal["round", "deliver", "preflight"]
+_Work = Literal["round", "deliver", "preflight"]
 ORDER_TIMEOUT_S = 10.0
 """A run may begin before the command that submitted it has learnt its number."""
 
-POLL_S = 0.1
+_POLL_S = 0.1
 
 
 class RoundWishes(Record):
@@ -46,7 +46,7 @@ class RoundWishes(Record):
 class RunOrder(RoundWishes):
     """What a run is to do; under its name it writes what happens."""
 
-    work: Work
+    work: _Work
     name: str = ""
 
 
@@ -70,7 +70,7 @@ def take_order(link: Path, run: int, timeout_s: float = ORDER_TIMEOUT_S) -> RunO
                     f"no command of this coordinator asked for the run {run}, so it"
                     " does nothing; somebody else on this machine has submitted it"
                 ) from None
-        time.sleep(POLL_S)
+        time.sleep(_POLL_S)
 
 
 def _path(link: Path, run: int) -> Path:

@@ -24,7 +24,7 @@ from ridgeway.common.routing.evaluation import (
 from ridgeway.common.routing.scope import fit_scope, separation
 from ridgeway.common.statistics.sums import Statistics
 
-Counts = NDArray[np.int64]
+_Counts = NDArray[np.int64]
 
 TEMPERATURE_STEPS = range(-27, 7)
 
@@ -77,7 +77,7 @@ class Fitted:
 
 
 def fit(
-    tried: Sequence[float], counts: Mapping[str, Counts], domains: int
+    tried: Sequence[float], counts: Mapping[str, _Counts], domains: int
 ) -> Fitted | None:
     """Choose temperature and curve by how surprising the counts are, every row that has any
     weighing the same.

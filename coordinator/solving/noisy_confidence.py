@@ -57,7 +57,7 @@ MOST_NOISE = 0.9
 """Of what separates means."""
 
 NORMAL = NormalDist()
-STEPS = 400
+_STEPS = 400
 REACH = 8.0
 """Of the integral over a score: how many steps, and how many standard deviations to either side."""
 MAX_ADVANTAGE = 8.0
@@ -124,8 +124,8 @@ def _directions(weights: Matrix, prior: PublicPrior, scale: float) -> Matrix:
 
 def rightly_chosen(advantage: float, domains: int) -> float:
     """How often one normal number that is moved by `advantage` is the largest of so many."""
-    step = 2 * REACH / STEPS
-    points = (-REACH + step * (place + 0.5) for place in range(STEPS))
+    step = 2 * REACH / _STEPS
+    points = (-REACH + step * (place + 0.5) for place in range(_STEPS))
     return (
         sum(
             NORMAL.pdf(point) * NORMAL.cdf(point + advantage) ** (domains - 1)

@@ -16,7 +16,7 @@ from ridgeway.common.base.settings import Ridge
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.statistics.sums import Statistics
 
-Matrix = NDArray[np.float64]
+_Matrix = NDArray[np.float64]
 Tensor = Any
 """torch.Tensor, which this module may not name before it is needed."""
 
@@ -41,7 +41,7 @@ class Solution:
                empty.
     """
 
-    weights: Matrix
+    weights: _Matrix
     ridge: float
     condition: float
     residual: float
@@ -53,8 +53,8 @@ class Solution:
 class Equation:
     """(A + λI)W = B in the embedding's own units: `gram` holds the λ, `added`, already."""
 
-    gram: Matrix
-    cross: Matrix
+    gram: _Matrix
+    cross: _Matrix
     added: float
     mass: int
 
@@ -137,7 +137,7 @@ def _unsolvable(posed: Equation) -> UnsolvableTotal:
 # `cpu` among them
 
 
-def solved(gram: Matrix, cross: Matrix, device: str) -> tuple[Matrix, float, float]:
+def solved(gram: _Matrix, cross: _Matrix, device: str) -> tuple[_Matrix, float, float]:
     """Weights, condition number (an estimate in the 1-norm) and residual of `gram @ weights =
     cross`.
 

@@ -34,7 +34,7 @@ from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled, sim
 
 ENCODER = "smollm2"
 """Of 576 features, as the aims are."""
-SECONDS_AIMS = {200: "≤ 60", 1000: "≤ 360"}
+_SECONDS_AIMS = {200: "≤ 60", 1000: "≤ 360"}
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
@@ -57,7 +57,7 @@ def cohort_rows(holders: int, drop_rate: float, found: dict[str, Any]) -> Iterat
         f"{found['seconds']:.1f} s",
         f"{found['cpu']:.0f} CPU s, of the coordinator {found['coordinator_cpu']:.0f}",
         found["seconds"],
-        SECONDS_AIMS.get(holders, ""),
+        _SECONDS_AIMS.get(holders, ""),
     )
     yield Row(f"{name}: GB", f"{found['gb']:.2f} GB", "", found["gb"], "≤ 2")
     yield Row(f"{name}: CPU s of a holder", f"{own:.2f} s", steps, own, "≤ 1")

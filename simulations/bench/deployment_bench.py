@@ -25,19 +25,19 @@ from ridgeway.simulations.bench.measuring import BenchOptions, Row, running
 from ridgeway.simulations.bench.random_corpus import random_encoder
 from ridgeway.simulations.corpora import write_texts
 
-ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}
-SECONDS_AIMS: dict[Mode, str] = {
+_ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}
+_SECONDS_AIMS: dict[Mode, str] = {
     "masked": "≤ 30",
     "private": "≤ 15",
     "clear": "≤ 15",
 }
 NARROW = 576
 """The aims are for this width."""
-COMMAND = [sys.executable, "-m", "ridgeway"]
+_COMMAND = [sys.executable, "-m", "ridgeway"]
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
-    for mode in SECONDS_AIMS:
+    for mode in _SECONDS_AIMS:
         with loopback(options.width, mode) as federation:
             yield from federation.round_rows(mode, options.width)
 
@@ -56,7 +56,7 @@ class LoopbackFederation:
     def call(self, *words: str | Path) -> bytes:
         """Run a command to its end; raises ProcessError with its last words if it fails."""
         done = subprocess.run(
-            [*COMMAND, *map(str, words)], capture_output=True, env=self.environment
+            [*_COMMAND, *map(str, words)], capture_output=True, env=self.environment
         )
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
@@ -70,7 +70,7 @@ class LoopbackFederation:
         self, name: str, word: str, *words: str | Path
     ) -> AbstractContextManager[None]:
         """A command that runs within a block, from when it has printed this word."""
-        command = [*COMMAND, *map(str, words)]
+        command = [*_COMMAND, *map(str, words)]
         return running(command, word, self.folder / f"{name}.log", self.environment)
 
     def round_rows(self, mode: Mode, width: int) -> Iterator[Row]:
@@ -86,7 +86,7 @@ class LoopbackFederation:
             f"{seconds:.1f} s",
             f"{len(exchanges)} exchanges",
             seconds,
-            SECONDS_AIMS[mode] if is_narrow else "",
+            _SECONDS_AIMS[mode] if is_narrow else "",
         )
         yield Row(
             f"{name}: seconds of the median exchange",
@@ -111,7 +111,7 @@ def loopback(width: int, mode: Mode) -> Iterator[LoopbackFederation]:
         invite = ("--invite", coordinator / "invite")
         call("coordinator", "init", coordinator, *listen, *encoder, "--mode", mode)
         call("coordinator", "invite", coordinator)
-        for name in ALPHABETS:
+        for name in _ALPHABETS:
             home = folder / name
             corpus = folder / f"{name}.jsonl"
             write_texts(corpus, _texts(name))
@@ -120,12 +120,12 @@ def loopback(width: int, mode: Mode) -> Iterator[LoopbackFederation]:
             key = home / "holder.pub"
             call("coordinator", "admit", coordinator, key, "--name", name)
         call("coordinator", "invite", coordinator)
-        for name in ALPHABETS:
+        for name in _ALPHABETS:
             call("client", "pin", folder / name, *invite)
             call("client", "ready", folder / name)
         up = federation.running("up", "up ", "coordinator", "up", coordinator)
         stack.enter_context(up)
-        for name in ALPHABETS:
+        for name in _ALPHABETS:
             join = ("client", "join", folder / name)
             stack.enter_context(federation.running(name, "connected", *join))
         yield federation
@@ -151,4 +151,4 @@ def letter_encoder(width: int) -> TableEncoder:
 
 def _texts(name: str) -> list[str]:
     dice = random.Random(name)
-    return ["".join(dice.choices(ALPHABETS[name], k=400)) for _ in range(60)]
+    return ["".join(dice.choices(_ALPHABETS[name], k=400)) for _ in range(60)]

@@ -35,10 +35,10 @@ LOT: Final = "statistics"
 LARGE = 8_390_656
 MIDDLE = 1_000_000
 COHORTS = (3, 5, 20, 50, 100)
-ROUNDS = 3
+_ROUNDS = 3
 LARGEST = 1 << 22
 
-Vector = NDArray[np.int64]
+_Vector = NDArray[np.int64]
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
@@ -68,7 +68,7 @@ def _cohort(members: int) -> Row:
     sharing = []
     sealing = []
     opening = []
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         run = bench_session(members, away)
         vector = _vector(MIDDLE)
         sealed = sealed_vector(run, 1, vector)
@@ -88,7 +88,7 @@ def _cohort(members: int) -> Row:
     )
 
 
-def _vector(size: int) -> Vector:
+def _vector(size: int) -> _Vector:
     return np.random.default_rng().integers(0, LARGEST, size)
 
 
@@ -127,7 +127,7 @@ def _shared(run: Transcript) -> None:
             open_envelope(agreement, own, 1, sender, dealt.envelopes[1])
 
 
-def sealed_vector(run: Transcript, place: int, vector: Vector) -> Sealed:
+def sealed_vector(run: Transcript, place: int, vector: _Vector) -> Sealed:
     neighbours = {*run.holders[place], *run.held[place]}
     return seal(
         run.agreement,
@@ -140,7 +140,7 @@ def sealed_vector(run: Transcript, place: int, vector: Vector) -> Sealed:
     )
 
 
-def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> Vector:
+def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> _Vector:
     opening = Opening(run.agreement, LOT, run.holders, len(sealed[1]))
     for place, vector in sealed.items():
         opening.add(place, vector)

@@ -38,13 +38,13 @@ class PrepareCase:
     cpu_aim: str
 
 
-CASES: Final = (
+_CASES: Final = (
     PrepareCase("default", DEFAULT.sampling, True, "≥ 2.5"),
     PrepareCase("default without words", DEFAULT.sampling, False, "≥ 3"),
     PrepareCase("w=64", Sampling(64), False, "≥ 5"),
     PrepareCase("w=1", Sampling(1), False, "≥ 12"),
 )
-ROUNDS: Final = 3
+_ROUNDS: Final = 3
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
@@ -55,11 +55,11 @@ def rows(options: BenchOptions) -> Iterator[Row]:
     files = repeated(once, options.size_mb, options.work / "repeated")
     documents = text.documents * (len(files) // len(once))
     megabytes = sum(len(document.encode()) for document in documents) / 1e6
-    ways = [_prepare(case, plain, files, options) for case in CASES]
+    ways = [_prepare(case, plain, files, options) for case in _CASES]
     ways += _bare(plain, documents)
-    *taken, one, other = seconds_in_turns(*ways, rounds=ROUNDS)
+    *taken, one, other = seconds_in_turns(*ways, rounds=_ROUNDS)
     fastest = min(one, other)
-    for case, seconds in zip(CASES, taken, strict=True):
+    for case, seconds in zip(_CASES, taken, strict=True):
         yield Row(
             f"prepare, {case.name}, to the bare tokenizer",
             f"{megabytes / seconds:.2f} MB/s",

@@ -23,8 +23,8 @@ UNUSED_TOKENIZER = json.dumps(
 
 MIN_BATCH_TOKENS = 1 << 17
 """About what a batch of text that `prepare` hands on comes to."""
-MAX_BATCHES = 256
-MAX_DOCUMENT_TOKENS = 4096
+_MAX_BATCHES = 256
+_MAX_DOCUMENT_TOKENS = 4096
 """Documents are of all lengths up to this, as many from 8 to 16 tokens as from 1,024 to 2,048."""
 
 
@@ -50,7 +50,7 @@ def draw(tokens: int, rows: int) -> tuple[Ids, list[Batch]]:
 def _batches(ids: Ids, lengths: Integers) -> list[Batch]:
     ends = np.cumsum(lengths)
     begins = ends - lengths
-    size = max(MIN_BATCH_TOKENS, len(ids) // MAX_BATCHES)
+    size = max(MIN_BATCH_TOKENS, len(ids) // _MAX_BATCHES)
     cuts = np.searchsorted(ends, np.arange(size, len(ids), size), side="left") + 1
     edges = np.unique([0, *cuts.tolist(), len(lengths)]).tolist()
     return [
@@ -61,8 +61,8 @@ def _batches(ids: Ids, lengths: Integers) -> list[Batch]:
 
 def _lengths(rng: np.random.Generator, tokens: int) -> Integers:
     """Lengths of documents that add up to this number of tokens."""
-    span = np.log(MAX_DOCUMENT_TOKENS)
-    mean = (MAX_DOCUMENT_TOKENS - 1) / span
+    span = np.log(_MAX_DOCUMENT_TOKENS)
+    mean = (_MAX_DOCUMENT_TOKENS - 1) / span
     # twice as many as are needed on average, so that they suffice
     drawn = np.exp(rng.random(int(2 * tokens / mean) + 64) * span).astype(np.int64)
     ends = np.minimum(np.cumsum(drawn), tokens)

@@ -24,9 +24,9 @@ from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.bench.bench_text import BenchText, bench_text
 from ridgeway.simulations.bench.measuring import BenchOptions, Row, seconds_in_turns
 
-MAX_PROMPTS = 2000
-MAX_BATCHES = 12
-REPEATS = 10
+_MAX_PROMPTS = 2000
+_MAX_BATCHES = 12
+_REPEATS = 10
 """We tokenise so often what the library tokenises once: else the time is too short."""
 
 
@@ -65,15 +65,15 @@ def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
     ours.make_fast()
     theirs = Tokenizer.from_str(encoder.definition.decode())
     bare = partial(theirs.encode_batch_fast, add_special_tokens=False)
-    batches = list(itertools.islice(text_batches(text.documents), MAX_BATCHES))
+    batches = list(itertools.islice(text_batches(text.documents), _MAX_BATCHES))
     megabytes = sum(len(each.encode()) for batch in batches for each in batch) / 1e6
     with serial_tokenizers():
         repeated, library = seconds_in_turns(
-            lambda: _each(ours.encode_many, batches * REPEATS),
+            lambda: _each(ours.encode_many, batches * _REPEATS),
             lambda: _each(bare, batches),
             rounds=3,
         )
-    own = repeated / REPEATS
+    own = repeated / _REPEATS
     return Row(
         "tokenising, one thread, to the library's",
         f"{megabytes / own:.1f} MB/s",
@@ -87,7 +87,7 @@ def _routing(release: Path, text: BenchText) -> Iterator[Row]:
     router = Router.load(release)
     router.make_fast()
     bare = Tokenizer.from_file(str(release / "tokenizer.json"))
-    prompts = text.prompts[:: max(1, len(text.prompts) // MAX_PROMPTS)]
+    prompts = text.prompts[:: max(1, len(text.prompts) // _MAX_PROMPTS)]
     single, encode, many, batch = seconds_in_turns(
         lambda: _each(router.route, prompts),
         lambda: _each(partial(bare.encode, add_special_tokens=False), prompts),

@@ -39,10 +39,10 @@ from ridgeway.simulations.bench.stand_ins import CHAT
 
 ROUTE = "/v1/route"
 TOKENS = 160
-SIZES = (16, TOKENS, 1600)
+_SIZES = (16, TOKENS, 1600)
 BODIES = 64
 CONNECTIONS = 8
-ROUNDS = 3
+_ROUNDS = 3
 SECONDS = 3.0
 FIRST_PIECES = 150
 STREAMS = 500
@@ -67,7 +67,7 @@ def release_rows(release: Path, text: str, work: Path) -> Iterator[Row]:
             stand_in(work, expert.url) as proxy,
             ridgeway_serve(work, str(release), "--experts", str(experts)) as ours,
         ):
-            for size in SIZES:
+            for size in _SIZES:
                 prompts = prompts_of(tokenizer, text, size)
                 yield from _route_rows(size, prompts, ours, expert)
             usual = prompts_of(tokenizer, text, TOKENS)
@@ -145,7 +145,7 @@ def loads_in_turns(
 ) -> list[Load]:
     """The load of each server's path with the median rate, over several turns."""
     found: list[list[Load]] = [[] for _ in targets]
-    for turn in range(ROUNDS + 1):
+    for turn in range(_ROUNDS + 1):
         for loads, (server, path) in zip(found, targets, strict=True):
             load = uvloop.run(put_load(server, path, bodies, connections))
             if turn:  # the first one warms up

@@ -30,8 +30,8 @@ from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.simulations.bench.measuring import BenchOptions, Row, once
 from ridgeway.simulations.bench.random_corpus import Batch, draw, random_encoder
 
-ROUNDS: Final = 3
-DOMAINS: Final = 4
+_ROUNDS: Final = 3
+_DOMAINS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _case_rows(
     our_rates = []
     their_rates = []
     exact = []
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         ids, parts = draw(case.tokens, case.rows)
         seconds = published(ids[: case.published])
         their_rates.append(case.published / seconds / 1e6)
@@ -104,9 +104,9 @@ def _case_rows(
     )
     yield Row(
         f"{name}, share of runs equal to the definition bit for bit",
-        f"{sum(exact)} of {ROUNDS}",
+        f"{sum(exact)} of {_ROUNDS}",
         f"slices of {case.checked:,} tokens",
-        sum(exact) / ROUNDS,
+        sum(exact) / _ROUNDS,
         "≥ 1",
     )
 
@@ -151,10 +151,10 @@ def published_seconds(embeddings: Any, ids: Ids, batch: int) -> float:
     device = embeddings.device
     features = embeddings.shape[1] + 1
     tokens = torch.from_numpy(ids.astype(np.int64)).to(device)
-    labels = torch.eye(DOMAINS, device=device)[tokens % DOMAINS]
+    labels = torch.eye(_DOMAINS, device=device)[tokens % _DOMAINS]
     ones = torch.ones((batch, 1), device=device)
     gram = torch.zeros((features, features), device=device)
-    cross = torch.zeros((features, DOMAINS), device=device)
+    cross = torch.zeros((features, _DOMAINS), device=device)
     cross.sum().item()  # waits until the device is idle
     started = time.perf_counter()
     for start in range(0, len(tokens), batch):

@@ -34,13 +34,13 @@ METHODS = {
     "ridgeway": OURS,
 }
 """All the routers of a comparison, in the order of its table."""
-PROMPTS = 12
-WORDS = (
+_PROMPTS = 12
+_WORDS = (
     "Each router learns from the training text; a tenth of it is kept aside to choose"
     " hyper-parameters on. Test texts serve for the figures alone, except in rows that"
     " say so."
 )
-SHORT_WORDS = (
+_SHORT_WORDS = (
     "This is the short run: sentence encoders learn from few texts, and routers are"
     " compared on a sample of the test texts."
 )
@@ -55,7 +55,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
         if routers[-1].method is not OURS:
             raise RoundFailed(lacks[-1])
         tables += [_accuracies(dataset, routers), _costs(dataset, routers)]
-    words = (WORDS,) if plan.full else (WORDS, SHORT_WORDS)
+    words = (_WORDS,) if plan.full else (_WORDS, _SHORT_WORDS)
     title = "How often prompts reach the right expert"
     return ReportPart(title, words, tuple(tables), tuple(left_out))
 
@@ -79,7 +79,7 @@ def _accuracies(dataset: Dataset, routers: list[LearntRouter]) -> ReportTable:
 
 def _costs(dataset: Dataset, routers: list[LearntRouter]) -> ReportTable:
     rows = [(router, row) for router in routers[1:] for row in router.rows]
-    prompts = in_turn(dataset.test, PROMPTS)
+    prompts = in_turn(dataset.test, _PROMPTS)
     times = milliseconds([row.route for _, row in rows], prompts)
     ours = times[-1]
     cells = [

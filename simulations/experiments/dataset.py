@@ -15,7 +15,7 @@ from ridgeway.simulations.corpora import Corpus, read_corpora
 
 DATA_FOLDER = IMPORT_ROOT.parent / "shared" / "data"
 """Corpora beside the project, where they are."""
-HELD_OUT = 0.1
+_HELD_OUT = 0.1
 """The share of the training text on which hyper-parameters of the baselines are chosen."""
 
 Texts = Mapping[str, tuple[str, ...]]
@@ -65,7 +65,7 @@ class Split:
     held: Texts
 
 
-def split(dataset: Dataset, share: float = HELD_OUT) -> Split:
+def split(dataset: Dataset, share: float = _HELD_OUT) -> Split:
     """By the same rule that a holder keeps documents out of its sums."""
     fit = {}
     held = {}

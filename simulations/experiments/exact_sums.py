@@ -35,7 +35,7 @@ UNREAD = b'{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
 TRIALS_AT_ONCE = 4
 """Each trial holds the whole table several times over."""
 CALLED = "total of the cohort: called the domain's"
-SHARES = (
+_SHARES = (
     "distinct tokens",
     "found",
     "recovered, %",
@@ -75,7 +75,7 @@ class AttackSizes:
     few_windows: tuple[int, ...] = (1, 64)
 
 
-SHORT = AttackSizes(
+SHORT_SIZES = AttackSizes(
     rows=6144,
     width=96,
     widths=(24, 48, 96, 192),
@@ -84,7 +84,7 @@ SHORT = AttackSizes(
     share=1000,
     domains=3,
 )
-FULL = AttackSizes(
+FULL_SIZES = AttackSizes(
     rows=None,
     width=None,
     widths=(64, 144, 288, 576),
@@ -176,7 +176,7 @@ def attack_tables(
             for view, measures in found.get(trial, {}).items()
         ]
         title = f"What comes back of a holder's corpus by {by}; {about}"
-        heads = ("view", "window", *columns, *SHARES)
+        heads = ("view", "window", *columns, *_SHARES)
         lines.sort(key=lambda line: str(line[0]))
         return ReportTable(title, heads, tuple(lines), LEGEND)
 

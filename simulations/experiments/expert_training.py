@@ -30,7 +30,7 @@ from ridgeway.common.encoding.tokenizer import (
 from ridgeway.common.encoding.transformer import quiet
 from ridgeway.simulations.experiments.dataset import Dataset, split
 
-NAME = "SmolLM2-135M-Instruct"
+_NAME = "SmolLM2-135M-Instruct"
 CONFIG = {
     "hidden_size": "llama.embedding_length",
     "intermediate_size": "llama.feed_forward_length",
@@ -48,8 +48,8 @@ MERGED = "experts average (mean of their weights)"
 ENDS = ("<|endoftext|>", "</s>", "<eos>", "<end>")
 """What language models are taught to end a document with: the first that a tokenizer has is taken.
 """
-WARM_UP = 0.1
-WEIGHT_DECAY = 0.01
+_WARM_UP = 0.1
+_WEIGHT_DECAY = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class ExpertRecipe:
         )
 
 
-FULL = ExpertRecipe(1_000_000, 512, 16, 0, 3e-4, None, 512)
-SHORT = ExpertRecipe(512, 128, 1, 4, 5e-4, 6, 48)
+FULL_RECIPE = ExpertRecipe(1_000_000, 512, 16, 0, 3e-4, None, 512)
+SHORT_RECIPE = ExpertRecipe(512, 128, 1, 4, 5e-4, 6, 48)
 
 
 # Likelihoods
@@ -152,7 +152,7 @@ def load(folder: Path | None, device: str) -> Any:
                 )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise EncoderError(
-            f"no language model can be loaded from {folder or NAME}:"
+            f"no language model can be loaded from {folder or _NAME}:"
             f" {first_line(error)}"
         ) from error
     model.config.use_cache = False
@@ -258,11 +258,11 @@ def train(model: Any, rows: NDArray[np.int64], recipe: ExpertRecipe) -> None:
 
     weights = [each for each in model.parameters() if each.requires_grad]
     optimiser = torch.optim.AdamW(
-        weights, recipe.rate, betas=(0.9, 0.95), weight_decay=WEIGHT_DECAY
+        weights, recipe.rate, betas=(0.9, 0.95), weight_decay=_WEIGHT_DECAY
     )
     batches = torch.from_numpy(rows).to(model.device).split(recipe.batch)
     schedule = transformers.get_cosine_schedule_with_warmup(
-        optimiser, round(WARM_UP * len(batches)), len(batches)
+        optimiser, round(_WARM_UP * len(batches)), len(batches)
     )
     half = model.device.type == "cuda"
     for batch in batches:

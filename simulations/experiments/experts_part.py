@@ -15,9 +15,9 @@ from ridgeway.common.encoding.tokenizer import shared_tokenizer
 from ridgeway.simulations.experiments import accuracy_part
 from ridgeway.simulations.experiments.dataset import Texts
 from ridgeway.simulations.experiments.expert_training import (
-    FULL,
+    FULL_RECIPE,
     MERGED,
-    SHORT,
+    SHORT_RECIPE,
     Likelihoods,
     definition_of,
     train_experts,
@@ -34,14 +34,14 @@ from ridgeway.simulations.experiments.routers import (
 from ridgeway.simulations.experiments.sentence_routers import first_device
 
 ROUTERS = ("knn", "modem", "bayes", "ir3de", "ridgeway")
-FIRST_TOKENS = 32
-WORDS = (
+_FIRST_TOKENS = 32
+_WORDS = (
     "The paper's own measure: every domain has an expert, a test text is answered by"
     " the expert that a router picks for it, and the perplexity of the domain's own"
     " expert is divided by the perplexity reached in this way. 100 is as good as"
     " knowing the domain; more is possible where another expert finds a text likelier."
 )
-SHORT_WORDS = (
+_SHORT_WORDS = (
     "This is the short training, of a few steps: it shows how the measure works, and"
     " its experts hardly differ."
 )
@@ -59,12 +59,12 @@ def run(
             "training experts in full takes days without a GPU; use a machine that has"
             " one and copy its experts.json into the report, or ask for --device cpu"
         )
-    recipe = FULL if plan.full else SHORT
+    recipe = FULL_RECIPE if plan.full else SHORT_RECIPE
     methods = {name: accuracy_part.METHODS[name] for name in routers}
-    change = first_tokens(shared_tokenizer(definition_of(model)), FIRST_TOKENS)
-    words = [f"Experts: {recipe.words()}.", WORDS]
+    change = first_tokens(shared_tokenizer(definition_of(model)), _FIRST_TOKENS)
+    words = [f"Experts: {recipe.words()}.", _WORDS]
     if not plan.full:
-        words.append(SHORT_WORDS)
+        words.append(_SHORT_WORDS)
     tables = []
     left_out = []
     for dataset in plan.datasets:
@@ -79,7 +79,7 @@ def run(
             perplexity_table(name, found),
             routed_table(f"{name}, whole texts", found, rows, scored.test),
             routed_table(
-                f"{name}, the first {FIRST_TOKENS} tokens", found, rows, begun
+                f"{name}, the first {_FIRST_TOKENS} tokens", found, rows, begun
             ),
         ]
         words.append(

@@ -33,14 +33,14 @@ TEST_SHARE = 0.2
 """The test share of texts that one split gives for both sides."""
 BUFFER_RECORDS = 2_000
 """Records that are held to shuffle a stream."""
-MIN_PIECE_CHARACTERS = 1_500
+_MIN_PIECE_CHARACTERS = 1_500
 BLOCK_PIECES = 50
 """Lines become pieces of at least this many characters, and this many neighbouring pieces are a
 block.
 """
 CONNECT_TIMEOUT_S = 5.0
-RETRIES = 3
-HUB = "hf://datasets"
+_RETRIES = 3
+_HUB = "hf://datasets"
 OWN_TEXTS = "give texts of your own with --data DIR"
 
 Record = Mapping[str, Any]
@@ -103,7 +103,7 @@ ULTRACHAT = "HuggingFaceH4/ultrachat_200k"
 PES2O = "allenai/peS2o"
 PILE_OF_LAW = "pile-of-law/pile-of-law"
 
-PRESETS: Mapping[str, HubPreset] = {
+_PRESETS: Mapping[str, HubPreset] = {
     "clm": HubPreset(
         "M2D2: arXiv and Wikipedia",
         {
@@ -184,11 +184,13 @@ def preset_dataset(
     set has changed. Law: the same seed gives the same texts as long as the data sets stay as they
     are; no text is on both sides.
     """
-    if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
+    if name not in _PRESETS:
+        raise InputError(
+            f"there is no preset {name!r}; there are {', '.join(_PRESETS)}"
+        )
     if load is None:
         must_reach_hub(name)
-    chosen = PRESETS[name]
+    chosen = _PRESETS[name]
     most = (most_train, most_test)
     sides = {
         domain: _sides(own, most, seed, load or stream)
@@ -296,13 +298,13 @@ def _out_of_reach(name: str, reason: str) -> CorpusError:
     return CorpusError(f"{where}; run this where there is a network, or {OWN_TEXTS}")
 
 
-def stream(source: HubSource, seed: int, root: str = HUB) -> Iterator[Record]:
+def stream(source: HubSource, seed: int, root: str = _HUB) -> Iterator[Record]:
     """The records of a source, shuffled in a buffer. root: a folder that stands in for the hub."""
     datasets = _imported("datasets")
     datasets.disable_progress_bars()
     datasets.config.STREAMING_READ_MAX_RETRIES = (
         datasets.config.STREAMING_OPEN_MAX_RETRIES
-    ) = RETRIES
+    ) = _RETRIES
     address = f"{root}/{source.repo}"
     if source.files.endswith(".tar.gz"):
         whole = datasets.IterableDataset.from_generator(
@@ -316,7 +318,7 @@ def stream(source: HubSource, seed: int, root: str = HUB) -> Iterator[Record]:
             streaming=True,
         )
     else:
-        repo = source.repo if root == HUB else address
+        repo = source.repo if root == _HUB else address
         whole = datasets.load_dataset(
             repo, source.config, split=source.split, streaming=True
         )
@@ -331,7 +333,7 @@ def _pieces(address: str) -> Iterator[Record]:
     number = 0
     for line in _lines(address):
         lines.append(line)
-        if sum(map(len, lines)) >= MIN_PIECE_CHARACTERS:
+        if sum(map(len, lines)) >= _MIN_PIECE_CHARACTERS:
             yield {"text": "\n".join(lines), "block": number // BLOCK_PIECES}
             number += 1
             lines = []

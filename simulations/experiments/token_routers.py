@@ -40,7 +40,7 @@ from ridgeway.simulations.experiments.routers import (
     RoutingMethod,
 )
 
-Matrix = NDArray[np.float64]
+_Matrix = NDArray[np.float64]
 
 SMOOTHINGS = (1e-3, 1e-2, 0.1, 0.5, 1.0)
 PENALTIES = (1e-2, 1e-3, 1e-4)
@@ -67,7 +67,7 @@ def table_route(
     return route
 
 
-def compiled(exact: Matrix) -> TokenTable:
+def compiled(exact: _Matrix) -> TokenTable:
     """Logits of every token as production's router keeps them."""
     return counted_in(step_for(float(np.abs(exact).max())), exact)
 
@@ -84,11 +84,11 @@ def token_counts(tokenizer: Tokenizer, texts: Texts, rows: int) -> NDArray[np.in
 # Naive Bayes
 
 
-def log_likelihoods(counts: NDArray[np.int64], smoothing: float) -> Matrix:
+def log_likelihoods(counts: NDArray[np.int64], smoothing: float) -> _Matrix:
     """The logarithm of each token's chance in each domain, up to what all domains share."""
     bayes = imported("sklearn.naive_bayes", "simulation").MultinomialNB(alpha=smoothing)
     logs = bayes.fit(counts.T, np.arange(counts.shape[1])).feature_log_prob_.T
-    apart: Matrix = logs - logs.mean(axis=1, keepdims=True)
+    apart: _Matrix = logs - logs.mean(axis=1, keepdims=True)
     return apart
 
 
@@ -125,8 +125,8 @@ def _cross_entropy(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
 
 def softmax_path(
-    table: Matrix, counts: NDArray[np.int64], steps: int
-) -> Iterator[Matrix]:
+    table: _Matrix, counts: NDArray[np.int64], steps: int
+) -> Iterator[_Matrix]:
     """The logits of every token, V×C, for each of PENALTIES. Every domain weighs the same.
 
     A loss over tokens depends on their counts alone, so this is the loss over all tokens of all
@@ -144,7 +144,7 @@ def softmax_path(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the steps were not enough is no news
             model.fit(features, domains, sample_weight=shares)
-        logits: Matrix = model.decision_function(every)
+        logits: _Matrix = model.decision_function(every)
         yield logits if logits.ndim > 1 else np.stack([-logits, logits], axis=1) / 2
 
 

@@ -14,7 +14,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
-from ridgeway.coordinator.accuracy_plan import FIT_ERROR, KINDS, Forecast, forecast
+from ridgeway.coordinator.accuracy_plan import _KINDS, FIT_ERROR, Forecast, forecast
 from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
 from ridgeway.simulations.experiments.private_rounds import PrivateGround, PrivateTrial, accuracy
@@ -79,5 +79,5 @@ def test_the_plan_predicts_small_simulations(
     for mode, documents, epsilon in (("columns", 300, 1.0), ("columns", 900, 3.0), ("full", 900, 3.0)):
         chosen: PrivacyMode = "full" if mode == "full" else "columns"
         found = accuracy(ground, PrivateTrial(chosen, epsilon, documents, "far"), seed=1) / 100
-        expected = forecast(chosen, documents, len(told.domains), epsilon, 1e-8).by_kind[KINDS[2].name]
+        expected = forecast(chosen, documents, len(told.domains), epsilon, 1e-8).by_kind[_KINDS[2].name]
         assert found == pytest.approx(expected, abs=FIT_ERROR), (mode, documents, epsilon)

@@ -172,7 +172,7 @@ def test_statistics_of_another_version_are_refused(shop: Workshop, place: Path) 
     """The sentence names both versions."""
     prepared = load_prepared(shop / "law.stats")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ridgeway.common.statistics.statistics_file, "VERSION", 2)
+        patch.setattr(ridgeway.common.statistics.statistics_file, "_VERSION", 2)
         (place / "law.stats").write_bytes(to_bytes(prepared))
     for words in (("client", "inspect", "law.stats"), ("coordinator", "solve", "law.stats", "--out", "release")):
         assert "it is of version 2, and this Ridgeway reads version 1" in refused(shop, place, *words)

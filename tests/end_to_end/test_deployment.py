@@ -22,7 +22,7 @@ import pytest
 
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy.bundle import (
-    CLIENT_APP,
+    _CLIENT_APP,
     SERVER_FILE,
     _pack,
     _pyproject,
@@ -57,7 +57,7 @@ DEADLINE_S = 600.0
 """For each answer. Nobody waits so long: a SuperNode that was killed is given up as soon as its heartbeat is missed."""
 ANOTHER_BUNDLE = "1" * 64
 CHANGED = "ridgeway/common/base/errors.py"
-PROJECT_FILE = {"pyproject.toml": _pyproject(CLIENT_APP)}
+PROJECT_FILE = {"pyproject.toml": _pyproject(_CLIENT_APP)}
 EARLIER = _pack(PROJECT_FILE | source_files() | {CHANGED: source_files()[CHANGED] + b"# as it was\n"})
 """The code before an upgrade: that of now but for a line."""
 EARLIER_SHA256 = hashlib.sha256(EARLIER).hexdigest()

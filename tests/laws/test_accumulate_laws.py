@@ -540,7 +540,7 @@ def test_the_gram_of_counts_is_exact_over_many_blocks_of_rows(
     block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vocabulary whose products go beyond 2⁵³, each token as often as a digit allows and once more."""
-    monkeypatch.setattr(ridgeway.client.sums.accumulate, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(ridgeway.client.sums.accumulate, "_BLOCK_BYTES", block_bytes)
     values = np.random.default_rng(1).integers(-FEATURE_LIMIT, FEATURE_LIMIT, (20_000, 3), endpoint=True)
     values[:, 0] = FEATURE_LIMIT - 1  # odd, so that a rounded sum would show
     counts = np.where(np.arange(20_000) % 3, 65_535, 65_536)

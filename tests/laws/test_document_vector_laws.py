@@ -58,7 +58,7 @@ def test_vectors_are_those_of_whole_number_arithmetic(
         return [sum(int(p) * d for p, d in zip(line, moved, strict=True)) for line in whitening]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document_vectors_module, "BEGINNING_TOKENS", 7)
+        patch.setattr(document_vectors_module, "_BEGINNING_TOKENS", 7)
         found = document_vectors(prior, *flat(texts), table)
     parts = [[seen(text) for text in texts], [seen(text[:7]) for text in texts]]
     whole, begun = (unit_rows(np.array(part, dtype=np.int64).reshape(-1, WIDTH)) for part in parts)

@@ -149,7 +149,7 @@ def test_small_blocks_and_small_slots_change_nothing(place: Place, monkeypatch: 
     table, sampling = tables(11, 20, 4), Sampling(3)
     here = accumulators(table, sampling)()
     here.add(ids, lengths)
-    monkeypatch.setattr(block_gram, "BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
+    monkeypatch.setattr(block_gram, "_BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
     monkeypatch.setattr(block_gram, "MIN_COLUMNS", COLUMNS)
     monkeypatch.setattr(gpu_sums, "SLOT_TOKENS", 500)
     with place.entered():
@@ -163,7 +163,7 @@ def test_words_that_are_sketched_in_pieces_are_the_same(place: Place, monkeypatc
     """Also where a window has more tokens than a piece, and where no token has a letter."""
     rolls = np.random.default_rng(6)
     table, sampling = tables(11, 5, 4), Sampling(8, stride=9, units=10)
-    monkeypatch.setattr(gpu_sums, "TOKENS_AT_ONCE", 20)
+    monkeypatch.setattr(gpu_sums, "_TOKENS_AT_ONCE", 20)
     with place.entered():
         for last in (3, 10):
             lengths = rolls.integers(0, 40, 8)
@@ -462,7 +462,7 @@ def test_a_gpu_with_little_memory_gives_the_same_sums() -> None:
         there = one(table, sampling, "cuda:0")()
         there.add(ids, lengths)
         assert_same(there.state(), here.state())
-        assert there._gram.capacity < block_gram.BLOCK_BYTES // (2 * 768)  # type: ignore[union-attr]
+        assert there._gram.capacity < block_gram._BLOCK_BYTES // (2 * 768)  # type: ignore[union-attr]
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 

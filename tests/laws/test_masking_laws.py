@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.keystream import BLOCK, apply_masks
 from ridgeway.common.masking.member import reveal
-from ridgeway.common.masking.neighbourhood import COMPLETE, GONE
+from ridgeway.common.masking.neighbourhood import COMPLETE, MAX_GONE
 from ridgeway.common.masking.shares import PRIME, combine, split
 from tests.support.masked_session import LOTS, fixed_random, run_session, small_neighbourhoods
 from tests.support.seeds import few_examples
@@ -107,7 +107,7 @@ def test_the_opened_sum_of_a_large_cohort_is_the_plain_sum(members: int, data: s
 def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less() -> None:
     """101 members with the neighbourhoods of a real round; a third that colludes has too few shares of anybody."""
     members = COMPLETE + 1
-    given_, away = vectors(members, 8), range(1, members // GONE + 1)
+    given_, away = vectors(members, 8), range(1, members // MAX_GONE + 1)
     run = run_session(members, "sums", given_, not_sent=away)
     agreement, shared, sent = run.agreement, list(run.agreement.places), sorted(run.reveals)
     assert np.array_equal(run.total, np.sum(given_[len(away) :], axis=0))

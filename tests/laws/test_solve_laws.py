@@ -31,7 +31,7 @@ from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 from ridgeway.coordinator.solving.calibration import temperatures
 from ridgeway.coordinator.solving.publish import PublishedRelease, RouterChoices, publish
-from ridgeway.coordinator.solving.solve import Matrix, solve
+from ridgeway.coordinator.solving.solve import _Matrix, solve
 from ridgeway.coordinator.solving.total import add_up
 from tests.support.making import contents, fixed_identity, one_domain, prepared, random_samples, statistics_of
 from tests.support.seeds import few_examples
@@ -49,7 +49,7 @@ def random_total(seed: int, features: int = FEATURES, domains: int = 3, count: i
     return statistics_of(samples, labels, domains)
 
 
-def scaled_system(total: Statistics, scale: float) -> tuple[Matrix, Matrix]:
+def scaled_system(total: Statistics, scale: float) -> tuple[_Matrix, _Matrix]:
     """A and B in the embedding's own units."""
     units = np.array([scale] * (total.shape[0] - 1) + [1.0])
     return total.gram * units[:, None] * units, total.cross * units[:, None]

@@ -68,7 +68,7 @@ def test_a_machine_after_set_up_has_at_least_four_domains(harvested: tuple[Corpu
     names = [each.name for each in harvested]
     assert len(names) >= 4
     assert all(name.isidentifier() and name == name.lower() for name in names)
-    assert names == [name for name in corpora.DOMAINS if name in names]
+    assert names == [name for name in corpora._DOMAINS if name in names]
 
 
 def test_every_domain_has_enough_text_and_not_too_much(harvested: tuple[Corpus, ...]) -> None:
@@ -120,7 +120,7 @@ def test_a_harvest_is_the_same_in_another_process(name: str) -> None:
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    here = corpora.corpus(name, corpora.DOMAINS[name](this_machine()))
+    here = corpora.corpus(name, corpora._DOMAINS[name](this_machine()))
     assert other.stdout.strip() == ascii(here)
 
 
@@ -234,7 +234,7 @@ def test_what_is_written_can_be_read_line_by_line(tmp_path: Path) -> None:
 def test_a_domain_without_its_source_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a package is not installed, the demonstration runs with the other domains."""
     full = dict.fromkeys(("one", "two", "three", "four"), lambda _: iter(documents(100, size=1_900)))
-    monkeypatch.setattr(corpora, "DOMAINS", {"none": lambda _: iter(()), **full})
+    monkeypatch.setattr(corpora, "_DOMAINS", {"none": lambda _: iter(()), **full})
     assert [each.name for each in corpora.harvest(NOWHERE)] == ["one", "two", "three", "four"]
 
 

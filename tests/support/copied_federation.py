@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ridgeway.client.round.holder import SETTINGS
+from ridgeway.client.round.holder import CLIENT_TOML
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.simulations.simulated_federation import SimulatedFederation
 
@@ -19,7 +19,7 @@ def copied(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
     before = str((simulated.folder / "spending").resolve())
     after = str((folder / "spending").resolve())
     for home in nodes.values():
-        settings = (home / SETTINGS).read_text(encoding="utf-8")
-        (home / SETTINGS).write_text(settings.replace(before, after), encoding="utf-8")
+        settings = (home / CLIENT_TOML).read_text(encoding="utf-8")
+        (home / CLIENT_TOML).write_text(settings.replace(before, after), encoding="utf-8")
     federation = Federation(folder / "coordinator", encoder=simulated.federation.encoder)
     return replace(simulated, folder=folder, federation=federation, nodes=nodes)

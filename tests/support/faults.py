@@ -54,7 +54,7 @@ from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_re
 from ridgeway.common.routing.token_table import compile_table
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Statistics
-from ridgeway.coordinator.round.federation import LATEST, Federation
+from ridgeway.coordinator.round.federation import _LATEST, Federation
 from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.commands import listing
@@ -490,10 +490,10 @@ def check_folders(federation: Federation) -> None:
     known = {f"{each.number:04}" for each in federation.ledger.standing().releases}
     seen = {path.name for path in (federation.folder / "releases").iterdir() if not path.name.startswith(".")}
     assert known <= seen
-    for name in seen - {LATEST}:
+    for name in seen - {_LATEST}:
         load_release(federation.folder / "releases" / name, key=federation.identity.public)
-    if LATEST in seen:
-        assert (federation.folder / "releases" / LATEST).readlink() in {Path(name) for name in known}
+    if _LATEST in seen:
+        assert (federation.folder / "releases" / _LATEST).readlink() in {Path(name) for name in known}
 
 
 def check_received(holder: Holder, federation: Federation) -> None:

@@ -26,7 +26,7 @@ def small_neighbourhoods(holders: int, threshold: int) -> Iterator[None]:
     few = ((members, Neighbourhood(members - 1, min(threshold, members - 1))) for members in range(1, holders + 1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbourhood, "COMPLETE", 0)
-        patch.setattr(neighbourhood, "TABLE", (*few, (1000, Neighbourhood(holders, threshold))))
+        patch.setattr(neighbourhood, "_TABLE", (*few, (1000, Neighbourhood(holders, threshold))))
         yield
 
 

@@ -25,7 +25,7 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.agreement import Agreement, Secrets, check_agreement
 from ridgeway.common.masking.keystream import BLOCK, Sealed
 from ridgeway.common.masking.member import open_envelope, reveal
-from ridgeway.common.masking.neighbourhood import TABLE, draw
+from ridgeway.common.masking.neighbourhood import _TABLE, draw
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.reference_session import Transcript
 from tests.support.masked_session import fixed_random, run_session, small_neighbourhoods
@@ -76,7 +76,7 @@ def played_large() -> Facts:
         run = run_session(LARGE, SHORT, vectors(5, LARGE), seed="vector", not_sent=[3])
     random = fixed_random("vector shares 1")
     return {
-        "sizes": [[most, *sizes] for most, sizes in TABLE],
+        "sizes": [[most, *sizes] for most, sizes in _TABLE],
         "neighbourhood": list(NEIGHBOURHOOD),
         "agreement": run.agreement.model_dump(mode="json"),
         "id": run.agreement.id.hex(),

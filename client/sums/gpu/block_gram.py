@@ -24,10 +24,10 @@ from ridgeway.common.statistics.sums import Integers, upper_triangle
 MAX_COLUMNS = 1 << 17
 """A block of this many columns stays within int32, each product being at most 64 · 64."""
 MIN_COLUMNS = 1024
-BLOCK_BYTES = 256 << 20
+_BLOCK_BYTES = 256 << 20
 FREE_MEMORY_DIVISOR = 8
 """A block takes at most this share of the free memory: the sums need room too."""
-BAND = 1024
+_BAND = 1024
 
 
 class BlockGram:
@@ -45,7 +45,7 @@ class BlockGram:
 
     @cached_property
     def _block(self) -> Block:
-        size = min(BLOCK_BYTES, free_bytes(self._device) // FREE_MEMORY_DIVISOR)
+        size = min(_BLOCK_BYTES, free_bytes(self._device) // FREE_MEMORY_DIVISOR)
         columns = size // (2 * self._rows) // COLUMNS * COLUMNS
         return halving(
             partial(Block, self._device, self._rows),
@@ -121,8 +121,8 @@ def combined(total: Tensor) -> Tensor:
     high = total[:rows, :rows]
     mixed = total[:rows, rows:]
     low = total[rows:, rows:]
-    for top in range(0, rows, BAND):
-        band = slice(top, top + BAND)
+    for top in range(0, rows, _BAND):
+        band = slice(top, top + _BAND)
         part = high[band] * DIGIT
         part += mixed[band]
         part += mixed[:, band].T
@@ -134,4 +134,4 @@ def free_bytes(device: torch.device) -> int:
     """How much memory of a GPU nobody uses; the machine's own memory counts as enough."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return BLOCK_BYTES * FREE_MEMORY_DIVISOR
+    return _BLOCK_BYTES * FREE_MEMORY_DIVISOR

@@ -38,7 +38,7 @@ from ridgeway.common.encoding.windows import Layer
 from ridgeway.common.encoding.word_sketch import WordSketch
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
-TOKENS_AT_ONCE = 1 << 20
+_TOKENS_AT_ONCE = 1 << 20
 """Of windows whose words are sketched together."""
 WEIGHTED_ROWS = 1 << 15
 MIN_WEIGHTED_ROWS = 64
@@ -50,13 +50,13 @@ interpreter's lock. Counting is so quick that collecting needs more hands.
 COUNTED_PIECE_TOKENS = 1 << 12
 """Ids that are only counted travel in pieces of this size."""
 
-SLOTS = 3
+_SLOTS = 3
 SLOT_TOKENS = 1 << 21
 """How many ids one slot holds."""
 KINDS_AT_ONCE = 2
 """Where windows count differently, every kind has slots of its own, which are smaller."""
 
-COLUMN_BLOCKS = 8
+_COLUMN_BLOCKS = 8
 """The blocks of columns in which a weighted product is taken; they skip most of the lower half."""
 
 Take = Callable[[Windows], None]
@@ -107,7 +107,7 @@ class GpuTable:
         """Pieces of N × width features, each with the number of its first window."""
         if self.words is None:
             return
-        for start, ids, lengths in windows.pieces(TOKENS_AT_ONCE):
+        for start, ids, lengths in windows.pieces(_TOKENS_AT_ONCE):
             tokens = lengths[:, None]
             counts = self.operations.word_counts(self.words, ids, lengths)
             # the mean, rounded half up
@@ -182,7 +182,7 @@ class Lane:
 
     def _new_slots(self, tokens: int) -> list[Slot]:
         with self.working():
-            return [Slot(self._device, self._number, tokens) for _ in range(SLOTS)]
+            return [Slot(self._device, self._number, tokens) for _ in range(_SLOTS)]
 
 
 class Slot:
@@ -344,7 +344,7 @@ def weighted_gram(table: Tensor, counts: Integers) -> Integers:
 
 def _weighted(table: Tensor, counts: Integers, most: int) -> Integers:
     width = table.shape[1]
-    edges = np.linspace(0, width, COLUMN_BLOCKS + 1).astype(int).tolist()
+    edges = np.linspace(0, width, _COLUMN_BLOCKS + 1).astype(int).tolist()
     gram = torch.zeros(width + 1, width + 1, dtype=torch.int64, device=table.device)
     for block in exact_blocks(counts, most):
         tokens, times = (

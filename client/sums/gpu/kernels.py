@@ -25,7 +25,7 @@ MEAN_WARPS = 8
 TILE = 128
 DEPTH = 128
 PRODUCT_WARPS = 4
-STAGES = 3
+_STAGES = 3
 GROUP = 8
 """What a program of `add_tiles` takes, and how many rows of tiles run one after another."""
 
@@ -33,7 +33,7 @@ COUNTED_TOKENS = 128
 """What a program of `count_words` takes."""
 
 LIMIT = tl.constexpr(1 << 12)
-LOW_HALF = tl.constexpr((1 << 32) - 1)
+_LOW_HALF = tl.constexpr((1 << 32) - 1)
 BORDERS = tl.constexpr((WORD_BEGIN, WORD_END))
 
 
@@ -147,9 +147,9 @@ def count_grams(
     """
     for size in tl.static_range(SHORTEST, LONGEST + 1):
         product = (packed & ((1 << 8 * size) - 1)) * first
-        product = (product ^ (product >> 32 & LOW_HALF)) * second
-        product = product ^ (product >> 32 & LOW_HALF)
-        bucket = (product >> 32 & LOW_HALF) * width >> 32
+        product = (product ^ (product >> 32 & _LOW_HALF)) * second
+        product = product ^ (product >> 32 & _LOW_HALF)
+        bucket = (product >> 32 & _LOW_HALF) * width >> 32
         tl.atomic_add(
             counts + row + bucket,
             (2 * (product & 1) - 1).to(tl.int32),
@@ -294,7 +294,7 @@ def add_products(planes: Tensor, total: Tensor, times: int) -> None:
         ACROSS=TILE,
         DEPTH=DEPTH,
         num_warps=PRODUCT_WARPS,
-        num_stages=STAGES,
+        num_stages=_STAGES,
     )
 
 

@@ -9,8 +9,8 @@ from ridgeway.client.sums.gpu.digit_planes import DeviceSpelling, Windows, write
 from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END
 
 GATHERED_BYTES = 256 << 20
-BAND = 1024
-LOW_HALF = (1 << 32) - 1
+_BAND = 1024
+_LOW_HALF = (1 << 32) - 1
 
 
 def write_means(table: Tensor, windows: Windows, planes: Tensor, first: int) -> None:
@@ -31,9 +31,9 @@ def _means(table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
 
 def add_products(planes: Tensor, total: Tensor, times: int) -> None:
     """Band by band of the upper triangle; each band fits in int32 before it is added."""
-    for top in range(0, len(total), BAND):
-        part = torch._int_mm(planes[top : top + BAND], planes[top:].T)
-        total[top : top + BAND, top:].add_(part, alpha=times)
+    for top in range(0, len(total), _BAND):
+        part = torch._int_mm(planes[top : top + _BAND], planes[top:].T)
+        total[top : top + _BAND, top:].add_(part, alpha=times)
 
 
 def owners(lengths: Tensor, size: int | None = None) -> Tensor:
@@ -93,7 +93,7 @@ def _add_words(
             packed = packed << 8 | framed[ends - back]
         for multiplier in spelling.multipliers:
             packed = packed * multiplier
-            packed = packed ^ (packed >> 32 & LOW_HALF)
-        buckets = (packed >> 32 & LOW_HALF) * spelling.width >> 32
+            packed = packed ^ (packed >> 32 & _LOW_HALF)
+        buckets = (packed >> 32 & _LOW_HALF) * spelling.width >> 32
         signs = 2 * (packed & 1) - 1
         found.index_add_(0, window[ends] * spelling.width + buckets, signs)

@@ -18,12 +18,12 @@ from ridgeway.common.serve.gateway.failures import GARBAGE
 from ridgeway.common.serve.gateway.messages_as_chat import listed, untranslatable
 from ridgeway.common.serve.gateway.sse import DONE, BadStream, event_data
 
-Fields = Mapping[str, Any]
-Json = dict[str, Any]
+_Fields = Mapping[str, Any]
+_Json = dict[str, Any]
 
 USUAL_MAX_TOKENS = 4096
 """Anthropic's API wants a number; this one, where neither the client nor experts.toml gives one."""
-HINTS = frozenset(
+_HINTS = frozenset(
     (
         "metadata",
         "service_tier",
@@ -33,7 +33,7 @@ HINTS = frozenset(
         "verbosity",
     )
 )
-CHANGES_NOTHING: Json = {
+CHANGES_NOTHING: _Json = {
     "n": 1,
     "logprobs": False,
     "frequency_penalty": 0,
@@ -43,7 +43,7 @@ CHANGES_NOTHING: Json = {
     "modalities": ["text"],
     "response_format": {"type": "text"},
 }
-TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
+_TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 FINISH_REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -58,9 +58,9 @@ FINISH_REASONS = {
 # Requests
 
 
-def message_request(fields: Fields) -> Json:
+def message_request(fields: _Fields) -> _Json:
     """A request to /chat/completions as one to /messages."""
-    turned: Json = {
+    turned: _Json = {
         "model": fields["model"],
         "max_tokens": _max_tokens(fields),
         **_conversation(fields["messages"]),
@@ -68,7 +68,7 @@ def message_request(fields: Fields) -> Json:
     for name, value in fields.items():
         if (
             value is None
-            or name in HINTS
+            or name in _HINTS
             or (name in CHANGES_NOTHING and value == CHANGES_NOTHING[name])
         ):
             continue
@@ -102,19 +102,19 @@ def message_request(fields: Fields) -> Json:
     return turned
 
 
-def _max_tokens(fields: Fields) -> Any:
+def _max_tokens(fields: _Fields) -> Any:
     for name in ("max_completion_tokens", "max_tokens"):
         if fields.get(name) is not None:
             return fields[name]
     return USUAL_MAX_TOKENS
 
 
-def _conversation(messages: list[Json]) -> Json:
+def _conversation(messages: list[_Json]) -> _Json:
     """System prompts apart, results of tools in the user's turn, and turns of one role in a row put
     together.
     """
     system: list[str] = []
-    turns: list[Json] = []
+    turns: list[_Json] = []
     for place, message in enumerate(messages):
         where = f"messages.{place}"
         role = message["role"]
@@ -152,7 +152,7 @@ def _texts(content: Any, where: str) -> Iterator[str]:
         yield part.get("text") or ""
 
 
-def _blocks(message: Json, where: str) -> Iterator[Json]:
+def _blocks(message: _Json, where: str) -> Iterator[_Json]:
     content = message.get("content")
     if isinstance(content, str) and content:
         yield {"type": "text", "text": content}
@@ -179,7 +179,7 @@ def _blocks(message: Json, where: str) -> Iterator[Json]:
             raise Problem(400, words, code="invalid_value", param=inside) from None
 
 
-def _block(part: Json, where: str) -> Json:
+def _block(part: _Json, where: str) -> _Json:
     if part["type"] == "text":
         return {"type": "text", "text": part.get("text") or ""}
     if part["type"] == "image_url":
@@ -201,7 +201,7 @@ def _block(part: Json, where: str) -> Json:
     raise untranslatable(f"{where}.type", "Anthropic")
 
 
-def _source(url: Any, where: str) -> Json:
+def _source(url: Any, where: str) -> _Json:
     if not isinstance(url, str):
         raise Problem(
             400, f"{where}: there is no url", code="invalid_value", param=where
@@ -215,7 +215,7 @@ def _source(url: Any, where: str) -> Json:
     return {"type": "base64", "media_type": kind, "data": data}
 
 
-def _tool(tool: Any, where: str) -> Json:
+def _tool(tool: Any, where: str) -> _Json:
     if (
         not isinstance(tool, dict)
         or tool.get("type") != "function"
@@ -234,9 +234,9 @@ def _tool(tool: Any, where: str) -> Json:
     }
 
 
-def _tool_choice(choice: Any) -> Json:
-    if isinstance(choice, str) and choice in TOOL_CHOICES:
-        return {"type": TOOL_CHOICES[choice]}
+def _tool_choice(choice: Any) -> _Json:
+    if isinstance(choice, str) and choice in _TOOL_CHOICES:
+        return {"type": _TOOL_CHOICES[choice]}
     if (
         isinstance(choice, dict)
         and choice.get("type") == "function"
@@ -246,7 +246,7 @@ def _tool_choice(choice: Any) -> Json:
     raise untranslatable("tool_choice", "Anthropic")
 
 
-def _format(value: Any) -> Json:
+def _format(value: Any) -> _Json:
     if (
         not isinstance(value, dict)
         or value.get("type") != "json_schema"
@@ -264,7 +264,7 @@ def chat_answer(body: bytes) -> bytes:
     try:
         message = from_json(body)
         blocks = message["content"]
-        said: Json = {"role": "assistant", "content": None, "refusal": None}
+        said: _Json = {"role": "assistant", "content": None, "refusal": None}
         if texts := [block["text"] for block in blocks if block["type"] == "text"]:
             said["content"] = "".join(texts)
         if calls := [_call(block) for block in blocks if block["type"] == "tool_use"]:
@@ -287,7 +287,7 @@ def chat_answer(body: bytes) -> bytes:
         raise ValueError("it is no answer of /messages") from None
 
 
-def _call(block: Json) -> Json:
+def _call(block: _Json) -> _Json:
     function = {"name": block["name"], "arguments": to_json(block["input"]).decode()}
     return {"id": block["id"], "type": "function", "function": function}
 
@@ -296,7 +296,7 @@ def _finish(reason: str | None) -> str:
     return FINISH_REASONS.get(reason or "", "stop")
 
 
-def _chat_frame(message: Json, kind: str) -> Json:
+def _chat_frame(message: _Json, kind: str) -> _Json:
     return {
         "id": message["id"],
         "object": kind,
@@ -305,7 +305,7 @@ def _chat_frame(message: Json, kind: str) -> Json:
     }
 
 
-def _chat_usage(usage: Json) -> Json:
+def _chat_usage(usage: _Json) -> _Json:
     cached = usage.get("cache_read_input_tokens") or 0
     asked = (
         (usage.get("input_tokens") or 0)
@@ -328,9 +328,9 @@ class ChatEvents:
 
     def __init__(self, with_usage: bool) -> None:
         self._with_usage = with_usage
-        self._frame: Json | None = None
+        self._frame: _Json | None = None
         self._calls: dict[int, int] = {}
-        self._usage: Json = {}
+        self._usage: _Json = {}
         self._is_ended = False
 
     def feed(self, events: bytes) -> bytes:
@@ -349,7 +349,7 @@ class ChatEvents:
         last = b"data: " + to_json(usage) + b"\n\n" if self._with_usage else b""
         return last + b"data: " + DONE + b"\n\n"
 
-    def _turned(self, event: Json) -> Iterator[Json]:
+    def _turned(self, event: _Json) -> Iterator[_Json]:
         kind = event.get("type")
         if kind == "error":
             raise BadStream(GARBAGE)
@@ -401,7 +401,7 @@ class ChatEvents:
         elif kind == "message_stop":
             self._is_ended = True
 
-    def _chunk(self, delta: Json, reason: str | None = None) -> Json:
+    def _chunk(self, delta: _Json, reason: str | None = None) -> _Json:
         if self._frame is None:
             raise BadStream(GARBAGE)
         return {

@@ -43,8 +43,8 @@ MAX_PARSED_BYTES = 256 * 1024
 """Of a longer answer, only how it begins and ends is looked at."""
 MAX_ONE_WRITE_BYTES = 1024 * 1024
 MAX_EXPERT_CONNECTIONS = 8192
-KEEP_ALIVE_S = 15.0
-HEALTH_TIMEOUT_S = 3.0
+_KEEP_ALIVE_S = 15.0
+_HEALTH_TIMEOUT_S = 3.0
 HEALTH_TICK_S = 0.1
 MAX_TIMEOUTS = 2
 """So many addresses are asked one after the other that do not answer in time: it may be the request
@@ -131,7 +131,7 @@ class ExpertClient:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=MAX_EXPERT_CONNECTIONS,
-                keepalive_timeout=KEEP_ALIVE_S,
+                keepalive_timeout=_KEEP_ALIVE_S,
                 socket_factory=_small_socket,
             ),
             read_bufsize=READ_BUFFER_BYTES,
@@ -179,7 +179,7 @@ class ExpertClient:
         assert self._session is not None and address.health_url is not None
         try:
             async with (
-                asyncio.timeout(HEALTH_TIMEOUT_S),
+                asyncio.timeout(_HEALTH_TIMEOUT_S),
                 self._session.get(
                     address.health_url,
                     headers=link.headers(streamed=False),

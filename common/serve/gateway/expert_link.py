@@ -41,9 +41,9 @@ ANTHROPIC_VERSION = "2023-06-01"
 Endpoint = Literal[
     "/chat/completions", "/completions", "/embeddings", "/responses", "/messages"
 ]
-State = Literal["up", "down", "trying"]
-ShownState = State | Literal["refusing", "degraded"]
-OnTurn = Callable[[State, State], None]
+_State = Literal["up", "down", "trying"]
+ShownState = _State | Literal["refusing", "degraded"]
+OnTurn = Callable[[_State, _State], None]
 """Told the state before and the state after, whenever it changes."""
 
 log = logging.getLogger("ridgeway.serve")
@@ -62,7 +62,7 @@ class CircuitBreaker:
     ) -> None:
         self._clock = clock
         self._on_turn = on_turn
-        self.state: State = "up"
+        self.state: _State = "up"
         self._failures = 0
         self._since = 0.0
         self._era = 0
@@ -114,7 +114,7 @@ class CircuitBreaker:
         elif self.state == "trying":
             self._turn("down")  # the pause is over already: the next one may try
 
-    def _turn(self, state: State) -> None:
+    def _turn(self, state: _State) -> None:
         before, self.state = self.state, state
         self._failures = 0
         self._era += 1
@@ -218,7 +218,7 @@ class AddressLink:
             self._back = self._clock()
             log.warning("expert %s passes its health checks again", self.shown)
 
-    def _turned(self, before: State, after: State) -> None:
+    def _turned(self, before: _State, after: _State) -> None:
         if after == "down" and before == "up":
             log.error(
                 "expert %s failed %d times in a row, and is left alone for a while",

@@ -16,12 +16,12 @@ from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.serve.gateway.failures import GARBAGE
 from ridgeway.common.serve.gateway.sse import BadStream, event_data, named_event
 
-Fields = Mapping[str, Any]
-Json = dict[str, Any]
+_Fields = Mapping[str, Any]
+_Json = dict[str, Any]
 
 AS_THEY_ARE = ("max_tokens", "temperature", "top_p", "top_k", "stream")
-HINTS = ("service_tier", "cache_control")
-TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_HINTS = ("service_tier", "cache_control")
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 STOP_REASONS = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -42,11 +42,11 @@ def untranslatable(where: str, api: str) -> Problem:
 # Requests
 
 
-def chat_request(fields: Fields) -> Json:
+def chat_request(fields: _Fields) -> _Json:
     """A request to /messages as one to /chat/completions."""
-    chat: Json = {"model": fields["model"], "messages": list(_messages(fields))}
+    chat: _Json = {"model": fields["model"], "messages": list(_messages(fields))}
     for name, value in fields.items():
-        if value is None or name in ("model", "messages", "system", *HINTS):
+        if value is None or name in ("model", "messages", "system", *_HINTS):
             continue
         if name in AS_THEY_ARE:
             chat[name] = value
@@ -74,7 +74,7 @@ def chat_request(fields: Fields) -> Json:
     return chat
 
 
-def _messages(fields: Fields) -> Iterator[Json]:
+def _messages(fields: _Fields) -> Iterator[_Json]:
     if fields.get("system"):
         yield {"role": "system", "content": _plain(fields["system"], "system")}
     for place, message in enumerate(fields["messages"]):
@@ -88,7 +88,7 @@ def _messages(fields: Fields) -> Iterator[Json]:
             yield from _user(content, where)
 
 
-def _assistant(blocks: list[Json], where: str) -> Json:
+def _assistant(blocks: list[_Json], where: str) -> _Json:
     texts = []
     calls = []
     for place, block in enumerate(blocks):
@@ -107,7 +107,7 @@ def _assistant(blocks: list[Json], where: str) -> Json:
             "redacted_thinking",
         ):  # of use to the model that thought it alone
             raise untranslatable(f"{where}.{place}.type", "OpenAI")
-    message: Json = {"role": "assistant", "content": "".join(texts) or None}
+    message: _Json = {"role": "assistant", "content": "".join(texts) or None}
     return (
         {**message, "tool_calls": calls}
         if calls
@@ -115,7 +115,7 @@ def _assistant(blocks: list[Json], where: str) -> Json:
     )
 
 
-def _user(blocks: list[Json], where: str) -> Iterator[Json]:
+def _user(blocks: list[_Json], where: str) -> Iterator[_Json]:
     """Results of tools are messages of their own, before what the user says."""
     parts = []
     for place, block in enumerate(blocks):
@@ -133,7 +133,7 @@ def _user(blocks: list[Json], where: str) -> Iterator[Json]:
         yield {"role": "user", "content": parts}
 
 
-def _part(block: Json, where: str) -> Json:
+def _part(block: _Json, where: str) -> _Json:
     kind = block["type"]
     source = block.get("source")
     if kind == "text":
@@ -164,7 +164,7 @@ def _plain(content: Any, where: str) -> str:
     return "\n".join(block.get("text") or "" for block in content)
 
 
-def _tool(tool: Any, where: str) -> Json:
+def _tool(tool: Any, where: str) -> _Json:
     if not isinstance(tool, dict) or tool.get("type", "custom") != "custom":
         raise untranslatable(f"{where}.type", "OpenAI")
     function = {
@@ -179,12 +179,12 @@ def _tool(tool: Any, where: str) -> Json:
     return {"type": "function", "function": function}
 
 
-def _tool_choice(choice: Json) -> Json:
+def _tool_choice(choice: _Json) -> _Json:
     kind = choice.get("type")
     if kind == "tool":
         chosen: Any = {"type": "function", "function": {"name": choice.get("name")}}
-    elif kind in TOOL_CHOICES:
-        chosen = TOOL_CHOICES[kind]
+    elif kind in _TOOL_CHOICES:
+        chosen = _TOOL_CHOICES[kind]
     else:
         raise Problem(
             400,
@@ -199,7 +199,7 @@ def _tool_choice(choice: Json) -> Json:
     )
 
 
-def _output(config: Json) -> Json:
+def _output(config: _Json) -> _Json:
     form = config.get("format")
     if (
         set(config) - {"format"}
@@ -211,7 +211,7 @@ def _output(config: Json) -> Json:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _object(value: Any, where: str) -> Json:
+def _object(value: Any, where: str) -> _Json:
     if not isinstance(value, dict):
         raise Problem(
             400, f"{where}: give an object", code="invalid_value", param=where
@@ -264,7 +264,7 @@ def message_answer(body: bytes) -> bytes:
         raise ValueError("it is no answer of /chat/completions") from None
 
 
-def _frame(chat: Json, content: list[Json]) -> Json:
+def _frame(chat: _Json, content: list[_Json]) -> _Json:
     name = str(chat.get("id") or "")
     return {
         "id": name if name.startswith("msg_") else f"msg_{name}",
@@ -281,7 +281,7 @@ def _stop_reason(reason: str | None) -> str:
     return STOP_REASONS.get(reason or "stop", "end_turn")
 
 
-def _usage(usage: Json | None) -> Json:
+def _usage(usage: _Json | None) -> _Json:
     usage = usage or {}
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     asked = usage.get("prompt_tokens") or 0
@@ -297,11 +297,11 @@ class MessageEvents:
 
     def __init__(self) -> None:
         self._begun = False
-        self._open: Json | None = None  # the block that is being written
+        self._open: _Json | None = None  # the block that is being written
         self._blocks = 0
         self._calls: dict[int, int] = {}
         self._reason: str | None = None
-        self._usage: Json = {}
+        self._usage: _Json = {}
 
     def feed(self, events: bytes) -> bytes:
         try:
@@ -322,7 +322,7 @@ class MessageEvents:
             map(named_event, (*self._close(), last, {"type": "message_stop"}))
         )
 
-    def _turned(self, chunk: Json) -> Iterator[Json]:
+    def _turned(self, chunk: _Json) -> Iterator[_Json]:
         if chunk.get("error"):
             raise BadStream(GARBAGE)
         if not self._begun:
@@ -342,7 +342,7 @@ class MessageEvents:
                 yield from self._call(call)
             self._reason = choice.get("finish_reason") or self._reason
 
-    def _call(self, call: Json) -> Iterator[Json]:
+    def _call(self, call: _Json) -> Iterator[_Json]:
         function = call.get("function") or {}
         place = call.get("index") or 0
         if place not in self._calls:
@@ -358,7 +358,7 @@ class MessageEvents:
         if written := function.get("arguments"):
             yield self._delta({"type": "input_json_delta", "partial_json": written})
 
-    def _start(self, block: Json) -> Iterator[Json]:
+    def _start(self, block: _Json) -> Iterator[_Json]:
         yield from self._close()
         self._open = block
         yield {
@@ -368,14 +368,14 @@ class MessageEvents:
         }
         self._blocks += 1
 
-    def _delta(self, delta: Json) -> Json:
+    def _delta(self, delta: _Json) -> _Json:
         return {
             "type": "content_block_delta",
             "index": self._blocks - 1,
             "delta": delta,
         }
 
-    def _close(self) -> Iterator[Json]:
+    def _close(self) -> Iterator[_Json]:
         if self._open is not None:
             self._open = None
             yield {"type": "content_block_stop", "index": self._blocks - 1}

@@ -61,7 +61,7 @@ STOPPING = Problem(
     code="stopping",
 )
 
-Result = TypeVar("Result")
+_Result = TypeVar("Result")
 
 
 class BadStream(Exception):
@@ -278,7 +278,7 @@ async def _send(send: Send, body: bytes) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _Result]) -> _Result:
     """What the work returns; if the client goes first, the work is cancelled and ClientGone is
     raised.
     """

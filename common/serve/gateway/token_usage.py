@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from ridgeway.common.experts.experts_file import Expert
 from ridgeway.common.serve.gateway.sse import BadStream, event_data
 
-MARK = b'"usage"'
+_MARK = b'"usage"'
 TOKENS_PER_PRICE = 1_000_000
 BYTES_PER_TOKEN = 4
 MAX_READ_BYTES = 256 * 1024
@@ -44,12 +44,12 @@ def estimated_usage(asked: int, answered: int) -> TokenUsage:
 
 def whole_usage(body: bytes) -> TokenUsage | None:
     """What a whole answer says; of a long one, only what stands at its end is read."""
-    if MARK not in body:
+    if _MARK not in body:
         return None
     is_long = len(body) > MAX_READ_BYTES
     try:
         if is_long:
-            rest = body[body.rindex(MARK) + len(MARK) :][:MAX_READ_BYTES].lstrip(
+            rest = body[body.rindex(_MARK) + len(_MARK) :][:MAX_READ_BYTES].lstrip(
                 b": \t\r\n"
             )
             told = {"usage": from_json(rest, allow_partial=True)}
@@ -69,7 +69,7 @@ class StreamedUsage:
 
     def feed(self, events: bytes) -> None:
         self.events += events.count(b"data:")
-        if MARK not in events:
+        if _MARK not in events:
             return
         try:
             for event in event_data(events):
@@ -84,7 +84,7 @@ class WithoutUsage:
     """
 
     def feed(self, events: bytes) -> bytes:
-        if MARK not in events:
+        if _MARK not in events:
             return events
         return b"".join(
             line
@@ -97,7 +97,7 @@ class WithoutUsage:
 
 
 def _says_usage_alone(line: bytes) -> bool:
-    if MARK not in line or not line.startswith(b"data:"):
+    if _MARK not in line or not line.startswith(b"data:"):
         return False
     try:
         return all(event.get("choices") == [] for event in event_data(line))

@@ -23,7 +23,7 @@ from ridgeway.common.routing.router import Router, router_of
 
 log = logging.getLogger("ridgeway.serve")
 
-LATEST = Path("releases", "latest")
+_LATEST = Path("releases", "latest")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ def find_release(path: Path) -> Path:
     """The folder of the release: the path itself, or the newest of a coordinator's folder or of its
     releases.
     """
-    for place in (path, path / LATEST, path / LATEST.name):
+    for place in (path, path / _LATEST, path / _LATEST.name):
         if (place / MANIFEST).is_file():
             return place
     if not path.is_dir():
@@ -84,7 +84,7 @@ def find_release(path: Path) -> Path:
             f"there is no folder {path}; name that of a release, or a coordinator's"
         )
     raise ReleaseError(
-        f"{path} holds no release: neither {MANIFEST} nor {LATEST} is there"
+        f"{path} holds no release: neither {MANIFEST} nor {_LATEST} is there"
     )
 
 

@@ -40,13 +40,13 @@ log = logging.getLogger("ridgeway.serve")
 MAX_QUICK_CHARACTERS = 4096
 """A text of this length takes about a tenth of a millisecond."""
 MAX_SHORT_CHARACTERS = 16_384
-MAX_PIECE_CHARACTERS = 65_536
+_MAX_PIECE_CHARACTERS = 65_536
 """Of a batch, so much is routed in one turn; a longer text has one of its own."""
 MAX_PIECE_PROMPTS = 128
 MAX_EXPLAINED_PARTS = 400_000
 """Tokens times domains of one explanation."""
 
-Result = TypeVar("Result")
+_Result = TypeVar("Result")
 
 
 class RoutingThreads:
@@ -93,9 +93,9 @@ class RoutingThreads:
 
     async def explain(
         self,
-        work: Callable[[ServedRelease], Result],
+        work: Callable[[ServedRelease], _Result],
         served: ServedRelease | None = None,
-    ) -> Result:
+    ) -> _Result:
         """What is made of explanations, one request at a time; by a release other than that in use,
         if one is given.
         """
@@ -106,8 +106,8 @@ class RoutingThreads:
         self,
         pool: ThreadPoolExecutor,
         served: ServedRelease,
-        work: Callable[[], Result],
-    ) -> Result:
+        work: Callable[[], _Result],
+    ) -> _Result:
         if served.runs_a_model:
             pool = self._single
         try:
@@ -128,7 +128,7 @@ def _pieces(prompts: Sequence[str]) -> list[list[str]]:
     size = 0
     for prompt in prompts:
         size += len(prompt)
-        is_full = size > MAX_PIECE_CHARACTERS or len(pieces[-1]) == MAX_PIECE_PROMPTS
+        is_full = size > _MAX_PIECE_CHARACTERS or len(pieces[-1]) == MAX_PIECE_PROMPTS
         if pieces[-1] and is_full:
             pieces.append([])
             size = len(prompt)
@@ -193,9 +193,9 @@ class RoutingService:
     async def explain(
         self,
         texts: Sequence[Sequence[Turn]],
-        write: Callable[[Router, list[Explanation]], Result],
+        write: Callable[[Router, list[Explanation]], _Result],
         compared: ServedRelease | None = None,
-    ) -> Result:
+    ) -> _Result:
         """What `write` makes of the explanations, which are not held any longer. Raises
         TooManyTokens.
 
@@ -204,7 +204,7 @@ class RoutingService:
         """
         began = time.perf_counter()
 
-        def explained(served: ServedRelease) -> tuple[list[Decision], Result]:
+        def explained(served: ServedRelease) -> tuple[list[Decision], _Result]:
             router = served.router
             tokens = sum(
                 len(router.tokenizer.encode(turn.text))

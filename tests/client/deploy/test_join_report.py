@@ -22,7 +22,7 @@ Told = list[tuple[str, ...]]
 
 @pytest.fixture
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    monkeypatch.setattr(join_report, "LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(join_report, "_LOOK_INTERVAL_S", 0.0)
     made = found(tmp_path)
     made.settle("law", "law", own_texts("law", "law", 20), modes=("clear", "masked"))
     return made

@@ -22,9 +22,9 @@ from ridgeway.common.base.errors import NodeError
 from ridgeway.common.deploy import flower_patches
 from ridgeway.common.deploy.approved_bundle import wake
 from ridgeway.common.deploy.flower_patches import (
+    _LEAST_PAUSE_S,
     HEARTBEAT_S,
     IDLE_S,
-    LEAST_PAUSE_S,
     REPLY_PAUSE_S,
     REPLY_S,
     OtherFlower,
@@ -112,8 +112,8 @@ def test_after_a_message_pauses_grow_from_short_ones_to_flowers(clock: Clock) ->
     while clock.slept[-1] < IDLE_S:
         since = clock.now - replied
         pace.sleep(IDLE_S)
-        assert clock.slept[-1] <= max(since / 10, LEAST_PAUSE_S) + 1e-9
-    assert clock.slept[0] == REPLY_PAUSE_S and clock.slept[1] == LEAST_PAUSE_S
+        assert clock.slept[-1] <= max(since / 10, _LEAST_PAUSE_S) + 1e-9
+    assert clock.slept[0] == REPLY_PAUSE_S and clock.slept[1] == _LEAST_PAUSE_S
     assert len(clock.slept) < 100
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ridgeway.client.round.epochs import (
-    DOCUMENTS,
+    _DOCUMENTS,
     EPOCH,
     OPENED_EPOCH,
     Epoch,
@@ -95,7 +95,7 @@ def test_an_epoch_that_could_not_be_filled_is_none(store: EpochStore, tmp_path: 
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"{")], ids=["missing", "damaged"])
-@pytest.mark.parametrize("name", [EPOCH, DOCUMENTS])
+@pytest.mark.parametrize("name", [EPOCH, _DOCUMENTS])
 def test_a_damaged_epoch_is_one_sentence_that_says_what_to_do(
     store: EpochStore, tmp_path: Path, damage: Callable[[Path], None], name: str
 ) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.client.deploy.holder_folder import create_holder, settings_text
-from ridgeway.client.round.holder import SETTINGS, Holder, HolderSettings
+from ridgeway.client.round.holder import CLIENT_TOML, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
@@ -63,7 +63,7 @@ def test_settings_read_back_are_the_settings_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, written: HolderSettings
 ) -> None:
     """Whatever letters they hold: quotes, backslashes, control characters, other alphabets."""
-    path = tmp_path_factory.mktemp("settings") / SETTINGS
+    path = tmp_path_factory.mktemp("settings") / CLIENT_TOML
     path.write_bytes(settings_text(written).encode())
     assert read_settings(path, HolderSettings) == written
 
@@ -81,7 +81,7 @@ def terms(parties: Parties) -> Terms:
 
 
 def edit(parties: Parties, old: str, new: str) -> Path:
-    path = parties.homes["law"] / SETTINGS
+    path = parties.homes["law"] / CLIENT_TOML
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))

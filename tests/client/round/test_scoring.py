@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ridgeway.client.round.scoring import HeldOut, Scorer, reliability, router_table
 from ridgeway.common.base.settings import Confidence, Sampling, Selector, SelectorName
 from ridgeway.common.routing.evaluation import (
-    BEGINNING_TOKENS,
+    _BEGINNING_TOKENS,
     CALIBRATED_COUNTS,
     CONFIDENCE_EDGES,
     CURVES,
@@ -152,7 +152,7 @@ def test_every_beginning_falls_into_one_bin_and_is_right_at_most_once(
     counts = bins(documents, weights_of(seed), own, (1e-6, 0.5, 1e6))
     assert counts.shape == (len(CURVES), 3, len(CONFIDENCE_EDGES), 2)
     lengths = [len(ENCODER.tokenizer.encode_many([text])[0]) for text in documents]
-    expected = sum(length > limit for length in lengths for limit in (*BEGINNING_TOKENS, 0))
+    expected = sum(length > limit for length in lengths for limit in (*_BEGINNING_TOKENS, 0))
     assert (counts[..., 0].sum(axis=-1) == expected).all()
     assert (counts[..., 1] <= counts[..., 0]).all()
     assert (counts[..., 1].sum(axis=-1) == counts[0, 0, :, 1].sum()).all()

@@ -12,7 +12,7 @@ from rich.pretty import pretty_repr
 
 import ridgeway.client.round.answers
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.session_store import GONE, SessionFile, SessionState
+from ridgeway.client.round.session_store import ERASED, SessionFile, SessionState
 from ridgeway.client.round.totals import SIGNED
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.shares import SHARE_BYTES
@@ -158,10 +158,10 @@ def test_the_cipher_key_is_gone_once_the_shares_are_held(at: At) -> None:
     """Envelopes that somebody recorded cannot be opened any more, even by who has the folder."""
     coordinator = at(SEAL)
     cipher = state_of(coordinator).cipher
-    assert cipher != GONE
+    assert cipher != ERASED
     coordinator.send(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))
     after = state_of(coordinator)
-    assert (after.cipher, after.kept) == (GONE, GONE)
+    assert (after.cipher, after.kept) == (ERASED, ERASED)
     assert cipher not in after.model_dump_json()
 
 
@@ -173,7 +173,7 @@ def test_the_secrets_of_a_sum_are_gone_once_it_was_opened(at: At, lot: Lot) -> N
     coordinator.send(VICTIM, coordinator.request(OPEN, lot, VICTIM))
     after = state_of(coordinator)
     words = after.model_dump_json()
-    assert (after.masks[index], after.seeds[index]) == (GONE, GONE)
+    assert (after.masks[index], after.seeds[index]) == (ERASED, ERASED)
     assert before.masks[index] not in words
     assert before.seeds[index] not in words
     size = 2 * SHARE_BYTES

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ridgeway.client.round.scoring import HeldOut, Scorer, router_table
 from ridgeway.client.sums.accumulate import State, add_states
-from ridgeway.client.sums.held_out import MAX_DOCUMENT_TOKENS, held_out_sample
+from ridgeway.client.sums.held_out import _MAX_DOCUMENT_TOKENS, held_out_sample
 from ridgeway.client.sums.prepare import makers, prepare
 from ridgeway.client.sums.transformer_sums import ContextualSums
 from ridgeway.common.base.errors import DeviceError, EncoderError
@@ -278,5 +278,5 @@ def test_a_model_reads_a_bounded_sample(
     monkeypatch.setattr("ridgeway.client.sums.held_out.MAX_STATES", 1300)
     path = write_jsonl(tmp_path / "law.jsonl", [f"{place} {'x' * 900}" for place in range(40)])
     ids, lengths = held_out_sample(job(path, window=16, holdout=0.5), encoder)
-    assert lengths.tolist() == [MAX_DOCUMENT_TOKENS] * 2
-    assert len(ids) == 2 * MAX_DOCUMENT_TOKENS
+    assert lengths.tolist() == [_MAX_DOCUMENT_TOKENS] * 2
+    assert len(ids) == 2 * _MAX_DOCUMENT_TOKENS

@@ -20,7 +20,7 @@ def test_the_variable_turns_the_module_off() -> None:
     for value, expected in (("0", "True turned off by RIDGEWAY_NATIVE=0"), ("1", "False"), ("", "False")):
         done = subprocess.run(
             [sys.executable, "-c", ASKED],
-            env=os.environ | {place.SWITCH: value},
+            env=os.environ | {place._SWITCH: value},
             capture_output=True,
             text=True,
             check=True,
@@ -32,5 +32,5 @@ def test_the_variable_turns_the_module_off() -> None:
 def test_a_module_with_other_results_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """The vectors at import notice it."""
     assert place._agrees()
-    monkeypatch.setattr(place, "TABLE", [-3, 4, 10, 6])
+    monkeypatch.setattr(place, "_TABLE", [-3, 4, 10, 6])
     assert not place._agrees()

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import (
+    _PRESETS,
     DEFAULT,
     EQUAL_MASS,
     FEATURE_LIMIT,
     PAPER,
-    PRESETS,
     Preset,
     Ridge,
     Sampling,
@@ -66,7 +66,7 @@ def test_an_unknown_preset_is_told_with_those_there_are(name: str) -> None:
     """Names are exact."""
     with pytest.raises(InputError, match=f"no preset {name!r}; there are default and paper"):
         preset(name)
-    assert list(PRESETS) == ["default", "paper"]
+    assert list(_PRESETS) == ["default", "paper"]
 
 
 @pytest.mark.parametrize(

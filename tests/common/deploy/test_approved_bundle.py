@@ -219,7 +219,7 @@ def test_the_log_is_the_holders_own(tmp_path: Path) -> None:
 
 def test_the_log_of_bundles_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has grown large is put aside, and the one before it is gone."""
-    monkeypatch.setattr(pinned, "MAX_LOG_BYTES", 100)
+    monkeypatch.setattr(pinned, "_MAX_LOG_BYTES", 100)
     note = note_in(str(tmp_path / "bundles.log"))
     for number in range(20):
         note(f"line {number}")

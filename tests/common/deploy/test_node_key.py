@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from ridgeway.common.base.errors import IdentityError
-from ridgeway.common.deploy.node_key import KIND, check_public_line, create_node_key, public_line
+from ridgeway.common.deploy.node_key import _KIND, check_public_line, create_node_key, public_line
 
 
 def openssh(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
@@ -29,7 +29,7 @@ def test_a_new_key_is_private_and_has_one_public_line(tmp_path: Path) -> None:
     line = create_node_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert public_line(path) == line == check_public_line(line)
-    assert line.split()[0] == KIND and len(line.split()) == 2
+    assert line.split()[0] == _KIND and len(line.split()) == 2
 
 
 def test_flower_reads_the_key(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_stranger_is_never_ended(tmp_path: Path) -> None:
 
 def test_a_log_has_times_and_no_colours_and_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a process prints: each line with its time, nothing that steers a terminal, the newest lines kept."""
-    monkeypatch.setattr(processes, "MAX_LOG_BYTES", 2000)
+    monkeypatch.setattr(processes, "_MAX_LOG_BYTES", 2000)
     words = r"for n in range(400): print(f'\x1b[92mINFO\x1b[0m : line {n}')"
     helper = child(tmp_path, [sys.executable, "-c", words])
     helper.start()

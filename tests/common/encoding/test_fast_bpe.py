@@ -91,7 +91,7 @@ def test_the_classes_of_characters_are_the_library_s(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fast_bpe, "CHECKED_VERSIONS", frozenset())
     assert fast_bpe.classes_are_the_library_s()
     changed = character_classes()
-    changed[ord("x")] = fast_bpe.NUMBER
+    changed[ord("x")] = fast_bpe._NUMBER
     monkeypatch.setattr(fast_bpe, "character_classes", changed.copy)
     assert not fast_bpe.classes_are_the_library_s()
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.encoding.mistyped_text import (
+    _NAME,
     LEAST_PERCENT,
     MISTYPED_CHARACTERS,
     MOST_PERCENT,
-    NAME,
     mistyped,
     with_mistyped_copies,
 )
@@ -39,7 +39,7 @@ def rolls(seed: int) -> Iterator[int]:
 def mistyped_slowly(text: str) -> str:
     """The rule, one character after another."""
     begun = text[:MISTYPED_CHARACTERS]
-    digest = hashlib.sha256(NAME + begun.encode("utf-32-le", "surrogatepass")).digest()
+    digest = hashlib.sha256(_NAME + begun.encode("utf-32-le", "surrogatepass")).digest()
     seed, more = (int.from_bytes(digest[at : at + 8], "little") for at in (0, 8))
     percent = 3 + more % 23
     if more >> 32 & 3 == 0:

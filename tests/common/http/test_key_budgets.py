@@ -99,7 +99,7 @@ def test_a_file_that_another_process_holds_is_a_sentence_and_loses_no_answer(
     book: UsageBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody with a budget is let in meanwhile; what was spent for an answer is lost; afterwards all is as before."""
-    monkeypatch.setattr(key_budgets, "WAIT_S", 0.01)
+    monkeypatch.setattr(key_budgets, "_WAIT_S", 0.01)
     budget = KeyBudget("day", requests=2)
     account = book.enter("shop", budget)
     with closing(sqlite3.connect(tmp_path / "usage", isolation_level=None)) as other:

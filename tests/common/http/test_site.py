@@ -12,13 +12,13 @@ from starlette.testclient import TestClient
 
 from ridgeway.common.http.http_errors import add_error_handlers
 from ridgeway.common.http.site import read_site, site_api
-from ridgeway.common.serve.http_app import DOCUMENTS as PLACES
+from ridgeway.common.serve.http_app import _DOCUMENTS as PLACES
 
 PACKAGES = tuple(f"ridgeway.{room}" for room in ("common.serve", "coordinator.page", "client.page"))
 SITES = {package: read_site(package) for package in PACKAGES}
 FILES = {(package, name): body.decode() for package, site in SITES.items() for name, body in site.contents.items()}
 SCRIPTS = sorted(file for file in FILES if file[1].endswith(".js"))
-DOCUMENTS = sorted(file for file in FILES if file[1].endswith(".html"))
+_DOCUMENTS = sorted(file for file in FILES if file[1].endswith(".html"))
 SITE = SITES["ridgeway.common.serve"]
 CONTENTS, VERSION = SITE.contents, SITE.version
 
@@ -49,7 +49,7 @@ def test_files_name_no_other_site(file: File) -> None:
     assert not re.findall(r"@import|\burl\(|//cdn", FILES[file])
 
 
-@pytest.mark.parametrize("file", DOCUMENTS)
+@pytest.mark.parametrize("file", _DOCUMENTS)
 def test_documents_hold_no_script_and_no_style_of_their_own(file: File) -> None:
     """So that the service can forbid browsers to run any."""
     assert not re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", FILES[file])

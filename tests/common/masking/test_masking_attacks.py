@@ -15,7 +15,7 @@ from ridgeway.common.masking.agreement import Advert, check_agreement, check_sur
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.member import NONCE, advertise, confirm, new_secrets, open_envelope, reveal, seal
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.reference_session import ROUND, TERMS, Transcript, source_of
+from ridgeway.common.masking.reference_session import _TERMS, ROUND, Transcript, source_of
 from tests.support.masked_session import fixed_random, run_session, small_neighbourhoods
 
 MEMBERS = 7
@@ -65,7 +65,7 @@ def test_swapped_keys_of_another_member_are_noticed(session: Transcript) -> None
 def test_swapped_keys_of_the_member_itself_are_noticed(session: Transcript) -> None:
     """Even if it once signed them, for another session."""
     own = session.members[1]
-    older = advertise(new_secrets(2, fixed_random("older")), own, TERMS, ROUND, source_of(own), "9" * 64)
+    older = advertise(new_secrets(2, fixed_random("older")), own, _TERMS, ROUND, source_of(own), "9" * 64)
     assert refused(lambda: checked(session, {"adverts": other_adverts(session, 1, older)})) == "swapped_key"
 
 
@@ -103,7 +103,7 @@ def test_a_member_without_keys_for_every_sum_is_refused(session: Transcript, few
     """Though it has signed what it shows."""
     known, member = session.secrets[2], session.members[2]
     made = replace(known, **{fewer: getattr(known, fewer)[:1]})
-    shown = advertise(made, member, TERMS, ROUND, source_of(member), "9" * 64)
+    shown = advertise(made, member, _TERMS, ROUND, source_of(member), "9" * 64)
     assert refused(lambda: checked(session, {"adverts": other_adverts(session, 2, shown)})) == "malformed"
 
 

@@ -11,9 +11,9 @@ from scipy.stats import chisquare, hypergeom
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.neighbourhood import (
+    _TABLE,
     COMPLETE,
-    GONE,
-    TABLE,
+    MAX_GONE,
     Neighbourhood,
     draw,
     neighbourhood_for,
@@ -27,7 +27,7 @@ from tests.support.neighbourhood_failure import (
 )
 
 SIZES = sorted(
-    {COMPLETE + 1, *(size for most, _ in TABLE for size in (most - 1, most, most + 1) if size <= MAX_HOLDERS)}
+    {COMPLETE + 1, *(size for most, _ in _TABLE for size in (most - 1, most, most + 1) if size <= MAX_HOLDERS)}
 )
 
 
@@ -42,7 +42,7 @@ def test_neighbourhoods_fail_as_seldom_as_is_promised(members: int) -> None:
     """At both ends of every row: secrets once in 2⁴⁰ sessions with a third colluding, rounds once in 2³⁰."""
     sizes = sizes_for(members)
     assert log2_privacy_failure(members, sizes) <= -PRIVACY_BITS
-    assert log2_round_failure(members, sizes, -(-members // GONE)) <= -ROUND_BITS
+    assert log2_round_failure(members, sizes, -(-members // MAX_GONE)) <= -ROUND_BITS
 
 
 @pytest.mark.parametrize("members", [101, 150, 333, 500, 777, 1000])
@@ -54,7 +54,7 @@ def test_neighbourhoods_within_a_row_fail_as_seldom(members: int) -> None:
 @pytest.mark.parametrize("members", [200, 500, 1000])
 def test_a_smaller_neighbourhood_would_not_do(members: int) -> None:
     """With a tenth fewer holders, no threshold keeps both promises: the table is not wasteful."""
-    holders, gone = sizes_for(members).holders * 9 // 10, -(-members // GONE)
+    holders, gone = sizes_for(members).holders * 9 // 10, -(-members // MAX_GONE)
     largest = max(
         (Neighbourhood(holders, threshold) for threshold in range(1, holders)),
         key=lambda sizes: (log2_round_failure(members, sizes, gone) <= -ROUND_BITS, sizes.threshold),
@@ -93,7 +93,7 @@ def test_the_bound_on_privacy_is_that_of_exact_arithmetic(members: int) -> None:
 @pytest.mark.parametrize("members", [150, 1000, 5000])
 def test_the_bound_on_rounds_is_that_of_the_hypergeometric_distribution(members: int) -> None:
     """By scipy's."""
-    sizes, gone = sizes_for(members), -(-members // GONE)
+    sizes, gone = sizes_for(members), -(-members // MAX_GONE)
     tail = hypergeom(members - 1, gone, sizes.holders).sf(sizes.holders - sizes.threshold)
     expected = log2(tail) + log2(members) if tail else -1000.0
     assert log2_round_failure(members, sizes, gone) <= max(expected + 1e-3, -ROUND_BITS - 10)
@@ -108,10 +108,10 @@ def test_the_bound_on_rounds_is_that_of_the_hypergeometric_distribution(members:
 def test_small_cohorts_are_complete_and_too_large_ones_are_refused() -> None:
     """A hundred members still deal to everybody; beyond the table nothing is guessed."""
     assert neighbourhood_for(COMPLETE) is None
-    assert neighbourhood_for(COMPLETE + 1) == TABLE[0][1]
-    assert TABLE[-1][0] >= MAX_HOLDERS
+    assert neighbourhood_for(COMPLETE + 1) == _TABLE[0][1]
+    assert _TABLE[-1][0] >= MAX_HOLDERS
     with pytest.raises(Refused, match="more than a masked cohort can have") as refused:
-        neighbourhood_for(TABLE[-1][0] + 1)
+        neighbourhood_for(_TABLE[-1][0] + 1)
     assert refused.value.code == "cohort_too_large"
 
 

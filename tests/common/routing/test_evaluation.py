@@ -15,7 +15,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.routing.decision import confidences, log_odds
 from ridgeway.common.routing.evaluation import (
-    BEGINNING_TOKENS,
+    _BEGINNING_TOKENS,
     CURVES,
     Evaluation,
     calibrate,
@@ -211,7 +211,7 @@ def test_votes_are_calibrated_too(router: Router, name: str) -> None:
     assert fitted.gap_after <= fitted.gap_before
 
 
-COUNTS = st.lists(st.integers(0, MAX_HELD_OUT_DOCUMENTS * (len(BEGINNING_TOKENS) + 1)), min_size=1)
+COUNTS = st.lists(st.integers(0, MAX_HELD_OUT_DOCUMENTS * (len(_BEGINNING_TOKENS) + 1)), min_size=1)
 
 
 @given(counts=COUNTS, holders=st.integers(1, MAX_HOLDERS - 1), others=st.tuples(st.integers(0, 9), st.integers(0, 9)))

@@ -15,7 +15,7 @@ from ridgeway.common.base.settings import Confidence, Scope, Selector
 from ridgeway.common.routing.decision import prominence
 from ridgeway.common.routing.evaluation import beginnings, calibrate
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.scope import BINS, SCOPE_COUNTS_SHAPE, fit_scope, scope_counts, separation
+from ridgeway.common.routing.scope import _BINS, SCOPE_COUNTS_SHAPE, fit_scope, scope_counts, separation
 from ridgeway.common.routing.token_table import compile_table
 from tests.support.tiny import LETTERS, tiny_encoder
 
@@ -52,7 +52,7 @@ def counts_of(inside: float, outside: float, size: int, seed: int) -> Any:
     for place, centre in enumerate((inside, outside)):
         for length in range(SCOPE_COUNTS_SHAPE[0]):
             drawn = np.clip(chance.normal(centre, 0.1, size), 0, 1 - 1e-9)
-            counts[length, :, place] = np.bincount((drawn * BINS).astype(int), minlength=BINS)
+            counts[length, :, place] = np.bincount((drawn * _BINS).astype(int), minlength=_BINS)
     return counts
 
 
@@ -62,7 +62,7 @@ def test_the_chance_is_learnt_where_the_two_differ() -> None:
     scope = fit_scope([counts, counts])
     assert scope is not None
     assert chance_of(scope, 0.55, 32) == pytest.approx(0.5, abs=0.05)
-    chances = chance_of(scope, (np.arange(BINS) + 0.5) / BINS, 64)
+    chances = chance_of(scope, (np.arange(_BINS) + 0.5) / _BINS, 64)
     kept = counts[3:, chances >= scope.least, 0].sum() / counts[3:, :, 0].sum()
     assert 0.97 <= kept <= 1
     assert separation([counts]) > 0.95

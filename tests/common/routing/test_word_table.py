@@ -158,7 +158,7 @@ def test_a_long_row_of_tokens_is_read_in_parts_without_cutting_words(words: list
     ids, lengths = ENCODER.tokenizer.encode_many(["".join(words), "ab", "", "".join(words[:3])])
     whole = compiled.read(ids, lengths)[0].logits
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(word_table, "TOKENS_AT_ONCE", at_once)
+        patch.setattr(word_table, "_TOKENS_AT_ONCE", at_once)
         assert np.array_equal(compiled.read(ids, lengths)[0].logits, whole)
 
 

@@ -107,7 +107,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that waits for nothing long."""
     for name in ("HEAD_TIMEOUT_S", "BODY_SILENCE_S", "UNREAD_TIMEOUT_S"):
         monkeypatch.setattr(protocol, name, SOON_S)
-    monkeypatch.setattr(protocol, "BODY_TIMEOUT_S", 3 * SOON_S)
+    monkeypatch.setattr(protocol, "_BODY_TIMEOUT_S", 3 * SOON_S)
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_a_body_that_drips_is_given_up() -> None:
 @pytest.mark.usefixtures("hasty")
 def test_a_slow_body_that_does_come_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the time, pauses do no harm, and the connection goes on."""
-    monkeypatch.setattr(protocol, "BODY_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(protocol, "_BODY_TIMEOUT_S", 60.0)
     with serving() as port, connect(port) as connection:
         connection.sendall(HEAD + b"content-length: 6\r\n\r\n")
         waits = threading.Event()

@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_used_fails_no_request(
 ) -> None:
     """A request waits for another worker no longer than a moment; what could not be written is known here, and written
     with the next note; one that cannot be made is a sentence at the start."""
-    monkeypatch.setattr(key_budgets, "WAIT_S", 0.01)
+    monkeypatch.setattr(key_budgets, "_WAIT_S", 0.01)
     known, seat = Conversations(tmp_path / "notes"), Seat("law", "law", "law")
     known.note(b"one", seat)
     with closing(sqlite3.connect(tmp_path / "notes", isolation_level=None)) as other:

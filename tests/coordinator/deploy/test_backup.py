@@ -15,7 +15,7 @@ from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.deploy.authority import create_authority
-from ridgeway.coordinator.deploy.backup import LEDGER, MANIFEST, back_up, restore
+from ridgeway.coordinator.deploy.backup import _MANIFEST, LEDGER, back_up, restore
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import Event
@@ -130,7 +130,7 @@ def test_a_damaged_backup_is_refused_and_leaves_no_folder(parties: Parties, tmp_
             restore(altered(source, name, b"x"), tmp_path / "new")
     for content in (b"{}", b"[]", b""):
         with pytest.raises(FormatError, match="not a backup"):
-            restore(altered(source, MANIFEST, content), tmp_path / "new")
+            restore(altered(source, _MANIFEST, content), tmp_path / "new")
     whole = source.read_bytes()
     for part in (b"", b"x" * 2000, whole[: len(whole) // 2]):
         source.write_bytes(part)

@@ -14,7 +14,7 @@ from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation, settings_text
 from ridgeway.coordinator.round.federation import (
-    SETTINGS,
+    COORDINATOR_TOML,
     Abstention,
     Federation,
     FederationSettings,
@@ -70,7 +70,7 @@ def test_settings_read_back_are_the_settings_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, written: FederationSettings
 ) -> None:
     """Whatever letters and numbers they hold."""
-    path = tmp_path_factory.mktemp("settings") / SETTINGS
+    path = tmp_path_factory.mktemp("settings") / COORDINATOR_TOML
     path.write_bytes(settings_text(written).encode())
     assert read_settings(path, FederationSettings) == written
 
@@ -102,7 +102,7 @@ def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
     """Before anything is run, not in the middle of a round."""
     folder = tmp_path / "coordinator"
     create_federation(folder, FederationSettings())
-    path = folder / SETTINGS
+    path = folder / COORDINATOR_TOML
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -117,7 +117,7 @@ def test_a_threshold_without_a_fallback_is_a_mistake_before_the_round(tmp_path: 
     """A router that may abstain must have something to name instead."""
     folder = tmp_path / "coordinator"
     create_federation(folder, FederationSettings())
-    path = folder / SETTINGS
+    path = folder / COORDINATOR_TOML
     path.write_text(path.read_text().replace("threshold = 0.0", "threshold = 0.5"))
     with pytest.raises(InputError, match="fallback"):
         Federation(folder)

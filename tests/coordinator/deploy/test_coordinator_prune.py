@@ -14,7 +14,7 @@ from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy.processes import only_one
 from ridgeway.coordinator.deploy.backup import back_up, restore
 from ridgeway.coordinator.deploy.coordinator_folder import KEPT_RUNS, leftovers, prune
-from ridgeway.coordinator.round.federation import MAX_LOG_BYTES, Federation
+from ridgeway.coordinator.round.federation import _MAX_LOG_BYTES, Federation
 from ridgeway.coordinator.round.membership import rollback
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
@@ -159,7 +159,7 @@ def test_the_log_of_unforeseen_errors_is_put_aside_once_it_is_long(parties: Part
     federation = parties.federation()
     for word in ("first", "second", "third"):
         with pytest.raises(ZeroDivisionError, match=word), federation.logged():
-            raise ZeroDivisionError(word + "x" * MAX_LOG_BYTES)
+            raise ZeroDivisionError(word + "x" * _MAX_LOG_BYTES)
     kept = {path.name: path.read_text() for path in (federation.folder / "logs").iterdir()}
     assert set(kept) == {"rounds.log", "rounds.log.1"}
     assert "third" in kept["rounds.log"]

@@ -423,7 +423,7 @@ def test_connections_that_ask_for_nothing_keep_nobody_out(place: Place) -> None:
         assert None not in found[:40]
         with place.client("127.0.0.2") as holder:
             assert holder.post(PATH, content=b"x").status_code == 200
-        place.upstream.delay_s = fleet_proxy.HEAD_TIMEOUT_S + 2
+        place.upstream.delay_s = fleet_proxy._HEAD_TIMEOUT_S + 2
         patient = stack.enter_context(place.client("127.0.0.3"))
         slow = pool.submit(lambda: patient.post(PATH, content=b"x").status_code)
         assert all(map(is_cut_off, kept))
@@ -457,7 +457,7 @@ class Crowd:
 
     def __enter__(self) -> Crowd:
         self._thread.start()
-        share = fleet_proxy.MAX_CONNECTIONS
+        share = fleet_proxy._MAX_CONNECTIONS
         wait_for("the crowd has all connections", lambda: self.made > share + 2 * len(self._addresses))
         return self
 
@@ -468,7 +468,7 @@ class Crowd:
             key.fileobj.close()  # type: ignore[union-attr]
 
     def _hold(self) -> None:
-        for _ in range(fleet_proxy.MAX_CONNECTIONS // len(self._addresses) + 10):
+        for _ in range(fleet_proxy._MAX_CONNECTIONS // len(self._addresses) + 10):
             for address in self._addresses:
                 self._connect(address)
         while not self._stop.is_set():
@@ -528,7 +528,7 @@ def test_addresses_beyond_counting_shut_out_strangers_and_no_known_holder() -> N
         made.admit("127.2.0.1")
         taken = [
             reach(made, stack, f"127.1.{number // 200}.{number % 200 + 1}")
-            for number in range(fleet_proxy.MAX_CONNECTIONS)
+            for number in range(fleet_proxy._MAX_CONNECTIONS)
         ]
         assert None not in taken
         assert reach(made, stack, "127.2.0.2") is None
@@ -554,7 +554,7 @@ def test_an_address_loses_connections_down_to_the_share_of_others_and_its_oldest
             for some in crowd.values():
                 some[:] = [each for each in some if each is not ended[0]]
             ended[0].close()
-        assert given == fleet_proxy.MAX_CONNECTIONS // 5
+        assert given == fleet_proxy._MAX_CONNECTIONS // 5
         assert {len(some) for some in crowd.values()} == {given}
         assert taken is None and reach(made, stack, "127.1.0.1") is None
 
@@ -569,7 +569,7 @@ def _is_shut(connection: socket.socket) -> bool:
 
 def test_connections_that_lost_their_place_and_are_not_closed_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold files open until the event loop has closed them."""
-    monkeypatch.setattr(fleet_proxy, "MAX_CONNECTIONS", 20)
+    monkeypatch.setattr(fleet_proxy, "_MAX_CONNECTIONS", 20)
     monkeypatch.setattr(fleet_proxy, "MAX_LEAVING", 3)
     with listener() as made, ExitStack() as stack:
         held = [reach(made, stack, "127.1.0.1") for _ in range(20)]
@@ -584,7 +584,7 @@ def test_that_a_holder_was_let_in_is_known_for_some_days(monkeypatch: pytest.Mon
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(fleet_proxy, "time", clock)
-    monkeypatch.setattr(fleet_proxy, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(fleet_proxy, "_MAX_CONNECTIONS", 2)
     monkeypatch.setattr(fleet_proxy, "MAX_ADMITTED", 2)
     with listener() as made, ExitStack() as stack:
         for last in (1, 2, 3, 2):

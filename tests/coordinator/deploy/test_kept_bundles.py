@@ -14,7 +14,7 @@ from ridgeway.common.deploy.bundle import bundle_changes, installed_bundle, inst
 from ridgeway.common.deploy.notice import AnnouncedBundle
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.deploy.kept_bundles import (
-    INDEX,
+    _INDEX,
     bundle_content,
     bundle_file,
     keep_installed,
@@ -65,7 +65,7 @@ def federation(tmp_path: Path) -> Federation:
     populate(parties, {name: name for name in NAMES})
     made = parties.federation()
     write_whole(bundle_file(made.link, OLD_SHA256), OLD)
-    write_whole(made.link / INDEX, canonical_json([{"sha256": OLD_SHA256}]))
+    write_whole(made.link / _INDEX, canonical_json([{"sha256": OLD_SHA256}]))
     keep_installed(made)
     return made
 

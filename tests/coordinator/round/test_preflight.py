@@ -29,7 +29,7 @@ from ridgeway.coordinator.round.progress import (
     Watch,
     no_watch,
 )
-from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, OTHER_RELEASE, REMEDIES, SILENT
+from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, NO_ANSWER, OTHER_RELEASE, REMEDIES
 from ridgeway.coordinator.round.round import deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
@@ -290,7 +290,7 @@ def test_every_obstacle_and_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_
     source = "".join(
         path.read_text() for room in ("client", "common", "coordinator") for path in Path(room).rglob("*.py")
     )
-    for code in set(REMEDIES) - {AWAY, SILENT, BUNDLE, OTHER_RELEASE}:
+    for code in set(REMEDIES) - {AWAY, NO_ANSWER, BUNDLE, OTHER_RELEASE}:
         assert source.count(f'"{code}"') > 1, code
 
 

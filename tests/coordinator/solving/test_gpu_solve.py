@@ -13,7 +13,7 @@ from ridgeway.common.base.errors import UnsolvableTotal
 from ridgeway.common.base.settings import Ridge
 from ridgeway.common.statistics.sums import Statistics, single_domain
 from ridgeway.coordinator.solving import solve as solving
-from ridgeway.coordinator.solving.solve import Equation, Matrix, equation, on_cpu, on_gpu, solve
+from ridgeway.coordinator.solving.solve import Equation, _Matrix, equation, on_cpu, on_gpu, solve
 from tests.support.making import random_samples, statistics_of
 from tests.support.seeds import few_examples
 
@@ -34,7 +34,7 @@ def small_total(features: int = 12) -> Statistics:
     return statistics_of(random_samples(1, 300, features), [place % 3 for place in range(300)], 3)
 
 
-def far(one: Matrix, other: Matrix) -> float:
+def far(one: _Matrix, other: _Matrix) -> float:
     return float(np.linalg.norm(one - other) / np.linalg.norm(other))
 
 
@@ -112,7 +112,7 @@ def test_a_gpu_is_used_from_a_limit_on(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     real = solving.solved
 
-    def solved(gram: Matrix, cross: Matrix, device: str) -> tuple[Matrix, float, float]:
+    def solved(gram: _Matrix, cross: _Matrix, device: str) -> tuple[_Matrix, float, float]:
         asked.append(device)
         return real(gram, cross, device)
 

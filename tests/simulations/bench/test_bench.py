@@ -127,10 +127,10 @@ def test_what_was_not_met_is_the_exit_code(
 
 def test_prepare_stands_beside_the_bare_tokenizer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every case, over text that is repeated as far as was asked."""
-    monkeypatch.setattr(preparing, "ROUNDS", 1)
+    monkeypatch.setattr(preparing, "_ROUNDS", 1)
     _, report = bench("prepare", "--size-mb", "0.01")
     assert [row["name"] for row in report["rows"]] == [
-        f"prepare, {case.name}, to the bare tokenizer" for case in preparing.CASES
+        f"prepare, {case.name}, to the bare tokenizer" for case in preparing._CASES
     ]
 
 
@@ -169,7 +169,7 @@ def test_masking_measures_memory_and_cohorts(bench: Bench, monkeypatch: pytest.M
     monkeypatch.setattr(masking, "LARGE", 1000)
     monkeypatch.setattr(masking, "MIDDLE", 1000)
     monkeypatch.setattr(masking, "COHORTS", (3, 5))
-    monkeypatch.setattr(masking, "ROUNDS", 1)
+    monkeypatch.setattr(masking, "_ROUNDS", 1)
     monkeypatch.setattr(masking, "measured_apart", lambda *_: 16_000)
     code, report = bench("masking")
     assert code == 0

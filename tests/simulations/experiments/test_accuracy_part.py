@@ -49,7 +49,7 @@ def test_methods_say_whether_they_read_all_text_in_one_place() -> None:
 def test_without_the_sentence_encoder_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its routers are left out, with the reason."""
     monkeypatch.setattr(sentence_routers, "file_of_wheel", lambda wheel, ending: None)
-    monkeypatch.setattr(sentence_routers, "HUB", "./nowhere")
+    monkeypatch.setattr(sentence_routers, "_HUB", "./nowhere")
     monkeypatch.delenv(sentence_routers.VARIABLE, raising=False)
     minilm.cache_clear()
     found = accuracy_part.run(tiny_plan(tmp_path))

@@ -19,7 +19,7 @@ from ridgeway.common.encoding.tokenizer import Ids, shared_tokenizer
 from ridgeway.simulations.experiments.expert_training import (
     BASE,
     MERGED,
-    SHORT,
+    SHORT_RECIPE,
     Likelihoods,
     document_costs,
     end_of,
@@ -32,7 +32,7 @@ from ridgeway.simulations.experiments.experts_part import hindsight, routed_perp
 from tests.support.tiny import tiny_definition
 from tests.support.tiny_experts import ROWS, tiny_dataset
 
-RECIPE = replace(SHORT, tokens=640, length=32, batch=4, layers=0, rate=1e-2, longest=48)
+RECIPE = replace(SHORT_RECIPE, tokens=640, length=32, batch=4, layers=0, rate=1e-2, longest=48)
 END = 0
 DOMAINS = ("code", "law", "medicine")
 

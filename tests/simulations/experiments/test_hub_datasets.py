@@ -19,9 +19,9 @@ import pytest
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.simulations.experiments.hub_datasets import (
+    _MIN_PIECE_CHARACTERS,
+    _PRESETS,
     MAX_CHARACTERS,
-    MIN_PIECE_CHARACTERS,
-    PRESETS,
     TEST_SHARE,
     HubSource,
     must_reach_hub,
@@ -30,7 +30,7 @@ from ridgeway.simulations.experiments.hub_datasets import (
 )
 from tests.support.waiting import processes_per_core
 
-SOURCES = {source for preset in PRESETS.values() for own in preset.domains.values() for source in own.train + own.test}
+SOURCES = {source for preset in _PRESETS.values() for own in preset.domains.values() for source in own.train + own.test}
 RECORDS = 60
 
 
@@ -95,12 +95,12 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", _PRESETS)
 def test_every_preset_is_read_by_the_real_library(name: str, hub: Path) -> None:
     """Names, configurations, splits, files and fields are such that `datasets` reads them; no text is on both sides."""
     found = preset_dataset(name, most_train=30, most_test=12, seed=3, load=partial(stream, root=str(hub)))
     assert found.name == name
-    assert found.domains == tuple(PRESETS[name].domains)
+    assert found.domains == tuple(_PRESETS[name].domains)
     assert "hub" in found.source
     for domain in found.domains:
         assert 3 <= len(found.test[domain]) <= 12, domain
@@ -134,7 +134,7 @@ def test_neighbouring_pieces_of_an_archive_stay_on_one_side(hub: Path) -> None:
         record["text"]: record["block"]
         for record in stream(HubSource("machelreid/m2d2", files="data/cs_l1.tar.gz"), 1, root=str(hub))
     }
-    assert all(len(text) >= MIN_PIECE_CHARACTERS for text in records)
+    assert all(len(text) >= _MIN_PIECE_CHARACTERS for text in records)
     blocks = {
         name: {records[text] for text in side["coding"]}
         for name, side in zip("ab", (found.train, found.test), strict=True)

@@ -10,7 +10,7 @@ import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings o
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import make_prior
 from ridgeway.simulations.experiments.private_rounds import (
-    MODES,
+    _MODES,
     PrivateGround,
     PrivateSizes,
     PrivateTrial,
@@ -30,7 +30,7 @@ def ground() -> PrivateGround:
     return PrivateGround(dataset, encoder, {"far": make_prior(encoder, [dataset.test["law"], dataset.test["code"]])})
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", _MODES)
 def test_a_seed_decides_noise_and_documents(ground: PrivateGround, mode: PrivacyMode) -> None:
     """The same seed gives the same figure, and with little noise every text reaches its domain."""
     trial = PrivateTrial(mode, 20.0, None, "far")
@@ -51,7 +51,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[ReportTable], 
 def test_every_kind_of_round_has_its_row_beside_no_privacy(found: tuple[list[ReportTable], list[str]]) -> None:
     """By prior, documents, mode and ε; attacks on too few documents are left out by name."""
     (tiny, _, two), left_out = found
-    rounds = 2 * len(SIZE.documents) * len(MODES) * len(SIZE.epsilons)
+    rounds = 2 * len(SIZE.documents) * len(_MODES) * len(SIZE.epsilons)
     assert len(tiny.rows) == len(two.rows) == rounds + 1
     assert tiny.column("mode")[-1] == "no privacy"
     for *_, mean, lowest, highest in tiny.rows:

@@ -38,8 +38,8 @@ def test_texts_are_cut_after_tokens(tmp_path: Path) -> None:
 
 def test_every_router_is_tried_on_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clean text is routed as in the comparison; text of nowhere has its own table."""
-    monkeypatch.setattr(robustness_part, "METHODS", {"bayes": NAIVE_BAYES, "ridgeway": OURS})
-    monkeypatch.setattr(robustness_part, "OUT_OF_SCOPE", tmp_path / "nothing")
+    monkeypatch.setattr(robustness_part, "_METHODS", {"bayes": NAIVE_BAYES, "ridgeway": OURS})
+    monkeypatch.setattr(robustness_part, "_OUT_OF_SCOPE", tmp_path / "nothing")
     first, gaps, scope = run(tiny_plan(tmp_path)).tables
     assert len(first.rows) == 2
     assert first.columns[1:] == gaps.columns[1:] == tuple(changes(tiny_plan(tmp_path).table_encoder().tokenizer))
@@ -54,7 +54,7 @@ def test_scope_tells_texts_of_another_kind_apart(tmp_path: Path, monkeypatch: py
     own = [text for texts in plan.datasets[0].test.values() for text in texts]
     other = tmp_path / "other.jsonl"
     other.write_text("".join(json.dumps({"text": text}) + "\n" for text in own))
-    monkeypatch.setattr(robustness_part, "METHODS", {"ridgeway": OURS})
-    monkeypatch.setattr(robustness_part, "OUT_OF_SCOPE", other)
+    monkeypatch.setattr(robustness_part, "_METHODS", {"ridgeway": OURS})
+    monkeypatch.setattr(robustness_part, "_OUT_OF_SCOPE", other)
     scope = run(plan).tables[-1]
     assert scope.column("AUROC")[0] == pytest.approx(50)

@@ -13,7 +13,7 @@ import pytest
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT, Confidence
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.routing.decision import OUT_OF_SCOPE, Decision
+from ridgeway.common.routing.decision import _OUT_OF_SCOPE, Decision
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource, ServedRelease
 from ridgeway.common.serve.routing.drift import (
@@ -68,7 +68,7 @@ def test_prompts_that_belong_to_no_domain_raise_the_alarm(served: ServedRelease)
     """However sure the router is of them."""
     drift = observed(served, MIN_PROMPTS_FOR_ALARM, 0.9)
     assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (0, False)
-    drift.observe(served, [decided(0.9, OUT_OF_SCOPE)] * MIN_PROMPTS_FOR_ALARM)
+    drift.observe(served, [decided(0.9, _OUT_OF_SCOPE)] * MIN_PROMPTS_FOR_ALARM)
     assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (0.5, True)
 
 

@@ -15,7 +15,7 @@ from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Router, origin
 from ridgeway.common.serve.conversations import MAX_ROUTED_CHARACTERS, cut, is_clear, leaning
 from ridgeway.common.serve.http_app import create_app
-from ridgeway.common.serve.request_bodies import MAX_PROMPTS, RouteRequest
+from ridgeway.common.serve.request_bodies import _MAX_PROMPTS, RouteRequest
 from ridgeway.common.serve.routing import routing_api, routing_service
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_api import MAX_EXPLAINED_CHARACTERS
@@ -169,9 +169,9 @@ def test_a_body_that_cannot_be_used_gets_one_clear_sentence(client: TestClient, 
 
 def test_too_many_prompts_are_refused(client: TestClient) -> None:
     """The limit is said."""
-    answer = client.post("/v1/route", json={"prompts": ["a"] * (MAX_PROMPTS + 1)})
+    answer = client.post("/v1/route", json={"prompts": ["a"] * (_MAX_PROMPTS + 1)})
     assert answer.status_code == 400
-    assert str(MAX_PROMPTS) in complaint_of(answer.json())["message"]
+    assert str(_MAX_PROMPTS) in complaint_of(answer.json())["message"]
 
 
 def test_a_body_of_many_mistakes_is_refused_at_the_first(client: TestClient) -> None:

@@ -189,7 +189,7 @@ def test_a_batch_waits_its_turn_beside_another(
         return real(texts)
 
     monkeypatch.setattr(served.router, "route_many", slow)
-    monkeypatch.setattr(routing_service, "MAX_PIECE_CHARACTERS", 100)
+    monkeypatch.setattr(routing_service, "_MAX_PIECE_CHARACTERS", 100)
     many = ["a" * 100] * 30
 
     async def both() -> tuple[int, list[Decision], list[Decision]]:
