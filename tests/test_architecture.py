@@ -256,6 +256,23 @@ def test_no_public_class_and_no_file_has_another_of_its_name() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+FREE_NAMES = {"app", "log"}
+"""What a module is expected to have of its own: a group of commands, a logger."""
+
+
+def test_a_public_constant_or_alias_means_one_thing() -> None:
+    """Two modules may define a name alike, such as a type of arrays; else one of them keeps it to itself."""
+    meanings: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for file in project_files():
+        for node in parsed(read(file)).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            value = getattr(node, "value", None)
+            for target in targets:
+                if isinstance(target, ast.Name) and not target.id.startswith("_") and target.id not in FREE_NAMES:
+                    meanings[target.id][ast.unparse(value) if value else ""].append(file)
+    assert {name: dict(values) for name, values in meanings.items() if len(values) > 1} == {}
+
+
 def test_no_array_file_is_opened_as_a_pickle() -> None:
     """numpy and torch can unpickle when told to; no file tells them."""
     for file in (file for file in project_files() if not file.startswith("simulations/")):

@@ -44,7 +44,7 @@ WEAK_KEYS = frozenset(
 """The curve's points of small order: under such a key one signature can fit many texts."""
 MAX_ISSUED = 1 << 53
 
-_Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 
 class Identity:

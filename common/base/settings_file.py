@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import SAMPLING, Sampling
 
-_Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 KNOWN = {
     "extra_forbidden": (

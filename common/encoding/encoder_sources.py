@@ -122,7 +122,7 @@ EMBEDDING_NAMES = (
 )
 
 
-_Kind = TypeVar("Kind", TableEncoder, ContextualEncoder)
+_Kind = TypeVar("_Kind", TableEncoder, ContextualEncoder)
 
 
 @overload

@@ -17,7 +17,7 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 
 Integers = NDArray[np.int64]
-_Number = TypeVar("Number", int, Integers)
+_Number = TypeVar("_Number", int, Integers)
 
 _FEW_TOKENS = 64
 """Stretches of fewer tokens, on average, are gathered one by one."""

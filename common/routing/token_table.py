@@ -26,7 +26,7 @@ from ridgeway.common.base.settings import Selector
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.routing.decision import Tally
 
-_Number = TypeVar("Number", np.int64, np.float64)
+_Number = TypeVar("_Number", np.int64, np.float64)
 Lengths = NDArray[np.int64]
 """How many of the ids in one row belong to each text."""
 

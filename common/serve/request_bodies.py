@@ -49,7 +49,7 @@ MAX_VALUES = 50_000
 MAX_ROUTED_TEXTS = 64
 """A list of prompts for an expert is routed by its first ones."""
 
-_Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class ContentPart(BaseModel):

@@ -61,7 +61,7 @@ STOPPING = Problem(
     code="stopping",
 )
 
-_Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 class BadStream(Exception):

@@ -46,7 +46,7 @@ MAX_PIECE_PROMPTS = 128
 MAX_EXPLAINED_PARTS = 400_000
 """Tokens times domains of one explanation."""
 
-_Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 class RoutingThreads:

@@ -291,7 +291,7 @@ def test_every_other_method_is_not_found(place: Place, method: str) -> None:
         ("Content-Length: 0x4\r\n", {b"400"}),
         (f"Content-Length: {MAX_BODY_BYTES + 1}\r\n", {b"413"}),
         ("Content-Length: 99999999999999999999\r\n", {b"413", b"400"}),
-        (f"Content-Length: 0\r\nX: {'x' * 2 * fleet_proxy.MAX_HEADER_BYTES}\r\n", {b"431", b"400"}),
+        (f"Content-Length: 0\r\nX: {'x' * 2 * fleet_proxy._MAX_HEADER_BYTES}\r\n", {b"431", b"400"}),
     ],
 )
 def test_what_could_be_read_in_two_ways_or_is_too_large_does_not_pass(
