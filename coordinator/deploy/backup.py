@@ -146,7 +146,8 @@ def _copy_ledger(source: Path, target: Path) -> None:
 def _named(folder: Path, draft: Path) -> Iterator[str]:
     """The names of the files that belong to the copied ledger."""
     yield from (name for name in SINGLE_FILES if (folder / name).is_file())
-    paths = [*(folder / "link/bundles").glob("*.fab")]
+    bundles = (folder / "link/bundles").rglob("*")
+    paths = [path for path in bundles if path.suffix in (".fab", ".py")]
     ledger = Ledger(draft)
     with ledger.journal:
         yield from (f"contributions/{name}" for name in ledger.file_names())

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
+from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.backup import _MANIFEST, LEDGER, back_up, restore
+from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import Event
@@ -85,6 +87,16 @@ def test_a_backup_of_every_moment_of_a_round_is_whole(parties: Parties, tmp_path
     assert files_of(again.release_folder(1)) == files_of(federation.release_folder(1))
     assert (again.folder / "releases" / "latest").resolve() == again.release_folder(1).resolve()
     assert again.identity.public == federation.identity.public
+
+
+def test_a_restored_coordinator_has_its_bundles_and_its_own_code_of_each(parties: Parties, tmp_path: Path) -> None:
+    federation = parties.federation()
+    keep_installed(federation)
+    back_up(federation, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    kept = {path.name: path for path in (tmp_path / "restored/link/bundles").iterdir()}
+    assert set(kept) == {f"{installed_sha256()}.fab", f"{installed_sha256()}.server"}
+    assert (kept[f"{installed_sha256()}.server"] / "ridgeway/coordinator/server_app.py").is_file()
 
 
 def test_nobody_else_can_read_a_backup_or_what_was_restored(parties: Parties, tmp_path: Path) -> None:
