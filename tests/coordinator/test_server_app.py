@@ -62,7 +62,7 @@ def test_an_answer_waits_no_longer_than_a_tenth_of_the_time_it_took(asked: Any) 
     _, answers = asked({1: 0.0, 2: 0.9, 3: 17.0}, 600.0)
     assert [peer for peer, _ in answers] == [1, 2, 3]
     for (_, fetched), came in zip(answers, (0.0, 0.9, 17.0), strict=True):
-        assert came <= fetched <= came + max(server_app.LEAST_PAUSE_S, came / 10) + 1e-9
+        assert came <= fetched <= came + max(server_app._LEAST_PAUSE_S, came / 10) + 1e-9
 
 
 def test_a_long_wait_costs_few_looks_and_ends_with_the_time(asked: Any) -> None:

@@ -116,7 +116,7 @@ def test_a_harvest_is_the_same_in_another_process(name: str) -> None:
     code = (
         "import sys; from ridgeway.simulations import corpora as c;"
         "sys.stdout.reconfigure(encoding='utf-8', newline='\\n');"
-        f"print(ascii(c.corpus({name!r}, c.DOMAINS[{name!r}](c.this_machine()))))"
+        f"print(ascii(c.corpus({name!r}, c._DOMAINS[{name!r}](c.this_machine()))))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -14,7 +14,7 @@ shared_work.share_work()
 shared_work.share_work()
 assert identity._verifies("00", "00", b"") is identity._verifies("00", "00", b"") is False
 assert identity._verifies.cache_info().hits == 1
-shared_work.MAX_BLOB_BYTES = 2
+shared_work._MAX_BLOB_BYTES = 2
 kept = shared_work.caches[-1]
 for blob in (b"ab", b"ab", b"abc", memoryview(b"ab")):
     packet._digest(blob)

@@ -29,7 +29,7 @@ CASES = [
         {"WINDOWS": digit_planes.WINDOWS, "COLUMNS": kernels.SLICE},
         {"num_warps": kernels.MEAN_WARPS},
     ),
-    (kernels.add_tiles, TILE, {"num_warps": kernels.PRODUCT_WARPS, "num_stages": kernels.STAGES}),
+    (kernels.add_tiles, TILE, {"num_warps": kernels.PRODUCT_WARPS, "num_stages": kernels._STAGES}),
     (kernels.count_words, {"SHORTEST": 2, "LONGEST": 3, "TOKENS": kernels.COUNTED_TOKENS}, {}),
 ]
 for kernel, constants, options in CASES:

@@ -105,7 +105,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, str], Any]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that waits for nothing long."""
-    for name in ("HEAD_TIMEOUT_S", "BODY_SILENCE_S", "UNREAD_TIMEOUT_S"):
+    for name in ("_HEAD_TIMEOUT_S", "BODY_SILENCE_S", "UNREAD_TIMEOUT_S"):
         monkeypatch.setattr(protocol, name, SOON_S)
     monkeypatch.setattr(protocol, "_BODY_TIMEOUT_S", 3 * SOON_S)
 

@@ -24,7 +24,7 @@ from tests.support.in_process import DOMAINS, chat, experts_toml
 from tests.support.serving import ROOT
 
 ROOMS = ("common", "client", "coordinator", "simulations")
-MAX_FILES_OF_A_ROUTE = 18
+MAX_FILES_OF_A_ROUTE = 19
 BESIDE_REQUESTS = "health_checks.py"
 """Runs by the clock, now and then while a request is served."""
 MAX_FILES_OF_A_CHAT = 26

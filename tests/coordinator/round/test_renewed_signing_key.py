@@ -89,7 +89,7 @@ def test_what_the_key_before_signed_is_verified_without_another_round(parties: P
     federation = parties.federation()
     announce(federation)
     home, pinned = parties.homes["law"], federation.keys[0]
-    [words] = take_notice(home, (federation.link / NOTICE).read_bytes(), pinned, system_clock())[:1]
+    words = "\n".join(take_notice(home, (federation.link / NOTICE).read_bytes(), pinned, system_clock()))
     assert federation.identity.public in words
     assert pinned in words
     results = {each.name: each for each in HolderRecord(home).check()}

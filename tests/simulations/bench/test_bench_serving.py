@@ -20,8 +20,8 @@ TEXT = "abc def ghi jkl mno pqr stu vwx yz " * 10
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"SECONDS": 0.3, "ROUNDS": 1, "FIRST_PIECES": 2, "STREAMS": 5, "STREAMS_S": 0.5, "PACE_S": 0.01}
-    for name, value in {**sizes, "SIZES": (5,), "TOKENS": 5, "BODIES": 4}.items():
+    sizes = {"SECONDS": 0.3, "_ROUNDS": 1, "FIRST_PIECES": 2, "STREAMS": 5, "STREAMS_S": 0.5, "PACE_S": 0.01}
+    for name, value in {**sizes, "_SIZES": (5,), "TOKENS": 5, "BODIES": 4}.items():
         monkeypatch.setattr(serving, name, value)
 
 

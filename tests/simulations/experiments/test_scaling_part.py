@@ -33,7 +33,7 @@ def test_a_message_is_its_numbers(width: int) -> None:
 @pytest.fixture(scope="module")
 def part(tmp_path_factory: pytest.TempPathFactory) -> ReportPart:
     with pytest.MonkeyPatch.context() as patch:
-        for name, sizes in {"SHORT_HOLDERS": (2, 4, 6), "WIDTHS": (8, 16), "DOMAINS": (2, 3, 5)}.items():
+        for name, sizes in {"SHORT_HOLDERS": (2, 4, 6), "WIDTHS": (8, 16), "_DOMAINS": (2, 3, 5)}.items():
             patch.setattr(scaling_part, name, sizes)
         return run(tiny_plan(tmp_path_factory.mktemp("scaling")))
 
