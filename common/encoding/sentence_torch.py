@@ -1,0 +1,64 @@
+"""The sentence encoder's network by torch, on a GPU or a CPU: the same bits as by numpy.
+
+Products are taken in float64, which holds their sums exactly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_network import (
+    Integers,
+    SentenceNetwork,
+    framed,
+)
+from ridgeway.common.encoding.tokenizer import Ids
+
+if TYPE_CHECKING:
+    import torch
+
+BATCH_TOKENS = 1 << 16
+"""How many tokens are taken at once."""
+
+
+class TorchSentences:
+    """An encoder's network on one device."""
+
+    def __init__(self, encoder: SentenceEncoder, device: str) -> None:
+        import torch
+
+        self._encoder = encoder
+        self._device = torch.device(device)
+        self._network = SentenceNetwork(
+            encoder.numbers,
+            torch,
+            lambda array: torch.tensor(np.asarray(array), device=self._device),
+            lambda tensor: tensor.to(torch.float64),
+            lambda tensor: tensor.to(torch.int64),
+        )
+
+    def vectors(self, ids: Ids, lengths: Integers) -> torch.Tensor:
+        """What `SentenceEncoder.vectors` gives, on the device."""
+        import torch
+
+        vectors = torch.zeros(
+            (len(lengths), self._encoder.width), dtype=torch.int16, device=self._device
+        )
+        places = np.flatnonzero(lengths)
+        ids, lengths = framed(ids, lengths)
+        stops = np.cumsum(lengths)
+        batches = (stops - 1) // BATCH_TOKENS
+        for batch in range(int(batches.max(initial=-1)) + 1):
+            first, last = np.searchsorted(batches, [batch, batch + 1])
+            if first == last:
+                continue
+            start = stops[first] - lengths[first]
+            made = self._network.vectors(
+                ids[start : stops[last - 1]], lengths[first:last]
+            )
+            rows = torch.from_numpy(places[first:last]).to(self._device)
+            vectors[rows] = made.to(torch.int16)
+        return vectors
