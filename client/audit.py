@@ -105,7 +105,8 @@ def read_summed(
     limit = job.sampling.max_tokens
     tokens = accumulators(encoder.table, Sampling(window=1, max_tokens=limit))()
     sums = {
-        each: accumulators(encoder.table, each, encoder.words)() for each in samplings
+        each: accumulators(encoder.table, each, encoder.words, encoder.sentences)()
+        for each in samplings
     }
     for batch in text_batches(summed_documents(job, watch or Watch())):
         plain = encoder.tokenizer.encode_many(batch)

@@ -43,6 +43,7 @@ from ridgeway.common.protocol.packet import (
 )
 from ridgeway.common.routing.evaluation import paired
 from ridgeway.common.routing.release import Release
+from ridgeway.common.routing.sentence_table import weight_columns
 from ridgeway.common.statistics.sums import check_bound
 
 NO_ROUND = "0" * 32
@@ -255,7 +256,8 @@ def _exact_counts(
     counts.
     """
     message = request.message
-    weights = weights_of(request.blobs[0], message.terms.features, len(message.domains))
+    columns = weight_columns(holder.encoder(message.terms), len(message.domains))
+    weights = weights_of(request.blobs[0], message.terms.features, columns)
     scorer = _scorer(holder, message, epoch, weights)
     last = _last_release(holder, message)
     changes = (0, 0)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.threads import one_blas_thread
+from ridgeway.common.encoding.sentence_features import SentenceFeatures
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import Layer, layers
 from ridgeway.common.encoding.word_sketch import WordSketch
@@ -74,21 +75,29 @@ class Accumulator(Protocol):
 
 
 def accumulators(
-    table: NDArray[np.int16], sampling: Sampling, words: WordSketch | None = None
+    table: NDArray[np.int16],
+    sampling: Sampling,
+    words: WordSketch | None = None,
+    sentences: SentenceFeatures | None = None,
 ) -> Callable[[], Accumulator]:
     """A maker of accumulators that share one table: for windows of one token, counting is enough.
 
-    words: the features that stand behind those of tokens, if an encoder has any.
+    words, sentences: the features that stand behind those of tokens, if an encoder has any.
     """
-    if only_counts(sampling, words):
+    if only_counts(sampling, words or sentences):
         return lambda: TokenCounts(table, sampling)
-    shared = WindowTable(table, words)
+    shared = WindowTable(table, words, sentences)
     return lambda: WindowSums(shared, sampling)
 
 
-def only_counts(sampling: Sampling, words: WordSketch | None = None) -> bool:
-    """Whether the sums follow from how often each token occurs."""
-    return words is None and sampling.window == 1 and sampling.is_plain
+def only_counts(
+    sampling: Sampling, more: WordSketch | SentenceFeatures | None = None
+) -> bool:
+    """Whether the sums follow from how often each token occurs.
+
+    more: features beside those of tokens, if an encoder has any.
+    """
+    return more is None and sampling.window == 1 and sampling.is_plain
 
 
 def add_states(one: State, other: State) -> State:
@@ -99,10 +108,16 @@ class WindowTable:
     """The table, and the features of windows by it; shared by the accumulators of all threads."""
 
     def __init__(
-        self, table: NDArray[np.int16], words: WordSketch | None = None
+        self,
+        table: NDArray[np.int16],
+        words: WordSketch | None = None,
+        sentences: SentenceFeatures | None = None,
     ) -> None:
-        self.width = int(table.shape[1]) + (words.width if words else 0)
+        self.width = int(table.shape[1])
+        self.width += words.width if words else 0
+        self.width += sentences.width if sentences else 0
         self._words = words
+        self._sentences = sentences
         # numpy sums in the width of the table, the compiled module in its own; a copy of numpy's
         # has large pages, read faster
         width = np.dtype(np.int16 if native else np.int32)
@@ -110,15 +125,23 @@ class WindowTable:
             table, dtype=width, order="C"
         )
 
+    def window_features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
+        """All features of each window."""
+        means = self.window_means(ids, bounds)
+        if self._sentences is None:
+            return means
+        return np.hstack([means, self._sentences.window_features(ids, bounds)])
+
     def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
         """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding
         up; then its words.
         """
         words = self._words
         if native:
-            means = np.empty((len(bounds) - 1, self.width), dtype=np.int16)
-            spelt = in_memory(words) if words else ()
             width = self._table.shape[1]
+            features = width + (words.width if words else 0)
+            means = np.empty((len(bounds) - 1, features), dtype=np.int16)
+            spelt = in_memory(words) if words else ()
             native.row_means(self._table, width, ids, bounds, means, *spelt)
             return means
         means = means_by_numpy(self._table, ids, bounds)
@@ -273,7 +296,7 @@ class WindowSums(GramSums):
         for layer in found:
             if len(layer.ids):
                 self._gram.add(
-                    self._table.window_means(layer.ids, layer.bounds), layer.times
+                    self._table.window_features(layer.ids, layer.bounds), layer.times
                 )
 
     def state(self) -> State:

@@ -474,7 +474,9 @@ class _Run:
                 rules = replace(rules, characters=MODEL_BATCH_CHARACTERS)
         elif job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES:
             rules = replace(rules, characters=PROCESS_BATCH_CHARACTERS)
-            summing = not job.devices and not only_counts(job.sampling, encoder.words)
+            summing = not job.devices and not only_counts(
+                job.sampling, encoder.words or encoder.sentences
+            )
             # the other half of the cores sums
             readers = job.threads // 2 if summing else job.threads
             with piece_readers(encoder, pieces, rules, readers) as batches:
@@ -580,11 +582,12 @@ def makers(
     if devices:
         from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
 
-        words = encoder.words
         return [
             maker
             for device in devices
-            for maker in gpu_accumulators(encoder.table, sampling, device, words)
+            for maker in gpu_accumulators(
+                encoder.table, sampling, device, encoder.words, encoder.sentences
+            )
         ]
     maker = _maker(encoder, sampling)
     return [maker] * _at_once(encoder, threads)
@@ -592,7 +595,7 @@ def makers(
 
 def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
     """Of accumulators that share a copy of the table."""
-    return accumulators(encoder.table, sampling, encoder.words)
+    return accumulators(encoder.table, sampling, encoder.words, encoder.sentences)
 
 
 def _at_once(encoder: AnyEncoder, threads: int) -> int:

@@ -51,7 +51,8 @@ DEFAULT_LISTEN = "127.0.0.1:9443"
 """Where a coordinator listens unless it is told otherwise."""
 
 ENCODERS = (
-    "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH; +words adds features"
+    "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH; +words and +sentence"
+    " add features"
 )
 """How an encoder is named."""
 
@@ -132,6 +133,13 @@ class Sampling:
         MAX_DOCUMENT_TIMES,
         "how often a copy of a document's beginning with typing errors counts; 0: never",
     )
+    opening: int = _number(
+        0,
+        0,
+        MAX_WINDOW_TOKENS,
+        "the first so many tokens of a document count a fifth of `units` beside them;"
+        " 0: never",
+    )
 
     def __post_init__(self) -> None:
         for name, limits in SAMPLING.items():
@@ -150,6 +158,8 @@ class Sampling:
             raise InputError(
                 f"units cannot be {self.units}; give a multiple of {UNIT_SHARES}, or 0"
             )
+        if self.opening and not self.units:
+            raise InputError("an opening counts a share of `units`; give those, too")
 
     @property
     def is_plain(self) -> bool:
@@ -255,7 +265,7 @@ class WordFeatures:
 class Ridge:
     """λ: relative to the mean diagonal of A, or absolute."""
 
-    value: float = 1e-3
+    value: float = 3e-3
     relative: bool = True
 
     def __post_init__(self) -> None:
@@ -402,7 +412,7 @@ PLAIN_ENCODER = "smollm2"
 """The encoder of the published method, and of private rounds, which know no words."""
 
 DEFAULT = Preset(
-    sampling=Sampling(window=8, stride=32, units=15, mistyped=8),
+    sampling=Sampling(window=32, stride=128, units=15, mistyped=8),
     holdout=0.05,
     weighting="equal",
     ridge=Ridge(),
@@ -410,6 +420,9 @@ DEFAULT = Preset(
     selector=Selector(),
     encoder="smollm2+words",
 )
+
+SENTENCE_SAMPLING = replace(DEFAULT.sampling, opening=8)
+"""How documents are sampled for an encoder that reads sentences."""
 
 CONTEXTUAL_SAMPLING = Sampling(window=64)
 """How documents are sampled for an encoder that reads each window by itself, and needs some text to

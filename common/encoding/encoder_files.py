@@ -17,6 +17,7 @@ from ridgeway.common.base.files import canonical_json, whole_folder
 from ridgeway.common.encoding.table_encoder import (
     ENCODER_VERSION,
     TableEncoder,
+    sentence_features,
     word_features,
 )
 from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, of_card
@@ -102,6 +103,7 @@ def load_encoder(folder: Path) -> AnyEncoder:
                 table,
                 float(card["scale"]),
                 word_features(card),
+                sentence_features(card),
             )
     except FileNotFoundError as error:
         raise FormatError(

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -35,17 +34,21 @@ from ridgeway.common.encoding.model_files import (
     ModelFiles,
     download,
     fetcher,
+    file_of_wheel,
     imported,
     model_files,
     read_note,
     remember_model,
 )
+from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder
+from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import (
     COSINES_GONE,
     WORDS,
     TableEncoder,
     bare_name,
     quantise,
+    with_sentences,
     with_words,
 )
 from ridgeway.common.encoding.tokenizer import plain_definition, shared_tokenizer
@@ -64,6 +67,10 @@ SOURCES = {
     "…+words": (
         "features of words by their letters beside those of tokens, text in lower case"
         " (default: smollm2+words)"
+    ),
+    "…+sentence": (
+        "a multilingual sentence vector of each sample, and random features of it, behind"
+        " all others"
     ),
 }
 
@@ -133,6 +140,13 @@ def find_encoder(source: str) -> AnyEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
     if source.endswith("+cosines"):
         raise EncoderError(COSINES_GONE)
+    if source.endswith(SENTENCE):
+        encoder = find_encoder(source.removesuffix(SENTENCE))
+        if not isinstance(encoder, TableEncoder) or encoder.sentences:
+            raise EncoderError(
+                f"{source} cannot be: {SENTENCE} stands once, beside a table of tokens"
+            )
+        return with_sentences(encoder, find_sentence_encoder())
     if source.endswith(WORDS):
         encoder = find_encoder(source.removesuffix(WORDS))
         if not isinstance(encoder, TableEncoder):
@@ -218,18 +232,6 @@ def _cached(
             raise
     write_whole(note, canonical_json({"fingerprint": encoder.fingerprint}))
     return encoder
-
-
-def file_of_wheel(wheel: str, ending: str) -> Path | None:
-    """The first file of an installed wheel whose path ends so; the wheel's own code is not
-    imported.
-    """
-    try:
-        files = metadata.files(wheel) or ()
-    except metadata.PackageNotFoundError:
-        return None
-    fitting = (entry for entry in files if entry.as_posix().endswith(ending))
-    return next((Path(str(entry.locate())) for entry in fitting), None)
 
 
 # SmolLM2, out of a GGUF file

@@ -8,7 +8,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +249,15 @@ def imported(name: str, extra: str) -> Any:
         raise EncoderError(
             f"this encoder needs the package {name}; install ridgeway[{extra}]"
         ) from None
+
+
+def file_of_wheel(wheel: str, ending: str) -> Path | None:
+    """The first file of an installed wheel whose path ends so; the wheel's own code is not
+    imported.
+    """
+    try:
+        files = metadata.files(wheel) or ()
+    except metadata.PackageNotFoundError:
+        return None
+    fitting = (entry for entry in files if entry.as_posix().endswith(ending))
+    return next((Path(str(entry.locate())) for entry in fitting), None)

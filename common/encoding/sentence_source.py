@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import sha256_of_file
-from ridgeway.common.encoding.encoder_sources import file_of_wheel
+from ridgeway.common.encoding.model_files import file_of_wheel
 from ridgeway.common.encoding.sentence_network import (
     BRANCHES,
     CHUNKS,

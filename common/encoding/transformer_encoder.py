@@ -18,6 +18,7 @@ from ridgeway.common.base.settings import (
     CONTEXTUAL_SAMPLING,
     DEFAULT,
     FEATURE_LIMIT,
+    SENTENCE_SAMPLING,
     Sampling,
 )
 from ridgeway.common.encoding.model_files import ModelFiles, find_model
@@ -97,11 +98,9 @@ def needs_table(encoder: AnyEncoder, what: str) -> TableEncoder:
 
 def usual_sampling(encoder: AnyEncoder) -> Sampling:
     """How documents are sampled unless somebody asks otherwise."""
-    return (
-        CONTEXTUAL_SAMPLING
-        if isinstance(encoder, ContextualEncoder)
-        else DEFAULT.sampling
-    )
+    if isinstance(encoder, ContextualEncoder):
+        return CONTEXTUAL_SAMPLING
+    return SENTENCE_SAMPLING if encoder.sentences else DEFAULT.sampling
 
 
 def check_sampling(encoder: AnyEncoder, sampling: Sampling) -> None:

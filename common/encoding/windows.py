@@ -122,7 +122,8 @@ def _shared_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[L
     """Samples that together count `units` for every document that has tokens.
 
     A short document is one sample. Any other has one share of its units for the whole, one for its
-    first `stride` and one for its first `window` tokens, and two for its windows.
+    first `stride` and one for its first `window` tokens, and two for its windows. Its opening has
+    one share beyond these.
     """
     share = sampling.units // UNIT_SHARES
     stride = max(sampling.stride, sampling.window)
@@ -134,6 +135,8 @@ def _shared_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[L
     lengths = lengths[~is_short]
     yield _first(ids, begins, lengths, MAX_WINDOW_TOKENS, share)
     yield _first(ids, begins, lengths, stride, share)
+    if sampling.opening:
+        yield _first(ids, begins, lengths, sampling.opening, share)
     yield from _even_windows(ids, begins, lengths, sampling.window, stride, share)
 
 

@@ -19,6 +19,8 @@ _Counts = NDArray[np.int64]
 
 _OUT_OF_SCOPE = "out_of_scope"
 LOW_CONFIDENCE = "low_confidence"
+TABLE = "table"
+SENTENCES = "sentences"
 REASONS = {
     _OUT_OF_SCOPE: "it seems to belong to no domain",
     LOW_CONFIDENCE: "too unsure",
@@ -41,6 +43,7 @@ class Decision(NamedTuple):
     tokens:     how many tokens the prompt has.
     scope:      the chance that it belongs to any domain; None if the router has not learnt that.
     reason:     why the router abstained, one of REASONS; None if it did not.
+    router:     which router decided: that of tokens and words, `table`, or that of `sentences`.
     """
 
     domain: str
@@ -51,6 +54,7 @@ class Decision(NamedTuple):
     tokens: int
     scope: float | None = None
     reason: str | None = None
+    router: str = TABLE
 
     @property
     def belongs(self) -> bool:
@@ -191,12 +195,14 @@ def decide(
     counted: Tally,
     tokens: Sequence[int],
     readable: Sequence[bool],
+    routers: Sequence[str],
 ) -> list[Decision]:
     """The decisions on N prompts, each the same whatever stands beside it.
 
     tokens:   how many each has.
     readable: whether each has a letter or a digit; without any it is out of scope, if a scope is
               known.
+    routers:  which router each was decided by.
     """
     scores = counted.scores
     scopes: list[float | None] = [None] * len(scores)
@@ -208,13 +214,14 @@ def decide(
     sure = 1 / np.add.reduce(shares, axis=1)
     shares *= sure[:, None]
     found = []
-    for place, confidence, row, size, scope, legible in zip(
+    for place, confidence, row, size, scope, legible, router in zip(
         winners(counted).tolist(),
         sure.tolist(),
         shares.tolist(),
         tokens,
         scopes,
         readable,
+        routers,
         strict=True,
     ):
         best = domains[place]
@@ -230,6 +237,7 @@ def decide(
                 size,
                 scope,
                 reason,
+                router,
             )
         )
     return found

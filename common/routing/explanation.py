@@ -14,6 +14,7 @@ from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.conversation import Turn, shares, weighed
 from ridgeway.common.routing.decision import FOR, Decision, Tally
 from ridgeway.common.routing.token_table import (
+    Lengths,
     RouterTable,
     TokenTable,
     segment_sums,
@@ -90,12 +91,12 @@ def explain(
     selector: Selector,
     tokenizer: Tokenizer,
     turns: Sequence[Turn],
-    decide: Callable[[Tally, int], Decision],
+    decide: Callable[[Tally, Ids, Lengths], Decision],
 ) -> Explanation:
     """The decision on a conversation, and what each word of its turns added to it, in the order of
     the turns.
 
-    decide: on what the turns say together, and their number of tokens.
+    decide: on what the turns say together, given their tokens.
     """
     pieces = [tokenizer.words(turn.text) for turn in turns]
     lengths = np.array([sum(len(own) for _, own in part) for part in pieces])
@@ -105,7 +106,7 @@ def explain(
     table, places = compiled.read(ids, lengths)
     by_turn = tally(table, selector, places, lengths)
     counted = weighed(by_turn, turns)
-    decision = decide(counted, len(ids))
+    decision = decide(counted, ids, lengths)
     domains = list(decision.scores)
     # Domains from best to worst: by points, then by summed logits, then by order.
     best, runner_up = np.lexsort((-counted.sums[0], -counted.points[0]))[:2].tolist()

@@ -20,17 +20,16 @@ from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
+from ridgeway.common.routing.sentence_table import compile_cascade, compile_tokens
 from ridgeway.common.routing.token_table import (
     MAX_LOGIT_STEPS,
     Lengths,
     RouterTable,
     TokenTable,
-    compile_table,
     counted_in,
     step_for,
     sums_by_reading,
 )
-from ridgeway.common.routing.word_table import compile_words
 
 if TYPE_CHECKING:
     from ridgeway.common.encoding.model_rows import Frame
@@ -111,9 +110,9 @@ def compile_router(
     """
     if not isinstance(encoder, TableEncoder):
         return HiddenStateTable(weights, encoder.scale, model_states(encoder, sampling))
-    if encoder.words is None:
-        return compile_table(encoder.table, encoder.scale, weights)
-    return compile_words(encoder.table, encoder.scale, encoder.words, weights)
+    if encoder.sentences:
+        return compile_cascade(encoder, weights)
+    return compile_tokens(encoder, weights)
 
 
 def model_states(

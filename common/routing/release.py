@@ -10,7 +10,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,10 +35,17 @@ from ridgeway.common.base.settings import (
     Selector,
     check_domain_name,
 )
-from ridgeway.common.encoding.table_encoder import word_features
+from ridgeway.common.encoding.sentence_features import SentenceFeatures
+from ridgeway.common.encoding.table_encoder import sentence_features, word_features
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
+from ridgeway.common.encoding.word_sketch import spelling as spelling_of_tokens
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
+from ridgeway.common.routing.sentence_table import (
+    Cascade,
+    SentenceTable,
+    SentenceUse,
+)
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 from ridgeway.common.routing.word_table import WordTable
 
@@ -50,6 +57,8 @@ TOKENIZER = "tokenizer.json"
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
+CASCADE = "cascade"
+"""Where it says when the table decides and when the sentence encoder does, if there is one."""
 PRIVACY = "privacy"
 """Where it says what a release may tell of a document, if that is bounded."""
 
@@ -112,8 +121,10 @@ def save_release(
     arrays = {"weights": weights, **compiled.arrays()}
     router = save({name: np.ascontiguousarray(each) for name, each in arrays.items()})
     files = {ROUTER: router, TOKENIZER: definition}
+    cascade = compiled.to_json() if isinstance(compiled, Cascade) else None
     manifest = {
         **facts,
+        **({CASCADE: cascade} if cascade else {}),
         "format": _FORMAT,
         "version": _VERSION,
         "step": compiled.step,
@@ -152,6 +163,7 @@ def load_release(
     key: str | None = None,
     model: Path | None = None,
     device: str = "auto",
+    sentences: SentenceUse = "auto",
     files: Mapping[str, bytes] = NO_FILES,
 ) -> Release:
     """Read a release, verify hashes and signature, and make it ready to route.
@@ -160,6 +172,8 @@ def load_release(
            one that did.
     model, device: the folder of a contextual encoder's model and where it runs, which matters with
                    the first prompt.
+    sentences: which prompts are given to the sentence encoder, if the release has one; with `never`
+               it need not be installed.
     files: what the folder is to hold, by name, where it is not written yet.
     """
     manifest = load_manifest(folder, key=key, files=files)
@@ -175,7 +189,7 @@ def load_release(
         if "kind" in manifest["encoder"]:
             compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
         else:
-            compiled = _table(manifest, arrays)
+            compiled = _table(manifest, arrays, content[TOKENIZER], sentences)
             if tokenizer.rows > len(arrays["logits"]):
                 raise FormatError(
                     f"its tokenizer knows {tokenizer.rows:,} ids, its table"
@@ -183,6 +197,8 @@ def load_release(
                 )
         selector = Selector(**manifest["selector"])
         confidence = Confidence.of_json(manifest["confidence"])
+        if CASCADE in manifest and sentences != "auto":
+            confidence = replace(confidence, calibrated=False)
         quality = (
             quality_from_json(manifest[QUALITY]).of_domains(manifest["domains"])
             if QUALITY in manifest
@@ -211,10 +227,49 @@ def load_release(
 
 
 def _table(
+    manifest: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    definition: bytes,
+    use: SentenceUse,
+) -> RouterTable:
+    """The router of a table encoder, and of its sentences if it has any."""
+    if CASCADE not in manifest:
+        return _tokens(manifest, arrays)
+    spelling = {name: arrays[name] for name in ("letters", "starts") if name in arrays}
+    first = {
+        name.removeprefix("table_"): each
+        for name, each in arrays.items()
+        if name.startswith("table_")
+    }
+    table = _tokens(manifest, first | spelling)
+    if use == "never":
+        return table
+    reader = sentence_features(manifest["encoder"])
+    if reader is None:
+        raise FormatError("it has a cascade and no sentence encoder")
+    tokens = _tokens(manifest, arrays)
+    spelt = (
+        tokens.words.spelling
+        if isinstance(tokens, WordTable)
+        else spelling_of_tokens(definition, len(arrays["logits"]))
+    )
+    cascade = manifest[CASCADE]
+    whole = SentenceTable(
+        tokens,
+        arrays["sentence_weights"],
+        int(cascade["bits"]),
+        SentenceFeatures(reader, spelt),
+    )
+    if use == "always":
+        return whole
+    return Cascade(table, whole, float(cascade["margin"]))
+
+
+def _tokens(
     manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> TokenTable | WordTable:
-    """The router of a table encoder. One with words has no entropies: those of its tokens depend on
-    the text.
+    """The table of tokens. One with words has no entropies: those of its tokens depend on the
+    text.
     """
     step = float(manifest["step"])
     words = word_features(manifest["encoder"])

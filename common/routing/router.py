@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Any
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Confidence, Selector
 from ridgeway.common.base.threads import cores, serial_tokenizers
-from ridgeway.common.encoding.tokenizer import Tokenizer
+from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, weighed
-from ridgeway.common.routing.decision import Decision, Tally, decide
+from ridgeway.common.routing.decision import (
+    SENTENCES,
+    TABLE,
+    Decision,
+    Tally,
+    decide,
+)
 from ridgeway.common.routing.explanation import Explanation, explain
-from ridgeway.common.routing.token_table import RouterTable, check_domains, tally_texts
+from ridgeway.common.routing.sentence_table import Cascade, SentenceTable, SentenceUse
+from ridgeway.common.routing.token_table import (
+    Lengths,
+    RouterTable,
+    check_domains,
+    tally_texts,
+)
 from ridgeway.common.routing.word_table import WordTable
 
 if TYPE_CHECKING:
@@ -53,6 +65,7 @@ class Router:
         key: str | None = None,
         model: str | Path | None = None,
         device: str = "auto",
+        sentences: SentenceUse = "auto",
     ) -> Router:
         """The router of a release, after its hashes and its signature were verified.
 
@@ -60,12 +73,16 @@ class Router:
         model:  the folder of a contextual encoder's model, if it is not known here.
         device: where such a model runs: auto, cpu, cuda, or one card such as cuda:0. A table needs
                 none.
+        sentences: which prompts are given to the release's sentence encoder, if it has one: those
+                that its table is unsure of (auto), none (never), or all (always).
         """
         from ridgeway.common.routing.release import load_release
 
         place = Path(model) if model else None
         return router_of(
-            load_release(Path(folder), key=key, model=place, device=device)
+            load_release(
+                Path(folder), key=key, model=place, device=device, sentences=sentences
+            )
         )
 
     def with_confidence(self, **changes: Any) -> Router:
@@ -111,7 +128,18 @@ class Router:
         """
         ids, lengths = self.tokenizer.encode_many([turn.text for turn in turns])
         counted = tally_texts(self.compiled, self.selector, ids, lengths)
-        return self._decide_turns(turns, weighed(counted, turns), len(ids))
+        routers = self._routers(ids, lengths)
+        return self._decide_turns(turns, weighed(counted, turns), len(ids), routers)
+
+    def route_by_table(self, turns: Sequence[Turn]) -> Decision | None:
+        """The same where no sentence has to be read, which takes next to no time; else None."""
+        if isinstance(self.compiled, SentenceTable):
+            return None
+        if isinstance(self.compiled, Cascade):
+            ids, lengths = self.tokenizer.encode_many([turn.text for turn in turns])
+            if self.compiled.reads_sentences(ids, lengths).any():
+                return None
+        return self.route_turns(turns)
 
     def route_many(self, prompts: Iterable[str]) -> list[Decision]:
         """Where each of many prompts should go, in parallel."""
@@ -144,7 +172,7 @@ class Router:
         """Work out at once what else comes with use; whether compiled code then does all the
         work.
         """
-        if isinstance(self.compiled, WordTable):
+        if isinstance(self.compiled, WordTable | Cascade):
             self.compiled.make_fast()
         return self.tokenizer.make_fast()
 
@@ -161,23 +189,44 @@ class Router:
             self.selector,
             self.tokenizer,
             turns,
-            lambda counted, tokens: self._decide_turns(turns, counted, tokens),
+            lambda counted, ids, lengths: self._decide_turns(
+                turns, counted, len(ids), self._routers(ids, lengths)
+            ),
         )
+
+    def _routers(self, ids: Ids, lengths: Lengths) -> list[str]:
+        """Which router decides each text."""
+        if isinstance(self.compiled, SentenceTable):
+            return [SENTENCES] * len(lengths)
+        if isinstance(self.compiled, Cascade):
+            read = self.compiled.reads_sentences(ids, lengths)
+            return [SENTENCES if each else TABLE for each in read.tolist()]
+        return [TABLE] * len(lengths)
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
         ids, lengths = self.tokenizer.encode_many(prompts)
         counted = tally_texts(self.compiled, self.selector, ids, lengths)
         readable = [_is_readable(prompt) for prompt in prompts]
         return decide(
-            self.domains, self.confidence, counted, lengths.tolist(), readable
+            self.domains,
+            self.confidence,
+            counted,
+            lengths.tolist(),
+            readable,
+            self._routers(ids, lengths),
         )
 
     def _decide_turns(
-        self, turns: Sequence[Turn], counted: Tally, tokens: int
+        self,
+        turns: Sequence[Turn],
+        counted: Tally,
+        tokens: int,
+        routers: Sequence[str],
     ) -> Decision:
         readable = any(_is_readable(turn.text) for turn in turns)
+        router = SENTENCES if SENTENCES in routers else TABLE
         [decision] = decide(
-            self.domains, self.confidence, counted, [tokens], [readable]
+            self.domains, self.confidence, counted, [tokens], [readable], [router]
         )
         return decision
 

@@ -139,16 +139,23 @@ def check_domains(domains: Sequence[str], compiled: RouterTable) -> None:
 
 
 def compile_table(
-    table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]
+    table: NDArray[np.int16],
+    scale: float,
+    weights: NDArray[np.float64],
+    least_step: float = 0.0,
 ) -> TokenTable:
-    """The logits φW of every token, φ = (scale · table row, 1)."""
+    """The logits φW of every token, φ = (scale · table row, 1).
+
+    least_step: the step is no smaller.
+    """
     if weights.shape[0] != table.shape[1] + 1:
         raise ShapeMismatch(
             f"weights over {weights.shape[0]} features do not fit a table of width"
             f" {table.shape[1]}"
         )
     exact = exact_logits(table, scale, weights)
-    return counted_in(step_for(float(np.abs(exact).max())), exact)
+    step = max(step_for(float(np.abs(exact).max())), least_step)
+    return counted_in(step, exact)
 
 
 def exact_logits(

@@ -218,9 +218,12 @@ def compile_words(
     scale: float,
     words: WordSketch,
     weights: NDArray[np.float64],
+    least_step: float = 0.0,
 ) -> WordTable:
     """The logits of every token and of every bucket: features φW, of which a run of letters has
     scale · amplitude.
+
+    least_step: the step is no smaller.
     """
     own = table.shape[1]
     constant = weights[-1:]
@@ -231,9 +234,9 @@ def compile_words(
         )
     tokens = exact_logits(table, scale, np.concatenate([weights[:own], constant]))
     buckets = weights[own:-1] * (scale * words.options.amplitude)
-    step = step_for(
-        float(np.abs(tokens).max()) + most_grams(words) * float(np.abs(buckets).max())
-    )
+    largest_gram = float(np.abs(buckets).max())
+    bound = float(np.abs(tokens).max()) + most_grams(words) * largest_gram
+    step = max(step_for(bound), least_step)
     return WordTable(in_steps(step, tokens), in_steps(step, buckets), step, words)
 
 

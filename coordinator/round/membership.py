@@ -25,6 +25,7 @@ from ridgeway.common.routing.release import (
     save_release,
 )
 from ridgeway.common.routing.router import Router, router_of
+from ridgeway.common.routing.sentence_table import without_domain
 from ridgeway.coordinator.round.clear_round import add_contributions
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
@@ -100,7 +101,7 @@ def _without(
     if router.quality is not None:
         changes[QUALITY] = router.quality.to_json()
     column = loaded.domains.index(domain)
-    weights = np.ascontiguousarray(np.delete(loaded.weights, column, axis=1))
+    weights = without_domain(loaded.weights, column, len(loaded.domains))
     return _sign_again(federation, loaded, weights, router, changes)
 
 

@@ -67,7 +67,7 @@ from ridgeway.coordinator.solving.private_release import (
 )
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
 from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
-from ridgeway.coordinator.solving.solve import Solution, solve
+from ridgeway.coordinator.solving.solve import Solution, solve_router
 from ridgeway.coordinator.solving.total import Total
 
 _POLL_S = 0.5
@@ -613,7 +613,7 @@ def solve_total(
     public prior.
     """
     if not terms.privacy:
-        return solve(total.statistics, encoder.scale, ridge)
+        return solve_router(total.statistics, encoder, ridge)
     weights = solve_private(
         total.statistics,
         terms.privacy,

@@ -35,7 +35,7 @@ from ridgeway.common.routing.release import (
 from ridgeway.common.routing.router import router_of
 from ridgeway.common.routing.token_table import RouterTable, normalised_columns
 from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.coordinator.solving.solve import Solution, solve
+from ridgeway.coordinator.solving.solve import Solution, solve_router
 from ridgeway.coordinator.solving.total import Total, add_up
 
 
@@ -104,7 +104,7 @@ def draft(
             f" ({encoder.fingerprint}); name the right one with --encoder"
         )
     return compose(
-        total, encoder, choices, solve(total.statistics, encoder.scale, choices.ridge)
+        total, encoder, choices, solve_router(total.statistics, encoder, choices.ridge)
     )
 
 

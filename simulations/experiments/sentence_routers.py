@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import DeviceError, EncoderError
 from ridgeway.common.base.jsonl import storable
-from ridgeway.common.encoding.encoder_sources import file_of_wheel
-from ridgeway.common.encoding.model_files import imported, model_files
+from ridgeway.common.encoding.model_files import file_of_wheel, imported, model_files
 from ridgeway.simulations.experiments.dataset import Dataset, Split, split
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.routers import (

@@ -33,6 +33,12 @@ from ridgeway.common.base.settings import (
     MAX_JOINED_WINDOW_TOKENS,
     Sampling,
 )
+from ridgeway.common.encoding.sentence_features import (
+    RANDOM_SHIFT,
+    SentenceFeatures,
+    random_signs,
+)
+from ridgeway.common.encoding.sentence_torch import TorchSentences
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import Layer
 from ridgeway.common.encoding.word_sketch import WordSketch
@@ -40,6 +46,8 @@ from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
 _TOKENS_AT_ONCE = 1 << 20
 """Of windows whose words are sketched together."""
+_SENTENCES_AT_ONCE = 1 << 12
+"""Windows whose sentences are read together."""
 WEIGHTED_ROWS = 1 << 15
 MIN_WEIGHTED_ROWS = 64
 LANES = 1
@@ -73,10 +81,13 @@ class GpuTable:
         table: NDArray[np.int16],
         device: str,
         words: WordSketch | None = None,
+        sentences: SentenceFeatures | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.shape: tuple[int, int] = (table.shape[0], table.shape[1])
-        self.width = self.shape[1] + (words.width if words else 0)
+        self.table_width = self.shape[1] + (words.width if words else 0)
+        self.width = self.table_width + (sentences.width if sentences else 0)
+        self.host_sentences = sentences
         self._host = table
         self._host_words = words
 
@@ -103,6 +114,12 @@ class GpuTable:
             return None
         return DeviceSpelling.of(self._host_words, self.device)
 
+    @cached_property
+    def sentences(self) -> GpuSentences | None:
+        if self.host_sentences is None:
+            return None
+        return GpuSentences(self.host_sentences, self.device)
+
     def word_features(self, windows: Windows) -> Iterator[tuple[int, Tensor]]:
         """Pieces of N × width features, each with the number of its first window."""
         if self.words is None:
@@ -117,6 +134,22 @@ class GpuTable:
                 rounding_mode="floor",
             )
             yield start, means.clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+
+
+class GpuSentences:
+    """The features of sentences, which a device computes: the same numbers as on the CPU."""
+
+    def __init__(self, features: SentenceFeatures, device: torch.device) -> None:
+        self._features = features
+        self._network = TorchSentences(features.encoder, str(device))
+        self._signs = torch.from_numpy(random_signs()).to(device, torch.float64)
+
+    def window_features(self, ids: Ids, bounds: Integers) -> Tensor:
+        """Of windows in a row of ids, N×width."""
+        vectors = self._network.vectors(*self._features.read(ids, bounds))
+        sums = (vectors.double() @ self._signs).long()
+        random = sums.clamp_(min=0) >> RANDOM_SHIFT
+        return torch.cat([vectors.long(), random], dim=1)
 
 
 class Lane:
@@ -271,6 +304,9 @@ class GpuWindows(GramSums):
 
     def add_layers(self, found: Sequence[Layer]) -> None:
         for layer in found:
+            if self._table.sentences:
+                self._add_sentences(layer, self._table.sentences)
+                continue
             self._lanes[layer.times].put(
                 layer.ids, layer.bounds, self._taking(layer.times)
             )
@@ -278,8 +314,30 @@ class GpuWindows(GramSums):
     def _taking(self, times: int) -> Take:
         return lambda windows: self.take(windows, times)
 
-    def take(self, windows: Windows, times: int = 1) -> None:
-        """Sum windows that lie on the device already, each of them as often as is said."""
+    def _add_sentences(self, layer: Layer, sentences: GpuSentences) -> None:
+        """Sum windows whose texts are read on the CPU, some of them at a time."""
+        most = min(self._gram.capacity, _SENTENCES_AT_ONCE)
+        with self._lanes[1].working():
+            for start in range(0, len(layer.bounds) - 1, most):
+                bounds = layer.bounds[start : start + most + 1]
+                ids = layer.ids[bounds[0] : bounds[-1]]
+                bounds = bounds - bounds[0]
+                features = sentences.window_features(ids, bounds)
+                self.take(self._sent(ids, bounds), layer.times, features)
+
+    def _sent(self, ids: Ids, bounds: Integers) -> Windows:
+        device = self._table.device
+        narrow = bounds.astype(np.int32)
+        there = torch.from_numpy(np.ascontiguousarray(ids)).to(device)
+        return Windows(there, torch.from_numpy(narrow).to(device), narrow)
+
+    def take(
+        self, windows: Windows, times: int = 1, sentences: Tensor | None = None
+    ) -> None:
+        """Sum windows that lie on the device already, each of them as often as is said.
+
+        sentences: the features of their sentences, where there are any.
+        """
         table = self._table
         most = self._gram.capacity
         for start in range(0, len(windows), most):
@@ -288,6 +346,9 @@ class GpuWindows(GramSums):
             table.operations.write_means(table.values, piece, planes, first)
             for place, features in table.word_features(piece):
                 write_samples(features, planes, first + place, row=table.shape[1])
+            if sentences is not None:
+                own = sentences[start : start + most]
+                write_samples(own, planes, first, row=table.table_width)
 
     def state(self) -> State:
         for times, lane in self._lanes.items():
@@ -370,14 +431,15 @@ def gpu_accumulators(
     sampling: Sampling,
     device: str,
     words: WordSketch | None = None,
+    sentences: SentenceFeatures | None = None,
 ) -> list[Callable[[], GpuWindows | GpuCounts]]:
     """Makers of accumulators that share one table on one device and work beside each other
     there.
     """
-    shared = GpuTable(table, device, words)
+    shared = GpuTable(table, device, words, sentences)
     kind, lanes = (
         (GpuCounts, COUNTING_LANES)
-        if only_counts(sampling, words)
+        if only_counts(sampling, words or sentences)
         else (GpuWindows, LANES)
     )
     return [partial(kind, shared, sampling, lane) for lane in range(lanes)]

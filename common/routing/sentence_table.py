@@ -1,0 +1,265 @@
+"""The routers of an encoder that reads sentences: one that reads every text, and a cascade, in
+which a table of tokens and words decides where it is sure.
+
+Both are solved from one total: the table's equation is a block of the whole one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import FormatError, ShapeMismatch
+from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.encoding.sentence_features import SentenceFeatures
+from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.tokenizer import Ids
+from ridgeway.common.routing.token_table import (
+    Lengths,
+    TokenTable,
+    compile_table,
+    of_logits,
+    step_for,
+)
+from ridgeway.common.routing.word_table import WordTable, compile_words
+
+_Floats = NDArray[np.float64]
+AnyTable = TokenTable | WordTable
+SentenceUse = Literal["auto", "never", "always"]
+"""Which prompts the sentence encoder reads: those that the table is unsure of, none, or all."""
+
+MAX_SENTENCE_WEIGHT = 1 << 30
+"""Weights of sentences are integers below this, so that float64 holds their products with 2¹¹
+features of 2¹² exactly.
+"""
+
+USUAL_MARGIN = 0.5
+"""The table decides where its best score is so far ahead of the second, as a share of how far it is
+ahead of the mean.
+"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SentenceTable:
+    """What the tokens of a text say, and its sentences.
+
+    weights: D×C int32: what each feature of sentences says, in units of `step` · 2^−`bits`.
+    """
+
+    tokens: AnyTable
+    weights: NDArray[np.int32]
+    bits: int
+    features: SentenceFeatures
+
+    runs_a_model: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        shape = self.features.width, self.tokens.domains
+        if self.weights.dtype != np.int32 or self.weights.shape != shape:
+            raise FormatError(f"weights of sentences are int32 of shape {shape}")
+        if np.abs(self.weights.astype(np.int64)).max() >= MAX_SENTENCE_WEIGHT:
+            raise FormatError("a weight of sentences is beyond its bound")
+
+    @property
+    def step(self) -> float:
+        return self.tokens.step
+
+    @property
+    def domains(self) -> int:
+        return self.tokens.domains
+
+    def sentence_logits(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+        """N×C, in steps. Exact, so that a text's logits do not depend on those beside it."""
+        bounds = np.append(0, np.cumsum(lengths))
+        features = self.features.window_features(ids, bounds).astype(np.float64)
+        products = features @ self.weights.astype(np.float64)
+        logits: NDArray[np.int64] = np.rint(np.ldexp(products, -self.bits)).astype(
+            np.int64
+        )
+        return logits
+
+    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+        """N×C: each token speaks for itself, and as much as the text's sentences say."""
+        sums = self.tokens.token_sums(ids, lengths)
+        return sums + lengths[:, None] * self.sentence_logits(ids, lengths)
+
+    def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
+        """A table of these very tokens, each with what its text's sentences say."""
+        table, places = self.tokens.read(ids, lengths)
+        rows = table.sums.take(places, axis=0)
+        rows += np.repeat(self.sentence_logits(ids, lengths), lengths, axis=0)
+        return _table_of(rows, self.step), np.arange(len(ids), dtype=np.int32)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What a release keeps of it."""
+        return self.tokens.arrays() | {"sentence_weights": self.weights}
+
+    def without(self, position: int) -> SentenceTable:
+        """The table with one domain's column dropped."""
+        weights = np.ascontiguousarray(np.delete(self.weights, position, axis=1))
+        return replace(self, tokens=self.tokens.without(position), weights=weights)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cascade:
+    """The table decides where its margin is large enough, and the sentence router elsewhere.
+
+    Law: a text's logits depend on the text alone.
+    """
+
+    table: AnyTable
+    sentences: SentenceTable
+    margin: float
+
+    runs_a_model: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.table.step != self.sentences.step:
+            raise FormatError("the two routers of a cascade count in different steps")
+
+    @property
+    def step(self) -> float:
+        return self.table.step
+
+    @property
+    def domains(self) -> int:
+        return self.table.domains
+
+    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+        """N×C, by whichever router decides each text."""
+        sums = self.table.token_sums(ids, lengths)
+        unsure = is_unsure(sums, lengths, self.margin)
+        if unsure.any():
+            own = ids[np.repeat(unsure, lengths)]
+            sums = sums.copy()
+            sums[unsure] = self.sentences.token_sums(own, lengths[unsure])
+        return sums
+
+    def reads_sentences(self, ids: Ids, lengths: Lengths) -> NDArray[np.bool_]:
+        """Which texts the sentence router decides."""
+        return is_unsure(self.table.token_sums(ids, lengths), lengths, self.margin)
+
+    def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
+        """A table of these very tokens, each as the router says that decides its text."""
+        unsure = self.reads_sentences(ids, lengths)
+        table, places = self.table.read(ids, lengths)
+        rows = table.sums.take(places, axis=0)
+        if unsure.any():
+            own = np.repeat(unsure, lengths)
+            full, there = self.sentences.read(ids[own], lengths[unsure])
+            rows[own] = full.sums.take(there, axis=0)
+        return _table_of(rows, self.step), np.arange(len(ids), dtype=np.int32)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What a release keeps of it; the spelling of tokens once."""
+        first = {f"table_{name}": each for name, each in self.table.arrays().items()}
+        for shared in ("table_letters", "table_starts"):
+            first.pop(shared, None)
+        return self.sentences.arrays() | first
+
+    def without(self, position: int) -> Cascade:
+        """The cascade with one domain's column dropped."""
+        return replace(
+            self,
+            table=self.table.without(position),
+            sentences=self.sentences.without(position),
+        )
+
+    def make_fast(self) -> None:
+        """Work out at once what is otherwise worked out after some use."""
+        for each in (self.table, self.sentences.tokens):
+            if isinstance(each, WordTable):
+                each.make_fast()
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a manifest."""
+        return {"margin": self.margin, "bits": self.sentences.bits}
+
+
+def is_unsure(
+    sums: NDArray[np.int64], lengths: Lengths, margin: float
+) -> NDArray[np.bool_]:
+    """Whether the best of each text's domains is ahead of the second by less than `margin` of what
+    it is ahead of their mean. A text without tokens has nothing to read.
+    """
+    best = np.partition(sums, -2, axis=1)[:, -2:].astype(np.float64)
+    ahead = best[:, 1] - best[:, 0]
+    unsure: NDArray[np.bool_] = ahead < margin * (best[:, 1] - sums.mean(axis=1))
+    return unsure & (lengths > 0)
+
+
+def _table_of(rows: NDArray[np.int64], step: float) -> TokenTable:
+    """A table of these rows, and one of zeros if there is none."""
+    if not len(rows):
+        rows = np.zeros((1, rows.shape[1]), dtype=np.int64)
+    return of_logits(rows.astype(np.int32), step)
+
+
+# Compiling
+
+
+def compile_tokens(
+    encoder: TableEncoder, weights: _Floats, least_step: float = 0.0
+) -> AnyTable:
+    """Weights over the features of tokens and of words, as a router uses them."""
+    table = encoder.table
+    if encoder.words is None:
+        return compile_table(table, encoder.scale, weights, least_step)
+    return compile_words(table, encoder.scale, encoder.words, weights, least_step)
+
+
+def stacked(whole: _Floats, of_table: _Floats, encoder: TableEncoder) -> _Floats:
+    """The weights of both routers in one matrix, F×2C; the table knows nothing of sentences."""
+    padded = np.zeros_like(whole)
+    padded[of_table_rows(encoder)] = of_table
+    return np.hstack([whole, padded])
+
+
+def of_table_rows(encoder: TableEncoder) -> NDArray[np.int64]:
+    """Where the features of tokens and words stand among all, and the constant one."""
+    return np.append(np.arange(encoder.table_width), encoder.width)
+
+
+def weight_columns(encoder: Any, domains: int) -> int:
+    """How many columns the weights of a router over so many domains have."""
+    reads_sentences = isinstance(encoder, TableEncoder) and encoder.sentences
+    return 2 * domains if reads_sentences else domains
+
+
+def without_domain(weights: _Floats, place: int, domains: int) -> _Floats:
+    """Weights with a domain's columns dropped."""
+    columns = np.arange(place, weights.shape[1], domains)
+    return np.ascontiguousarray(np.delete(weights, columns, axis=1))
+
+
+def compile_cascade(
+    encoder: TableEncoder, weights: _Floats, margin: float = USUAL_MARGIN
+) -> Cascade:
+    """The two routers of stacked weights."""
+    features = encoder.sentences
+    if features is None or weights.shape[0] != encoder.width + 1:
+        raise ShapeMismatch(
+            f"weights over {weights.shape[0]} features do not fit {encoder.name}"
+        )
+    whole, of_table = np.hsplit(weights, 2)
+    rows = of_table_rows(encoder)
+    of_sentences = whole[encoder.table_width : -1] * encoder.scale
+    most = FEATURE_LIMIT * float(np.abs(of_sentences).sum(axis=0).max())
+    # both count in one step, in which tokens and sentences together fit 32 bits
+    tokens = compile_tokens(encoder, whole[rows], 2 * step_for(most))
+    table = compile_tokens(encoder, of_table[rows], tokens.step)
+    if table.step > tokens.step:
+        tokens = compile_tokens(encoder, whole[rows], table.step)
+    fractions, bits = _in_fractions(of_sentences, table.step)
+    return Cascade(table, SentenceTable(tokens, fractions, bits, features), margin)
+
+
+def _in_fractions(exact: _Floats, step: float) -> tuple[NDArray[np.int32], int]:
+    """Weights as integers, in units of a power of two below the step, and which power."""
+    largest = float(np.abs(exact).max()) or 1.0
+    bits = int(np.floor(np.log2(MAX_SENTENCE_WEIGHT * step / (2 * largest))))
+    weights = np.rint(np.ldexp(exact / step, bits)).astype(np.int32)
+    return weights, bits
