@@ -119,13 +119,7 @@ class SentenceEncoder:
 
     @cached_property
     def _network(self) -> SentenceNetwork:
-        return SentenceNetwork(
-            self.numbers,
-            np,
-            np.asarray,
-            lambda array: array.astype(np.float64),
-            lambda array: array.astype(np.int64),
-        )
+        return SentenceNetwork(self.numbers, np, np.asarray)
 
 
 def find_sentence_encoder(source: str = "") -> SentenceEncoder:

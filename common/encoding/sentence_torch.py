@@ -5,9 +5,10 @@ Products are taken in float64, which holds their sums exactly.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.sentence_network import (
@@ -32,13 +33,12 @@ class TorchSentences:
 
         self._encoder = encoder
         self._device = torch.device(device)
-        self._network = SentenceNetwork(
-            encoder.numbers,
-            torch,
-            lambda array: torch.tensor(np.asarray(array), device=self._device),
-            lambda tensor: tensor.to(torch.float64),
-            lambda tensor: tensor.to(torch.int64),
-        )
+        self._network = SentenceNetwork(encoder.numbers, torch, self._tensor)
+
+    def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        import torch
+
+        return torch.tensor(np.asarray(array), device=self._device)
 
     def vectors(self, ids: Ids, lengths: Integers) -> torch.Tensor:
         """What `SentenceEncoder.vectors` gives, on the device."""
@@ -59,6 +59,5 @@ class TorchSentences:
             made = self._network.vectors(
                 ids[start : stops[last - 1]], lengths[first:last]
             )
-            rows = torch.from_numpy(places[first:last]).to(self._device)
-            vectors[rows] = made.to(torch.int16)
+            vectors[self._tensor(places[first:last])] = made.to(torch.int16)
         return vectors

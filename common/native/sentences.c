@@ -51,10 +51,8 @@ static inline int64_t clip(int64_t value, int64_t least, int64_t most) {
 
 static inline int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b < 0); }  /* b is positive */
 
-static int64_t whole_root(int64_t square) {  /* 1 of zero; the floating root is off by one at most */
+static int64_t whole_root(int64_t square) {  /* of numbers below 2^52, whose floating root rounds down rightly; 1 of zero */
     int64_t root = (int64_t)sqrt((double)square);
-    root -= root * root > square;
-    root += (root + 1) * (root + 1) <= square;
     return root ? root : 1;
 }
 
@@ -100,7 +98,7 @@ CLONED static void normalise(int32_t *row, int64_t columns) {
     int32_t mean = (int32_t)floor_divide(2 * sum + columns, 2 * columns);
     for (int64_t i = 0; i < columns; i++) row[i] -= mean;
     for (int64_t i = 0; i < columns; i++) squares += (int64_t)row[i] * row[i];
-    int64_t inverse = ((int64_t)1 << 44) / whole_root(squares << 8);  /* the root has 4 bits after its point */
+    int64_t inverse = ((int64_t)1 << 40) / whole_root(squares);
     for (int64_t i = 0; i < columns; i++) row[i] = (int32_t)((row[i] * inverse) >> 20);
 }
 
@@ -174,9 +172,9 @@ static void finish(const Network *net, const int32_t *last, int16_t *vector) {
         vector[i] = net->tanh[clip(last[i], -TANH_LIMIT, TANH_LIMIT) + TANH_LIMIT];
         squares += vector[i] * vector[i];
     }
-    int64_t norm = whole_root(squares << 20);  /* has 10 bits after its point */
+    int64_t norm = whole_root(squares << 12);  /* has 6 bits after its point */
     for (int64_t i = 0; i < WIDTH; i++)
-        vector[i] = (int16_t)clip(floor_divide(vector[i] * ((int64_t)NORM << 11) + norm, 2 * norm), -LIMIT, LIMIT);
+        vector[i] = (int16_t)clip(floor_divide(vector[i] * ((int64_t)NORM << 7) + norm, 2 * norm), -LIMIT, LIMIT);
 }
 
 /* Sums over the tokens of `count` texts → their vectors. */
