@@ -7,8 +7,10 @@
 #include "native.h"
 #include <math.h>
 
-/* Loops are compiled twice where the loader can choose: for AVX2 and for any processor. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && (!defined(__clang__) || __clang_major__ >= 14)
+/* Loops are compiled for several kinds of processors where the loader can choose among them. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12
+#define CLONED __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#elif defined(__x86_64__) && defined(__GLIBC__) && (!defined(__clang__) || __clang_major__ >= 14)
 #define CLONED __attribute__((target_clones("avx2", "default")))
 #else
 #define CLONED
@@ -18,6 +20,7 @@ enum { WIDTH = 512, BRANCH = 256, BRANCHES = 3, PROJECTED = 768, FEATURES = 1280
 enum { CHUNKS = 17, LEVELS = 64, MAX_TOKENS = 1024 };
 enum { LARGEST = 32767, LARGEST_SUMMAND = 1 << 20, TANH_LIMIT = 8 << 10, NORM = 1 << 13, LIMIT = 4096 };
 enum { BLOCK = 4 };              /* rows of weights that are multiplied at once; every layer has a multiple of them */
+enum { LINE = 64 };              /* bytes that are read together */
 enum { BATCH_ROWS = 192 };       /* tokens and gaps that go through the layers together, unless one text is longer */
 
 enum { PROJECT, FIRST, SECOND = FIRST + BRANCHES, POOL = SECOND + BRANCHES, DENSE0, SKIP1, DENSE1, DENSE2, SKIP3, DENSE3, LAYERS };
@@ -63,7 +66,7 @@ static inline int64_t scaled(int32_t product, int64_t scale, int64_t offset) {
 /* products[i][row] = the row of weights times the input that begins at inputs + i * stride. Two inputs are taken at once,
    and four rows, so that numbers are used more than once after they were read. */
 CLONED static void multiply(const Layer *layer, const int16_t *inputs, int64_t stride, int64_t count, int32_t *products) {
-    int16_t wide[BLOCK][FEATURES];
+    _Alignas(LINE) int16_t wide[BLOCK][FEATURES];
     int32_t rows = layer->rows, columns = layer->columns;
     for (int32_t row = 0; row < rows; row += BLOCK) {
         for (int32_t i = 0; i < BLOCK; i++)
@@ -250,24 +253,24 @@ static void read_all(const Network *net, Scratch *scratch, int64_t capacity, con
 
 /* Room for so many rows, and for as many texts. */
 static int make_scratch(Scratch *scratch, size_t rows) {
-    const size_t sizes[] = {8, 4 * FEATURES, 4 * PROJECTED, 4 * FEATURES, 4 * WIDTH, 2 * WIDTH, 2 * BRANCH, 2 * BRANCH,
-                            2 * BRANCH, 2 * BRANCH, 2 * FEATURES, 2 * FEATURES, 1};
-    size_t whole = 0, part = 0;
+    const size_t sizes[] = {4 * FEATURES, 4 * PROJECTED, 4 * FEATURES, 4 * WIDTH, 2 * WIDTH, 2 * BRANCH, 2 * BRANCH,
+                            2 * BRANCH, 2 * BRANCH, 2 * FEATURES, 2 * FEATURES, 8, 1};
+    size_t whole = LINE, part = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) whole += rows * sizes[i];
-    char *next = scratch->memory = malloc(whole);
     void *parts[sizeof sizes / sizeof *sizes];
-    if (!next) return 0;
+    if (!(scratch->memory = malloc(whole))) return 0;
+    char *next = (char *)scratch->memory + (LINE - (uintptr_t)scratch->memory % LINE);
     for (; part < sizeof sizes / sizeof *sizes; next += rows * sizes[part++]) parts[part] = next;
-    scratch->roots = parts[0];
-    scratch->features = parts[1];
-    scratch->products = parts[2];
-    scratch->sums = parts[3];
-    scratch->more = parts[4];
-    scratch->embedded = parts[5];
-    scratch->hidden = parts[6];
-    for (int branch = 0; branch < BRANCHES; branch++) scratch->activations[branch] = parts[7 + branch];
-    scratch->inputs[0] = parts[10];
-    scratch->inputs[1] = parts[11];
+    scratch->features = parts[0];
+    scratch->products = parts[1];
+    scratch->sums = parts[2];
+    scratch->more = parts[3];
+    scratch->embedded = parts[4];
+    scratch->hidden = parts[5];
+    for (int branch = 0; branch < BRANCHES; branch++) scratch->activations[branch] = parts[6 + branch];
+    scratch->inputs[0] = parts[9];
+    scratch->inputs[1] = parts[10];
+    scratch->roots = parts[11];
     scratch->is_token = parts[12];
     return 1;
 }
