@@ -140,7 +140,7 @@ def tokenizer_definition(model: bytes) -> bytes:
             piece = dict(_fields(content))
             (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
             vocabulary.append([piece[1].decode(), score])
-    definition = {
+    definition: dict[str, Any] = {
         "version": "1.0",
         "added_tokens": [],
         "normalizer": {
@@ -207,7 +207,8 @@ def sentence_weights(path: Path) -> SentenceWeights:
 
 def _fixed(numbers: Any, bits: int) -> NDArray[np.int64]:
     """The nearest whole multiples of 2^−bits."""
-    return np.rint(np.ldexp(np.float64(numbers), bits)).astype(np.int64)
+    scaled = np.ldexp(np.asarray(numbers, np.float64), bits)
+    return np.asarray(np.rint(scaled), np.int64)
 
 
 def _whole_multiples(matrix: _Floats) -> tuple[NDArray[np.int8], np.float64]:
@@ -218,7 +219,7 @@ def _whole_multiples(matrix: _Floats) -> tuple[NDArray[np.int8], np.float64]:
 
 def _table_values(floats: dict[str, _Floats]) -> NDArray[np.int16]:
     """What each level of each chunk stands for."""
-    scale = np.float64(floats["scale"])[:, None]
+    scale = floats["scale"].astype(np.float64)[:, None]
     values = np.arange(LEVELS) * scale + floats["lo"][:, None]
     return _fixed(values, TOKEN_BITS).astype(np.int16)
 
