@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.files import without_syncing
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.tiny import tiny_encoder
@@ -236,6 +237,29 @@ def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
             find_encoder("smollm2")
 
     return _made_once(tmp_path_factory, "smollm2", convert)
+
+
+@pytest.fixture(scope="session")
+def sentences_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the sentence encoder, converted from the installed wheel once for all workers of a test run."""
+    from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder
+
+    def convert(cache: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RIDGEWAY_CACHE", str(cache))
+            find_sentence_encoder()
+
+    return _made_once(tmp_path_factory, "sentences", convert)
+
+
+@pytest.fixture(scope="session")
+def sentences(sentences_cache: Path) -> SentenceEncoder:
+    """The sentence encoder."""
+    from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
+        return find_sentence_encoder()
 
 
 @pytest.fixture(scope="session")

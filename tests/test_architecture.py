@@ -68,6 +68,7 @@ GPU = "client/sums/gpu/"
 HEAVY = {"torch", "transformers", "triton"}
 HEAVY_FILES = {
     "client/sums/transformer_sums.py",
+    "common/encoding/sentence_torch.py",
     "common/encoding/transformer.py",
     "common/base/devices.py",
     "coordinator/solving/solve.py",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,13 +120,11 @@ class SentenceEncoder:
 
     @cached_property
     def _network(self) -> SentenceNetwork:
-        return SentenceNetwork(
-            self.numbers,
-            np,
-            np.asarray,
-            lambda array: array.astype(np.float64),
-            lambda array: array.astype(np.int64),
-        )
+        return SentenceNetwork(self.numbers, np, np.asarray, _sums_over_texts)
+
+
+def _sums_over_texts(rows: Any, lengths: Integers) -> Any:
+    return np.add.reduceat(rows, np.cumsum(lengths) - lengths, axis=0)
 
 
 def find_sentence_encoder(source: str = "") -> SentenceEncoder:
@@ -165,9 +164,7 @@ def _save(encoder: SentenceEncoder, folder: Path) -> None:
 
 def _load(folder: Path) -> SentenceEncoder:
     arrays = {
-        field.name: np.load(
-            folder / f"{field.name}.npy", mmap_mode="r", allow_pickle=False
-        )
+        field.name: np.load(folder / f"{field.name}.npy", mmap_mode="r")
         for field in fields(SentenceWeights)
     }
     definition = (folder / _TOKENIZER).read_bytes()

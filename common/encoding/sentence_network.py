@@ -5,7 +5,7 @@ out is normalised, summed over the tokens, and goes through a dense net of four 
 
 Numbers of fixed point: activations of tokens have 8 bits after the point, those of a sentence 10,
 and normalised ones 20. Weights are 8-bit numbers and a scale of 24 bits after the point. Every
-step is a sum, a product, a shift or a division that rounds down, so that each machine has the
+step is a sum, a product, or a quotient or root that is rounded down, so that each machine has the
 same bits. `native/sentences.c` is the same computation.
 """
 
@@ -43,20 +43,22 @@ BRANCHES = ((2, 0), (3, 1), (5, 2))
 BRANCH = 256
 PROJECTED = BRANCH * len(BRANCHES)
 FEATURES = SENTENCE_WIDTH + PROJECTED
-HIDDEN = 320
-GAP = 2
+HIDDEN_WIDTH = 320
+TEXT_GAP = 2
 """Rows of zeros between texts, so that no convolution reaches into another text."""
+NO_TOKEN = -1
+"""What stands in the place of such a row's id."""
 
 SHAPES = {
     "project": (PROJECTED, SENTENCE_WIDTH),
     **{f"first{span}": (BRANCH, span * BRANCH) for span, _ in BRANCHES},
     **{f"second{span}": (BRANCH, span * BRANCH) for span, _ in BRANCHES},
     "pool": (SENTENCE_WIDTH, FEATURES),
-    "dense0": (HIDDEN, SENTENCE_WIDTH),
-    "skip1": (HIDDEN, SENTENCE_WIDTH),
-    "dense1": (HIDDEN, HIDDEN),
-    "dense2": (SENTENCE_WIDTH, HIDDEN),
-    "skip3": (SENTENCE_WIDTH, HIDDEN),
+    "dense0": (HIDDEN_WIDTH, SENTENCE_WIDTH),
+    "skip1": (HIDDEN_WIDTH, SENTENCE_WIDTH),
+    "dense1": (HIDDEN_WIDTH, HIDDEN_WIDTH),
+    "dense2": (SENTENCE_WIDTH, HIDDEN_WIDTH),
+    "skip3": (SENTENCE_WIDTH, HIDDEN_WIDTH),
     "dense3": (SENTENCE_WIDTH, SENTENCE_WIDTH),
 }
 """The rows and columns of each layer's weights, in the order in which they are kept."""
@@ -65,13 +67,16 @@ TOKEN_BITS = 8
 HEAD_BITS = 10
 UNIT_BITS = 20
 SCALE_BITS = 24
-HALF = 1 << (SCALE_BITS - 1)
-LARGEST = (1 << 15) - 1
+ROOT_BITS = 10
+NORM_BITS = 6
+LARGEST_ACTIVATION = (1 << 15) - 1
 """Of an activation that is multiplied by weights."""
 LARGEST_SUMMAND = 1 << 20
-"""Of an activation that is normalised: the squares of 1,280 of them add up within 53 bits."""
-LARGEST_WEIGHTS = (1 << 31) // (LARGEST + 1)
-"""Of the sum of the sizes of a row of weights: its products add up within 31 bits."""
+"""Of an activation that is normalised: the squares of 1,280 of them add up within 52 bits."""
+LARGEST_WEIGHTS = (1 << 31) // (LARGEST_ACTIVATION + 1)
+"""Of the sum of the sizes of a row of weights: its products add up within 31 bits, and those times
+a scale of 20 bits within 51.
+"""
 TANH_LIMIT = 8 << HEAD_BITS
 """The tangent of what is larger is 1, to 15 bits but one."""
 
@@ -85,7 +90,7 @@ class SentenceWeights:
     weights: int8, the layers of SHAPES one after another, each row by row.
     scales:  2 × rows int64: what a row's products are multiplied by, and what is added then.
     gains:   2 × (768 + 1,280) int64: the same of the two normalisations.
-    tanh:    int16, the tangent of −TANH_LIMIT to TANH_LIMIT times LARGEST.
+    tanh:    int16, the tangent of −TANH_LIMIT to TANH_LIMIT times LARGEST_ACTIVATION.
     """
 
     table: NDArray[np.uint8]
@@ -118,13 +123,21 @@ def framed(ids: Ids, lengths: Integers) -> tuple[Ids, Integers]:
     return np.insert(ids, places.ravel(), [BEGIN, END] * len(lengths)), lengths + 2
 
 
-class SentenceNetwork:
-    """The network over the arrays of numpy or of torch.
+def _activation(values: Any) -> Any:
+    """Values as they are multiplied by weights: within their bounds."""
+    return values.clip(-LARGEST_ACTIVATION, LARGEST_ACTIVATION)
 
-    xp:      the library.
-    array:   makes an array of the library out of one of numpy.
-    exact:   makes an array that is multiplied exactly: integers of 53 bits.
-    integer: makes an array of int64.
+
+class SentenceNetwork:
+    """The network over float64 arrays of numpy or torch, which hold whole numbers below 2^53, or
+    such numbers of fixed point.
+
+    Their sums and products are exact in any order. A quotient of such whole numbers rounds down to
+    the right whole number, and so does the root of one below 2^52.
+
+    xp:    the library.
+    array: makes an array of the library out of one of numpy.
+    sums:  adds up the rows of each text, whose lengths it is given.
     """
 
     def __init__(
@@ -132,109 +145,106 @@ class SentenceNetwork:
         numbers: SentenceWeights,
         xp: ModuleType,
         array: Callable[[Any], Any],
-        exact: Callable[[Any], Any],
-        integer: Callable[[Any], Any],
+        sums: Callable[[Any, Integers], Any],
     ) -> None:
         self._xp = xp
         self._array = array
-        self._exact = exact
-        self._integer = integer
+        self._sums = sums
         self._table = array(numbers.table)
-        self._values = array(numbers.values)
-        self._tanh = array(numbers.tanh)
-        gains = array(numbers.gains)
-        self._gains = gains[:, :PROJECTED]
+        self._values = array(numbers.values.ravel().astype(np.float64))
+        self._tanh = array(numbers.tanh.astype(np.float64))
+        gains = array(numbers.gains.astype(np.float64))
+        self._gains = gains[:, :PROJECTED] / (1 << SCALE_BITS)
         self._pool_gains = gains[:, PROJECTED:]
         self._layers = {
-            name: (exact(array(weights)).T, array(scales))
-            for name, weights, scales in numbers.layers()
+            name: (
+                array(np.ldexp(weights.T * scale.astype(np.float64), -SCALE_BITS)),
+                array(np.ldexp(offset.astype(np.float64), -SCALE_BITS)),
+            )
+            for name, weights, (scale, offset) in numbers.layers()
         }
 
     def vectors(self, ids: Ids, lengths: Integers) -> Any:
         """The vectors of texts as `framed` gives them."""
         unit = self._normalised(self._features(ids, lengths))
-        # the sum over a text's tokens is the difference of two running sums
-        ends = self._array(np.cumsum(lengths) - 1)
-        running = self._xp.cumsum(unit, 0)[ends]
-        sums = self._xp.diff(running, 1, 0, 0 * running[:1])
-        return self._head(sums, self._array(lengths)[:, None])
+        sums = self._sums(unit, lengths)
+        return self._head(sums, self._array(lengths[:, None].astype(np.float64)))
 
     def _features(self, ids: Ids, lengths: Integers) -> Any:
         """The features of tokens, whose rows have gaps between texts on the way."""
         owners = np.repeat(np.arange(len(lengths)), lengths)
-        places = np.arange(len(ids)) + GAP * (owners + 1)
-        inside = np.zeros((len(ids) + GAP * (len(lengths) + 1), 1), np.int64)
-        inside[places] = 1
-        spread = np.zeros(len(inside), np.int64)
+        places = np.arange(len(ids)) + TEXT_GAP * (owners + 1)
+        spread = np.full(len(ids) + TEXT_GAP * (len(lengths) + 1), NO_TOKEN)
         spread[places] = ids
+        gaps = self._array(np.flatnonzero(spread == NO_TOKEN))
         token = self._array(spread)
-        mask = self._array(inside)
 
-        rows = self._table[token]
         chunks = (token % CHUNKS)[:, None]
-        embedded = self._values[chunks, self._integer(rows)]
+        embedded = self._values[LEVELS * chunks + self._table[token]]
         projected = self._scaled("project", embedded)
         unit = self._normalised(projected.clip(-LARGEST_SUMMAND, LARGEST_SUMMAND))
-        activations = (unit * self._gains[0] + self._gains[1]) >> SCALE_BITS
-        activations = activations.clip(-LARGEST, LARGEST) * mask
-        parts = [self._integer(embedded)]
+        gain, offset = self._gains
+        activations = self._xp.floor(unit * gain + offset)
+        activations = _activation(activations)
+        activations[gaps] = 0
+        parts = [embedded]
         for number, (span, before) in enumerate(BRANCHES):
             start = number * BRANCH
             inputs = activations[:, start : start + BRANCH]
             hidden = self._convolved(f"first{span}", inputs, span, before)
-            hidden = hidden.clip(-LARGEST, LARGEST) * mask
+            hidden = _activation(hidden)
+            hidden[gaps] = 0
             outputs = self._convolved(f"second{span}", hidden, span, before)
             parts.append(outputs.clip(-LARGEST_SUMMAND, LARGEST_SUMMAND))
         return self._xp.concatenate(parts, 1)[self._array(places)]
 
     def _convolved(self, layer: str, inputs: Any, span: int, before: int) -> Any:
         """A convolution, cut off below zero, and its input."""
-        xp = self._xp
-        windows = [xp.roll(inputs, before - place, 0) for place in range(span)]
-        outputs = self._scaled(layer, xp.concatenate(windows, 1))
-        return inputs + outputs.clip(0)
+        first = TEXT_GAP - before
+        last = len(inputs) - TEXT_GAP - before
+        windows = [inputs[first + place : last + place] for place in range(span)]
+        outputs = self._scaled(layer, self._xp.concatenate(windows, 1))
+        whole = self._xp.zeros_like(inputs)
+        whole[TEXT_GAP:-TEXT_GAP] = inputs[TEXT_GAP:-TEXT_GAP] + outputs.clip(0)
+        return whole
 
     def _head(self, sums: Any, lengths: Any) -> Any:
         """Sums over texts of normalised features → the vectors of the texts."""
-        root = self._root(lengths << 20)
-        # the sum over √length; the root has 10 bits after its point
+        floor = self._xp.floor
+        root = self._root(lengths * (1 << 2 * ROOT_BITS))
+        # the sum over √length, rounded
         gain, offset = self._pool_gains
         total = sums * gain + lengths * offset
-        pooled = ((total + (root << 9)) // (root << 10)).clip(-LARGEST, LARGEST)
-        mean = self._scaled("pool", pooled, root).clip(-LARGEST, LARGEST)
-        first = self._scaled("dense0", mean).clip(0, LARGEST)
+        unit = root * (1 << ROOT_BITS)
+        pooled = floor((2 * total + unit) / (2 * unit))
+        mean = _activation(self._scaled("pool", _activation(pooled), root))
+        first = _activation(self._scaled("dense0", mean).clip(0))
         second = self._scaled("skip1", mean) + self._scaled("dense1", first)
-        second = second.clip(0, LARGEST)
-        third = self._scaled("dense2", second).clip(0, LARGEST)
+        second = _activation(second.clip(0))
+        third = _activation(self._scaled("dense2", second).clip(0))
         last = self._scaled("skip3", second) + self._scaled("dense3", third)
         last = last.clip(-TANH_LIMIT, TANH_LIMIT)
-        bent = self._integer(self._tanh[last + TANH_LIMIT])
-        norm = self._root((bent * bent).sum(1)[:, None] << 20)
-        rounded = (bent * (SENTENCE_NORM << 11) + norm) // (2 * norm)
+        places = self._xp.asarray(last, dtype=self._xp.int64) + TANH_LIMIT
+        bent = self._tanh[places]
+        norm = self._root((bent * bent).sum(1)[:, None] * (1 << 2 * NORM_BITS))
+        rounded = floor((bent * (2 * SENTENCE_NORM << NORM_BITS) + norm) / (2 * norm))
         return rounded.clip(-FEATURE_LIMIT, FEATURE_LIMIT)
 
     def _scaled(self, layer: str, inputs: Any, times: Any = 1) -> Any:
         """Rounded products with a layer's weights."""
-        weights, (scale, offset) = self._layers[layer]
-        products = self._integer(self._exact(inputs) @ weights)
-        return (products * scale + offset * times + HALF) >> SCALE_BITS
+        weights, offset = self._layers[layer]
+        return self._xp.floor(inputs @ weights + (offset * times + 0.5))
 
     def _normalised(self, inputs: Any) -> Any:
         """Rows less their means, divided by their norms, with UNIT_BITS after the point."""
+        floor = self._xp.floor
         columns = inputs.shape[1]
-        mean = (2 * inputs.sum(1)[:, None] + columns) // (2 * columns)
+        mean = floor((2 * inputs.sum(1)[:, None] + columns) / (2 * columns))
         centred = inputs - mean
-        norm = self._root((centred * centred).sum(1)[:, None] << 8)
-        # the root has 4 bits after its point
-        inverse = (1 << (2 * UNIT_BITS + 4)) // norm
-        return (centred * inverse) >> UNIT_BITS
+        norm = self._root((centred * centred).sum(1)[:, None])
+        inverse = floor((1 << 2 * UNIT_BITS) / norm) / (1 << UNIT_BITS)
+        return floor(centred * inverse)
 
     def _root(self, squares: Any) -> Any:
-        """The whole square root of numbers of at most 62 bits; 1 of zero.
-
-        The floating root is off by one at most.
-        """
-        root = self._integer(self._xp.sqrt(self._exact(squares)))
-        root = root - self._integer(root * root > squares)
-        root = root + self._integer((root + 1) * (root + 1) <= squares)
-        return root.clip(1)
+        """The whole square root of numbers below 2^52; 1 of zero."""
+        return self._xp.floor(self._xp.sqrt(squares)).clip(1)

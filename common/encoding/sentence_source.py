@@ -24,9 +24,8 @@ from ridgeway.common.encoding.sentence_network import (
     BRANCHES,
     CHUNKS,
     FEATURES,
-    HALF,
     HEAD_BITS,
-    LARGEST,
+    LARGEST_ACTIVATION,
     LEVELS,
     PROJECTED,
     SCALE_BITS,
@@ -46,7 +45,8 @@ USE_FILES = {
 }
 """The two files that are read, and their SHA-256."""
 
-Floats = NDArray[np.float32]
+_Floats = NDArray[np.float32]
+_HALF = 1 << (SCALE_BITS - 1)
 
 WIRE_VARINT = 0
 WIRE_64_BITS = 1
@@ -68,8 +68,8 @@ MATRICES = {
 }
 """What the matrices of each layer, and what is added to their products, are called in the file."""
 
-PIECES = 1
-NORMALISER = 3
+_PIECES = 1
+_NORMALISER = 3
 """Fields of a SentencePiece model."""
 
 
@@ -133,14 +133,14 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 def tokenizer_definition(model: bytes) -> bytes:
     """The tokenizer.json of a SentencePiece model of single pieces (unigrams)."""
     fields = list(_fields(model))
-    normaliser = dict(_fields(dict(fields)[NORMALISER]))
+    normaliser = dict(_fields(dict(fields)[_NORMALISER]))
     vocabulary = []
     for key, content in fields:
-        if key == PIECES:
+        if key == _PIECES:
             piece = dict(_fields(content))
             (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
             vocabulary.append([piece[1].decode(), score])
-    definition = {
+    definition: dict[str, Any] = {
         "version": "1.0",
         "added_tokens": [],
         "normalizer": {
@@ -178,7 +178,7 @@ def tokenizer_definition(model: bytes) -> bytes:
 
 def sentence_weights(path: Path) -> SentenceWeights:
     """The whole numbers that a file of weights gives."""
-    with np.load(path, allow_pickle=False) as stored:
+    with np.load(path) as stored:
         chunks = [stored[f"q{number + 1}"] for number in range(CHUNKS)]
         floats = {name: stored[name] for name in stored.files if name[0] != "q"}
     weights = []
@@ -207,33 +207,34 @@ def sentence_weights(path: Path) -> SentenceWeights:
 
 def _fixed(numbers: Any, bits: int) -> NDArray[np.int64]:
     """The nearest whole multiples of 2^−bits."""
-    return np.rint(np.ldexp(np.float64(numbers), bits)).astype(np.int64)
+    scaled = np.ldexp(np.asarray(numbers, np.float64), bits)
+    return np.asarray(np.rint(scaled), np.int64)
 
 
-def _whole_multiples(matrix: Floats) -> tuple[NDArray[np.int8], np.float64]:
+def _whole_multiples(matrix: _Floats) -> tuple[NDArray[np.int8], np.float64]:
     """A matrix's transpose in multiples of its scale, whose largest is 127, and the scale."""
     scale = np.float64(abs(matrix).max()) / 127
     return np.rint(matrix.T / scale).astype(np.int8), scale
 
 
-def _table_values(floats: dict[str, Floats]) -> NDArray[np.int16]:
+def _table_values(floats: dict[str, _Floats]) -> NDArray[np.int16]:
     """What each level of each chunk stands for."""
-    scale = np.float64(floats["scale"])[:, None]
+    scale = floats["scale"].astype(np.float64)[:, None]
     values = np.arange(LEVELS) * scale + floats["lo"][:, None]
     return _fixed(values, TOKEN_BITS).astype(np.int16)
 
 
-def _token_gains(floats: dict[str, Floats]) -> NDArray[np.int64]:
+def _token_gains(floats: dict[str, _Floats]) -> NDArray[np.int64]:
     """The gain and the offset of each activation of a token: unit norm → TOKEN_BITS."""
     gain = np.concatenate([floats[f"ln_g{span}"] for span in SPANS])
     offset = np.concatenate([floats[f"ln_b{span}"] for span in SPANS])
     # rows of unit norm become rows of unit variance
     gain = np.float64(gain) * np.sqrt(np.float64(PROJECTED))
     bits = SCALE_BITS + TOKEN_BITS
-    return np.stack([_fixed(gain, bits - UNIT_BITS), _fixed(offset, bits) + HALF])
+    return np.stack([_fixed(gain, bits - UNIT_BITS), _fixed(offset, bits) + _HALF])
 
 
-def _sentence_gains(floats: dict[str, Floats]) -> NDArray[np.int64]:
+def _sentence_gains(floats: dict[str, _Floats]) -> NDArray[np.int64]:
     """The same of each feature of a sentence: unit norm → UNIT_BITS + HEAD_BITS."""
     gain = np.float64(floats["ln_g"]) * np.sqrt(np.float64(FEATURES))
     return np.stack(
@@ -249,6 +250,6 @@ def _tangents() -> NDArray[np.int16]:
     below = []
     for number in range(TANH_LIMIT + 1):
         grown = (Decimal(number) / (1 << (HEAD_BITS - 1))).exp()
-        below.append(round(LARGEST * (grown - 1) / (grown + 1)))
+        below.append(round(LARGEST_ACTIVATION * (grown - 1) / (grown + 1)))
     above = np.array(below, dtype=np.int16)
     return np.concatenate([-above[:0:-1], above])

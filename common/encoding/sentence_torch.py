@@ -5,9 +5,10 @@ Products are taken in float64, which holds their sums exactly.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.sentence_network import (
@@ -20,7 +21,7 @@ from ridgeway.common.encoding.tokenizer import Ids
 if TYPE_CHECKING:
     import torch
 
-BATCH_TOKENS = 1 << 16
+_BATCH_TOKENS = 1 << 17
 """How many tokens are taken at once."""
 
 
@@ -33,12 +34,18 @@ class TorchSentences:
         self._encoder = encoder
         self._device = torch.device(device)
         self._network = SentenceNetwork(
-            encoder.numbers,
-            torch,
-            lambda array: torch.tensor(np.asarray(array), device=self._device),
-            lambda tensor: tensor.to(torch.float64),
-            lambda tensor: tensor.to(torch.int64),
+            encoder.numbers, torch, self._tensor, self._sums
         )
+
+    def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        import torch
+
+        return torch.tensor(np.asarray(array), device=self._device)
+
+    def _sums(self, rows: torch.Tensor, lengths: Integers) -> torch.Tensor:
+        import torch
+
+        return torch.segment_reduce(rows, "sum", lengths=self._tensor(lengths))
 
     def vectors(self, ids: Ids, lengths: Integers) -> torch.Tensor:
         """What `SentenceEncoder.vectors` gives, on the device."""
@@ -50,7 +57,7 @@ class TorchSentences:
         places = np.flatnonzero(lengths)
         ids, lengths = framed(ids, lengths)
         stops = np.cumsum(lengths)
-        batches = (stops - 1) // BATCH_TOKENS
+        batches = (stops - 1) // _BATCH_TOKENS
         for batch in range(int(batches.max(initial=-1)) + 1):
             first, last = np.searchsorted(batches, [batch, batch + 1])
             if first == last:
@@ -59,6 +66,5 @@ class TorchSentences:
             made = self._network.vectors(
                 ids[start : stops[last - 1]], lengths[first:last]
             )
-            rows = torch.from_numpy(places[first:last]).to(self._device)
-            vectors[rows] = made.to(torch.int16)
+            vectors[self._tensor(places[first:last])] = made.to(torch.int16)
         return vectors

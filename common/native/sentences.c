@@ -7,8 +7,10 @@
 #include "native.h"
 #include <math.h>
 
-/* Loops are compiled twice where the loader can choose: for AVX2 and for any processor. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && (!defined(__clang__) || __clang_major__ >= 14)
+/* Loops are compiled for several kinds of processors where the loader can choose among them. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12
+#define CLONED __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#elif defined(__x86_64__) && defined(__GLIBC__) && (!defined(__clang__) || __clang_major__ >= 14)
 #define CLONED __attribute__((target_clones("avx2", "default")))
 #else
 #define CLONED
@@ -18,6 +20,7 @@ enum { WIDTH = 512, BRANCH = 256, BRANCHES = 3, PROJECTED = 768, FEATURES = 1280
 enum { CHUNKS = 17, LEVELS = 64, MAX_TOKENS = 1024 };
 enum { LARGEST = 32767, LARGEST_SUMMAND = 1 << 20, TANH_LIMIT = 8 << 10, NORM = 1 << 13, LIMIT = 4096 };
 enum { BLOCK = 4 };              /* rows of weights that are multiplied at once; every layer has a multiple of them */
+enum { LINE = 64 };              /* bytes that are read together */
 enum { BATCH_ROWS = 192 };       /* tokens and gaps that go through the layers together, unless one text is longer */
 
 enum { PROJECT, FIRST, SECOND = FIRST + BRANCHES, POOL = SECOND + BRANCHES, DENSE0, SKIP1, DENSE1, DENSE2, SKIP3, DENSE3, LAYERS };
@@ -51,10 +54,8 @@ static inline int64_t clip(int64_t value, int64_t least, int64_t most) {
 
 static inline int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b < 0); }  /* b is positive */
 
-static int64_t whole_root(int64_t square) {  /* 1 of zero; the floating root is off by one at most */
+static int64_t whole_root(int64_t square) {  /* of numbers below 2^52, whose floating root rounds down rightly; 1 of zero */
     int64_t root = (int64_t)sqrt((double)square);
-    root -= root * root > square;
-    root += (root + 1) * (root + 1) <= square;
     return root ? root : 1;
 }
 
@@ -65,7 +66,7 @@ static inline int64_t scaled(int32_t product, int64_t scale, int64_t offset) {
 /* products[i][row] = the row of weights times the input that begins at inputs + i * stride. Two inputs are taken at once,
    and four rows, so that numbers are used more than once after they were read. */
 CLONED static void multiply(const Layer *layer, const int16_t *inputs, int64_t stride, int64_t count, int32_t *products) {
-    int16_t wide[BLOCK][FEATURES];
+    _Alignas(LINE) int16_t wide[BLOCK][FEATURES];
     int32_t rows = layer->rows, columns = layer->columns;
     for (int32_t row = 0; row < rows; row += BLOCK) {
         for (int32_t i = 0; i < BLOCK; i++)
@@ -100,7 +101,7 @@ CLONED static void normalise(int32_t *row, int64_t columns) {
     int32_t mean = (int32_t)floor_divide(2 * sum + columns, 2 * columns);
     for (int64_t i = 0; i < columns; i++) row[i] -= mean;
     for (int64_t i = 0; i < columns; i++) squares += (int64_t)row[i] * row[i];
-    int64_t inverse = ((int64_t)1 << 44) / whole_root(squares << 8);  /* the root has 4 bits after its point */
+    int64_t inverse = ((int64_t)1 << 40) / whole_root(squares);
     for (int64_t i = 0; i < columns; i++) row[i] = (int32_t)((row[i] * inverse) >> 20);
 }
 
@@ -174,9 +175,9 @@ static void finish(const Network *net, const int32_t *last, int16_t *vector) {
         vector[i] = net->tanh[clip(last[i], -TANH_LIMIT, TANH_LIMIT) + TANH_LIMIT];
         squares += vector[i] * vector[i];
     }
-    int64_t norm = whole_root(squares << 20);  /* has 10 bits after its point */
+    int64_t norm = whole_root(squares << 12);  /* has 6 bits after its point */
     for (int64_t i = 0; i < WIDTH; i++)
-        vector[i] = (int16_t)clip(floor_divide(vector[i] * ((int64_t)NORM << 11) + norm, 2 * norm), -LIMIT, LIMIT);
+        vector[i] = (int16_t)clip(floor_divide(vector[i] * ((int64_t)NORM << 7) + norm, 2 * norm), -LIMIT, LIMIT);
 }
 
 /* Sums over the tokens of `count` texts → their vectors. */
@@ -252,24 +253,24 @@ static void read_all(const Network *net, Scratch *scratch, int64_t capacity, con
 
 /* Room for so many rows, and for as many texts. */
 static int make_scratch(Scratch *scratch, size_t rows) {
-    const size_t sizes[] = {8, 4 * FEATURES, 4 * PROJECTED, 4 * FEATURES, 4 * WIDTH, 2 * WIDTH, 2 * BRANCH, 2 * BRANCH,
-                            2 * BRANCH, 2 * BRANCH, 2 * FEATURES, 2 * FEATURES, 1};
-    size_t whole = 0, part = 0;
+    const size_t sizes[] = {4 * FEATURES, 4 * PROJECTED, 4 * FEATURES, 4 * WIDTH, 2 * WIDTH, 2 * BRANCH, 2 * BRANCH,
+                            2 * BRANCH, 2 * BRANCH, 2 * FEATURES, 2 * FEATURES, 8, 1};
+    size_t whole = LINE, part = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) whole += rows * sizes[i];
-    char *next = scratch->memory = malloc(whole);
     void *parts[sizeof sizes / sizeof *sizes];
-    if (!next) return 0;
+    if (!(scratch->memory = malloc(whole))) return 0;
+    char *next = (char *)scratch->memory + (LINE - (uintptr_t)scratch->memory % LINE);
     for (; part < sizeof sizes / sizeof *sizes; next += rows * sizes[part++]) parts[part] = next;
-    scratch->roots = parts[0];
-    scratch->features = parts[1];
-    scratch->products = parts[2];
-    scratch->sums = parts[3];
-    scratch->more = parts[4];
-    scratch->embedded = parts[5];
-    scratch->hidden = parts[6];
-    for (int branch = 0; branch < BRANCHES; branch++) scratch->activations[branch] = parts[7 + branch];
-    scratch->inputs[0] = parts[10];
-    scratch->inputs[1] = parts[11];
+    scratch->features = parts[0];
+    scratch->products = parts[1];
+    scratch->sums = parts[2];
+    scratch->more = parts[3];
+    scratch->embedded = parts[4];
+    scratch->hidden = parts[5];
+    for (int branch = 0; branch < BRANCHES; branch++) scratch->activations[branch] = parts[6 + branch];
+    scratch->inputs[0] = parts[9];
+    scratch->inputs[1] = parts[10];
+    scratch->roots = parts[11];
     scratch->is_token = parts[12];
     return 1;
 }

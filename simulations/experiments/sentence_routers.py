@@ -73,7 +73,7 @@ def find_minilm() -> Path:
         ) from error
 
 
-class SentenceEncoder:
+class TransformerSentences:
     """A transformer with its tokenizer, on one device, which reads `limit` tokens of a text."""
 
     def __init__(self, folder: Path, device: str, limit: int) -> None:
@@ -142,9 +142,9 @@ class SentenceEncoder:
 
 
 @lru_cache(maxsize=1)
-def minilm(device: str) -> SentenceEncoder:
+def minilm(device: str) -> TransformerSentences:
     """MiniLM, loaded once a process."""
-    return SentenceEncoder(find_minilm(), first_device(device), MAX_TOKENS)
+    return TransformerSentences(find_minilm(), first_device(device), MAX_TOKENS)
 
 
 def first_device(device: str) -> str:
@@ -204,7 +204,7 @@ _SHORT = ClassifierRecipe(texts=50, tokens=64, epochs=2, rates=(3e-4,))
 class Classifier:
     """A sentence encoder with a linear head over the domains."""
 
-    encoder: SentenceEncoder
+    encoder: TransformerSentences
     head: torch.nn.Linear
 
     def route(self, prompts: Sequence[str]) -> Places:
@@ -222,7 +222,7 @@ def fit_classifier(
     with torch.random.fork_rng(devices=[] if device == "cpu" else [device]):
         for rate in recipe.rates:
             torch.manual_seed(seed)
-            encoder = SentenceEncoder(base, device, recipe.tokens)
+            encoder = TransformerSentences(base, device, recipe.tokens)
             head = torch.nn.Linear(encoder.width, len(dataset.domains)).to(device)
             classifier = Classifier(encoder, head)
             epochs = _epochs(classifier, parts, recipe.epochs, rate, seed)

@@ -30,7 +30,7 @@ from ridgeway.simulations.experiments.routers import (
 )
 from ridgeway.simulations.experiments.sentence_routers import (
     ClassifierRecipe,
-    SentenceEncoder,
+    TransformerSentences,
     fit_classifier,
     nearest,
 )
@@ -136,7 +136,7 @@ def test_a_vote_is_that_of_the_nearest(data: st.DataObject, k: int) -> None:
 
 def test_an_embedding_is_of_its_text_alone(model: Path) -> None:
     """Of length one, and the same whatever texts are read beside it; what stands beyond the limit is not read."""
-    encoder = SentenceEncoder(model, "cpu", 128)
+    encoder = TransformerSentences(model, "cpu", 128)
     texts = ["abc", "0123456789" * 20, "the law of the land", "a", ""]
     together, alone = encoder.embed(texts), np.concatenate([encoder.embed([text]) for text in texts])
     assert np.allclose(together, alone, atol=1e-5)
