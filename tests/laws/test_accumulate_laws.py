@@ -94,7 +94,8 @@ def slow_units(document: Document, sampling: Sampling) -> list[tuple[int, Docume
     if len(document) <= 20:
         return [(sampling.units, document)]
     fifth, window = sampling.units // 5, sampling.window
-    longer = [(fifth, document[:size]) for size in (None, max(window, sampling.stride), window)]
+    sizes = [None, max(window, sampling.stride), window, *([sampling.opening] if sampling.opening else [])]
+    longer = [(fifth, document[:size]) for size in sizes]
     windows = slow_windows(slow_thinned(document, window, sampling.stride), window)
     left_out = max(0, len(windows) - 2 * fifth)
     kept = [each for n, each in enumerate(windows) if left_out == 0 or is_one_of(2 * fifth, len(windows), n)]
@@ -186,6 +187,7 @@ samplings = st.builds(
     max_tokens=st.sampled_from([0, 0, 30]),
     units=st.sampled_from([5, 10, 20, 40, 320]),
     mistyped=st.sampled_from([0, 3]),
+    opening=st.sampled_from([0, 3]),
 )
 
 

