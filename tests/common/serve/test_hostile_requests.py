@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from tests.support.commands import RIDGEWAY
@@ -99,7 +98,7 @@ def test_a_body_that_makes_no_sense_is_refused(served: Serving, experts: dict[st
 def test_a_body_of_another_kind_is_refused(served: Serving, path: str) -> None:
     """A page of another site can send forms and plain text unasked; only JSON is taken."""
     body = json.dumps(chat("auto", "hello"))
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
         response = served.http.post(path, content=body, headers={"content-type": kind})
         assert response.status_code == 415, response.text
         complaint(response)
@@ -111,18 +110,6 @@ def test_a_body_with_half_a_character_pair_is_no_servers_error(served: Serving) 
         body = json.dumps(a_request(path, "\ud800")).encode()
         response = served.http.post(path, content=body, headers={"content-type": "application/json"})
         assert response.status_code < 500, response.text
-
-
-def test_an_unknown_model_is_not_found(served: Serving) -> None:
-    """As OpenAI's API says it: 404, model_not_found, and which parameter it was."""
-    for path in POSTS[1:]:
-        body = {**chat("no-such-model", "hello"), "prompt": "hello", "input": "hello"}
-        response = served.post(path, body)
-        assert response.status_code == 404, response.text
-        error = complaint(response)
-        assert error["code"] == "model_not_found" and error["param"] == "model"
-    with served.client() as client, pytest.raises(openai.NotFoundError):
-        client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": SECRET}])
 
 
 def test_a_very_long_name_of_a_model_is_not_thrown_back(served: Serving) -> None:
@@ -258,24 +245,3 @@ def test_a_flood_without_a_key_is_turned_away(keyed: Serving, experts: dict[str,
     assert keyed.memory() - before < 60 * MB
     assert keyed.metric("ridgeway_refusals_total", reason="key") == statuses[401]
     assert_well(keyed)
-
-
-def test_who_floods_does_not_lock_out_who_has_a_key(keyed: Serving) -> None:
-    """The limit for strangers is not the limit for those with keys, though they come from one address."""
-    with httpx.Client(base_url=keyed.url, trust_env=False) as strangers:
-        while strangers.post("/v1/route", json={"prompt": SECRET}).status_code != 429:
-            pass
-    for _ in range(20):
-        assert keyed.chat("law").status_code == 200
-    with keyed.client() as client:
-        assert client.models.list().data
-
-
-def test_the_official_client_with_a_wrong_key_is_told_so(keyed: Serving) -> None:
-    """401 is openai.AuthenticationError; a stranger who asks too often gets openai.RateLimitError."""
-    with (
-        keyed.client(api_key="rw-wrong") as client,
-        pytest.raises((openai.AuthenticationError, openai.RateLimitError)),
-    ):
-        client.models.list()
-    assert "rw-wrong" not in keyed.said

@@ -11,7 +11,6 @@ import pytest
 
 from ridgeway.common.routing.release import ROUTER
 from tests.support.fake_expert import wait_for
-from tests.support.making import fixed_identity
 from tests.support.serving import SECRET, Serving, release_of
 
 DOMAINS = ["code", "law", "medicine"]
@@ -113,27 +112,6 @@ def test_a_tampered_release_is_refused_and_the_old_one_goes_on(served: Serving, 
     assert served.metric("ridgeway_refused_releases_total") >= 1.0
     after = release_of(folder / "release", DOMAINS, strength=109)
     wait_for(lambda: in_use(served) == after and refused(served) is None, "the good release is in use")
-
-
-def test_a_release_of_another_signer_is_refused_and_the_old_one_goes_on(
-    served: Serving, folder: Path, tmp_path: Path
-) -> None:
-    """Whoever signed the first release signs those that take its place."""
-    before = in_use(served)
-    release_of(tmp_path / "next", DOMAINS, fixed_identity(8), strength=111)
-    with Load(served) as load:
-        replace(folder / "release", tmp_path / "next")
-        wait_for(lambda: refused(served) is not None, "the release is refused")
-    assert set(load.releases) == {before} == {in_use(served)}
-
-
-def test_a_removed_release_goes_on_being_served(served: Serving, folder: Path) -> None:
-    """What was verified is in memory; a folder that has gone is nothing to take."""
-    before = in_use(served)
-    (folder / "release").rename(folder / "away")
-    with Load(served) as load:
-        wait_for(lambda: len(load.releases) > 50, "the load goes on")
-    assert in_use(served) == before
 
 
 def test_nothing_was_said_that_should_not_be(served: Serving, folder: Path) -> None:
