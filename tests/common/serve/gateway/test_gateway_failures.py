@@ -14,7 +14,6 @@ import pytest
 from ridgeway.common.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S
 from tests.support.fake_expert import (
     CHUNKED,
-    END,
     EVENTS,
     Asked,
     Expert,
@@ -138,38 +137,6 @@ def test_tokens_are_passed_on_one_by_one(cast: GatewayMaker) -> None:
             assert word_of(next(events)) == "four"
             assert next(events) == "[DONE]"
         wait_for(lambda: play.local.counted("streams") == 0, "the stream is counted as ended")
-
-
-def test_half_an_event_is_not_passed_on(cast: GatewayMaker) -> None:
-    """So that the error behind it can be read."""
-
-    def half(asked: Asked) -> None:
-        asked.head(200, EVENTS, CHUNKED)
-        asked.chunk(token("one") + token("two")[:20])
-
-    with cast() as play:
-        play.all_domains(half)
-        with play.local.streamed() as response:
-            events = list(tokens_of(response.iter_lines()))
-        assert word_of(events[0]) == "one"
-        assert complaint_of(events[1])["code"] == "expert_broken_off"
-        assert len(events) == 2
-
-
-def test_a_stream_cut_anywhere_arrives_as_it_was(cast: GatewayMaker) -> None:
-    """Byte for byte, also where the expert's pieces end in the middle of an event."""
-    whole = token("one") + token("zwölf") + END
-
-    def pieces(asked: Asked) -> None:
-        asked.head(200, EVENTS, CHUNKED)
-        for start in range(0, len(whole), 7):
-            asked.chunk(whole[start : start + 7])
-        asked.chunk(b"")
-
-    with cast() as play:
-        play.all_domains(pieces)
-        with play.local.streamed() as response:
-            assert response.read() == whole
 
 
 @pytest.mark.parametrize("framed", [True, False])
