@@ -33,12 +33,11 @@ from ridgeway.common.http.server import (
     Certificate,
     bind_sockets,
     find_certificate,
-    make_server,
 )
 from ridgeway.common.serve.telemetry import Metrics
 from tests.support.commands import Workshop, workshop
+from tests.support.in_process import running
 from tests.support.serving import SECRET, Serving, while_asking
-from tests.support.waiting import PATIENCE_S
 
 SOON_S = 1.0
 HEAD = b"POST /v1/echo HTTP/1.1\r\nhost: localhost\r\n"
@@ -67,17 +66,8 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 @contextlib.contextmanager
 def serving(rules: AccessRules | None = None, certificate: Certificate | None = None) -> Iterator[int]:
     """The port of a guarded echo."""
-    listener = bound_anywhere()
-    server = make_server(RequestGuard(echo, rules or AccessRules(), Metrics()), certificate)
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE_S)
-        listener.close()
-    assert not thread.is_alive()
+    with running(RequestGuard(echo, rules or AccessRules(), Metrics()), certificate) as address:
+        yield int(address.rpartition(":")[2])
 
 
 def bound_anywhere() -> socket.socket:
