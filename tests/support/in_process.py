@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -65,8 +66,8 @@ class Local:
         return self.post("/v1/chat/completions", chat(model, content, **more))
 
     @contextlib.contextmanager
-    def streamed(self, model: str = "auto", **more: Any) -> Iterator[httpx.Response]:
-        body = chat(model, "hello", stream=True, **more)
+    def streamed(self, model: str = "auto", content: str = "hello", **more: Any) -> Iterator[httpx.Response]:
+        body = chat(model, content, stream=True, **more)
         with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
             yield response
 
@@ -76,6 +77,11 @@ class Local:
 
     def counted(self, name: str, **labels: str) -> float:
         return self.service.metrics.registry.get_sample_value(f"ridgeway_{name}", labels) or 0.0
+
+
+def memory() -> int:
+    """The bytes that this process holds: services, experts and whoever asks them."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def chat(model: str, content: str, **more: Any) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import pytest
 from ridgeway.common.http.access_rules import AccessRules
 from ridgeway.common.http.api_keys import KeyRing, add_key
 from tests.support.fake_expert import Expert, well
-from tests.support.in_process import DOMAINS, Local
+from tests.support.in_process import DOMAINS, Local, memory
 from tests.support.in_process import served as service_of
 from tests.support.serving import SECRET, chat, complaint, write_experts
 
@@ -81,11 +80,6 @@ def assert_well(served: Local, caplog: pytest.LogCaptureFixture) -> None:
     assert served.chat("code").status_code == 200
     for word in (SECRET, "Traceback"):
         assert word not in caplog.text
-
-
-def memory() -> int:
-    """The bytes that this process holds: the service, its experts and whoever asks."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("path", POSTS)

@@ -16,11 +16,12 @@ import httpx
 import openai
 import pytest
 
+from ridgeway.common.experts.experts_file import ExpertsFile
 from tests.support import fake_expert as faulty
 from tests.support.fake_expert import Expert, Part, well
+from tests.support.in_process import Local, memory, served
 from tests.support.serving import (
     SECRET,
-    Serving,
     chat,
     complaint,
     complaint_of,
@@ -101,7 +102,7 @@ def experts() -> Iterator[Troupe]:
 
 
 @pytest.fixture(scope="module")
-def services(experts: Troupe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, Serving]]:
+def services(experts: Troupe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Local]]:
     """One without a fallback and one with, both of the same experts."""
     folder = tmp_path_factory.mktemp("faults")
     release_of(folder / "release", DOMAINS)
@@ -109,36 +110,41 @@ def services(experts: Troupe, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with contextlib.ExitStack() as stack:
         urls = {name: each.url for name, each in experts.items()}
         urls |= {name: stack.enter_context(faulty.nobody()) for name in ("refused", "refused-s")}
-        made = []
+        made = {}
         for name, fallback in (("alone", ""), ("backed", "good")):
             file = write_experts(folder / f"{name}.toml", urls, fallback, **settings)
-            made.append(Serving(folder, folder / "release", "--experts", file, EXPERTS_KEY=KEY))
-            made[-1].begin()
-            stack.callback(made[-1].end)
-        for each in made:
-            each.until_ready()
-        yield made[0], made[1]
+            known = ExpertsFile(file, environment={"EXPERTS_KEY": KEY})
+            made[name] = stack.enter_context(served(folder / "release", known))
+        yield made
 
 
 @pytest.fixture
-def alone(services: tuple[Serving, Serving]) -> Iterator[Serving]:
-    yield services[0]
-    assert_well(services[0])
+def alone(services: dict[str, Local], caplog: pytest.LogCaptureFixture) -> Iterator[Local]:
+    yield services["alone"]
+    assert_well(services["alone"], caplog)
 
 
 @pytest.fixture
-def backed(services: tuple[Serving, Serving]) -> Iterator[Serving]:
-    yield services[1]
-    assert_well(services[1])
+def backed(services: dict[str, Local], caplog: pytest.LogCaptureFixture) -> Iterator[Local]:
+    yield services["backed"]
+    assert_well(services["backed"], caplog)
 
 
-def assert_well(served: Serving) -> None:
-    """The process lives, answers, and has said nothing that it should not."""
-    assert served.is_running(), served.said
+def assert_well(served: Local, caplog: pytest.LogCaptureFixture) -> None:
+    """The service answers, and has said nothing that it should not."""
     assert served.http.get("/healthz").json() == {"status": "ok"}
     assert said(served.chat("good")) == "good"
     for word in (SECRET, KEY, "Traceback", "/secret/place"):
-        assert word not in served.said, served.said
+        assert word not in caplog.text
+
+
+def secret_prompt(fault: str) -> str:
+    """A text that goes to the expert of this fault, with a word that must stand in no log."""
+    return f"{SECRET} {prompt_for(fault, DOMAINS)}"
+
+
+def client(served: Local) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{served.http.base_url}/v1", api_key="none", max_retries=0)
 
 
 def said(response: httpx.Response) -> str:
@@ -158,7 +164,7 @@ def clean(response: httpx.Response) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fault", [*WHOLE, "refused"])
-def test_without_a_fallback_a_fault_is_a_proper_error(alone: Serving, fault: str) -> None:
+def test_without_a_fallback_a_fault_is_a_proper_error(alone: Local, fault: str) -> None:
     """The status says whose fault it was and whether to come again; the body has the shape of OpenAI's errors."""
     response = alone.chat(fault)
     expected = WHOLE[fault][1] if fault in WHOLE else 503
@@ -167,9 +173,9 @@ def test_without_a_fallback_a_fault_is_a_proper_error(alone: Serving, fault: str
 
 
 @pytest.mark.parametrize("fault", [*WHOLE, "refused"])
-def test_with_a_fallback_a_fault_is_not_noticed(backed: Serving, experts: Troupe, fault: str) -> None:
+def test_with_a_fallback_a_fault_is_not_noticed(backed: Local, experts: Troupe, fault: str) -> None:
     """The fallback answers in the place of an expert that cannot, and the headers say so; one that hangs is left."""
-    response = backed.chat("auto", prompt_for(fault, DOMAINS))
+    response = backed.chat("auto", secret_prompt(fault))
     assert said(response) == "good"
     assert response.headers["x-ridgeway-domain"] == fault
     assert response.headers["x-ridgeway-expert"] == "good"
@@ -178,7 +184,7 @@ def test_with_a_fallback_a_fault_is_not_noticed(backed: Serving, experts: Troupe
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_forced_expert_has_no_fallback(backed: Serving, stream: bool) -> None:
+def test_a_forced_expert_has_no_fallback(backed: Local, stream: bool) -> None:
     """Whoever names an expert gets that one or an error, never another in its place."""
     response = backed.chat("fails", stream=stream)
     assert response.status_code == 502, response.text
@@ -191,14 +197,14 @@ def test_a_key_that_an_expert_refuses_is_not_the_clients_mistake(
     which: str, stream: bool, request: pytest.FixtureRequest
 ) -> None:
     """Not 401, which would send the client to look at its own key, and no fallback that would hide it for ever."""
-    served: Serving = request.getfixturevalue(which)
-    response = served.chat("auto", prompt_for("unauthorised", DOMAINS), stream=stream)
+    served: Local = request.getfixturevalue(which)
+    response = served.chat("auto", secret_prompt("unauthorised"), stream=stream)
     assert response.status_code == 502, response.text
     assert clean(response)["code"] == "expert_refused"
 
 
 @pytest.mark.parametrize("fault", [*FIRST, "refused-s"])
-def test_a_stream_that_cannot_begin_is_a_proper_error(alone: Serving, fault: str) -> None:
+def test_a_stream_that_cannot_begin_is_a_proper_error(alone: Local, fault: str) -> None:
     """As long as no token was passed on the answer can still be an error, with a status, as if it were not streamed."""
     response = alone.chat(fault, stream=True)
     expected = FIRST[fault][1] if fault in FIRST else 503
@@ -207,21 +213,21 @@ def test_a_stream_that_cannot_begin_is_a_proper_error(alone: Serving, fault: str
 
 
 @pytest.mark.parametrize("fault", [*FIRST, "refused-s"])
-def test_a_stream_that_cannot_begin_is_begun_by_the_fallback(backed: Serving, fault: str) -> None:
+def test_a_stream_that_cannot_begin_is_begun_by_the_fallback(backed: Local, fault: str) -> None:
     """Whoever asked sees one whole stream, the fallback's."""
-    with backed.streamed("auto", prompt_for(fault, DOMAINS)) as response:
+    with backed.streamed("auto", secret_prompt(fault)) as response:
         events = list(tokens_of(response.iter_lines()))
     assert response.status_code == 200
     assert [word_of(event) for event in events[:-1]] == ["good", *faulty.WORDS]
     assert events[-1] == "[DONE]"
 
 
-def test_when_to_come_again_is_passed_on(alone: Serving) -> None:
+def test_when_to_come_again_is_passed_on(alone: Local) -> None:
     """An expert's 429 says after how many seconds, and so does ours."""
     response = alone.chat("too-many")
     assert response.headers["retry-after"] == "7"
-    with alone.client() as client, pytest.raises(openai.RateLimitError):
-        client.chat.completions.create(model="too-many", messages=[{"role": "user", "content": SECRET}])
+    with client(alone) as asking, pytest.raises(openai.RateLimitError):
+        asking.chat.completions.create(model="too-many", messages=[{"role": "user", "content": SECRET}])
 
 
 # In the midst of a stream
@@ -233,8 +239,8 @@ def test_a_stream_that_breaks_ends_with_an_error_after_what_came(
     fault: str, which: str, experts: Troupe, request: pytest.FixtureRequest
 ) -> None:
     """Two tokens came; then an error as an event, and no [DONE], which would pass half an answer off as a whole one."""
-    served: Serving = request.getfixturevalue(which)
-    with served.streamed("auto", prompt_for(fault, DOMAINS)) as response:
+    served: Local = request.getfixturevalue(which)
+    with served.streamed("auto", secret_prompt(fault)) as response:
         events = faulty.all_events(tokens_of(response.iter_lines()), experts[fault])
     assert response.status_code == 200
     assert [word_of(event) for event in events[:2]] == ["one", "two"]
@@ -243,19 +249,19 @@ def test_a_stream_that_breaks_ends_with_an_error_after_what_came(
 
 
 @pytest.mark.parametrize("fault", MIDST)
-def test_the_official_client_sees_a_broken_stream_as_an_error(alone: Serving, experts: Troupe, fault: str) -> None:
+def test_the_official_client_sees_a_broken_stream_as_an_error(alone: Local, experts: Troupe, fault: str) -> None:
     """After two tokens it raises; nobody can take the half for the whole."""
     asked: Any = {"model": fault, "messages": [{"role": "user", "content": SECRET}]}
     words = []
-    with alone.client() as client, pytest.raises(openai.APIError):
-        for chunk in client.chat.completions.create(**asked, stream=True):
+    with client(alone) as asking, pytest.raises(openai.APIError):
+        for chunk in asking.chat.completions.create(**asked, stream=True):
             words += [chunk.choices[0].delta.content]
             if len(words) == 2:
                 experts[fault].last().was_read.set()
     assert words == ["one", "two"]
 
 
-def test_a_stream_of_something_else_is_not_passed_off_as_an_answer(alone: Serving) -> None:
+def test_a_stream_of_something_else_is_not_passed_off_as_an_answer(alone: Local) -> None:
     """Neither a good answer nor silence: a proper error, or at least no [DONE]."""
     response = alone.chat("broken-events", stream=True)
     if response.status_code == 200:
@@ -266,19 +272,19 @@ def test_a_stream_of_something_else_is_not_passed_off_as_an_answer(alone: Servin
 
 
 @pytest.mark.parametrize("fault", ["endless-line", "endless-body"])
-def test_what_has_no_end_does_not_fill_the_memory(alone: Serving, fault: str) -> None:
+def test_what_has_no_end_does_not_fill_the_memory(alone: Local, fault: str) -> None:
     """Gigabytes from an expert go nowhere: they are refused, or passed on no faster than they are read."""
-    before = alone.memory()
+    before = memory()
     with contextlib.suppress(httpx.HTTPError), alone.streamed(fault) as response:
         most = 0
         for piece in response.iter_raw():
             most += len(piece)
             if most > 64_000_000:
                 break
-    assert alone.memory() - before < 100_000_000
+    assert memory() - before < 100_000_000
 
 
-def test_a_stream_of_nothing_but_comments_holds_nobody_up(alone: Serving) -> None:
+def test_a_stream_of_nothing_but_comments_holds_nobody_up(alone: Local) -> None:
     """It may go on or be ended; others are served meanwhile, and it ends with its client."""
     with contextlib.suppress(httpx.HTTPError), alone.streamed("trickles") as response:
         if response.status_code == 200:
@@ -290,9 +296,9 @@ def test_a_stream_of_nothing_but_comments_holds_nobody_up(alone: Serving) -> Non
 # Whoever asked has gone
 
 
-def test_a_client_that_does_not_read_slows_its_expert_down(alone: Serving, experts: Troupe) -> None:
+def test_a_client_that_does_not_read_slows_its_expert_down(alone: Local, experts: Troupe) -> None:
     """What nobody takes is not kept: the expert has to wait, and the memory stays as it is."""
-    before = alone.memory()
+    before = memory()
     with alone.streamed("pours") as response:
         assert word_of(next(tokens_of(response.iter_lines()))).startswith("y")
         asked = experts["pours"].last()
@@ -300,18 +306,20 @@ def test_a_client_that_does_not_read_slows_its_expert_down(alone: Serving, exper
         while sent < asked.sent:
             sent = asked.sent
             time.sleep(0.5)
-        assert alone.memory() - before < 50_000_000
+        assert memory() - before < 50_000_000
         assert said(alone.chat("good")) == "good"
     assert asked.gone.wait(faulty.PATIENCE_S)
 
 
-def test_many_that_wait_hold_nobody_up(alone: Serving, experts: Troupe) -> None:
+def test_many_that_wait_hold_nobody_up(alone: Local, experts: Troupe) -> None:
     """A hundred requests to an expert that hangs leave the others as quick as before, and end with their clients."""
     before = len(experts["long"].asked)
 
     async def wait_and_ask() -> None:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=alone.url, trust_env=False, timeout=MAX_WAIT_S, limits=limits) as client:
+        async with httpx.AsyncClient(
+            base_url=alone.http.base_url, trust_env=False, timeout=MAX_WAIT_S, limits=limits
+        ) as client:
             waiting = [
                 asyncio.create_task(client.post("/v1/chat/completions", json=chat("long", str(number))))
                 for number in range(100)
