@@ -411,8 +411,12 @@ def test_a_flood_without_a_key_is_told_so_and_then_turned_away(keyed: Keyed) -> 
 
 def test_a_flood_from_everywhere_takes_bounded_memory(keyed: Keyed) -> None:
     """Addresses are remembered up to a number, networks of IPv6 as one."""
-    for number in range(MAX_STRANGERS + 200):
-        keyed.door.ask(client=f"2001:db8:{number:x}::1")
+
+    async def everywhere() -> None:
+        for number in range(MAX_STRANGERS + 200):
+            await keyed.door.asking("/v1/echo", client=f"2001:db8:{number:x}::1")
+
+    asyncio.run(everywhere())
     assert len(keyed.door.guard._addresses) == MAX_STRANGERS
     statuses = [keyed.door.ask(client=f"2001:db8:ffff::{number:x}").status for number in range(STRANGER_RATE.burst + 1)]
     assert statuses == [401] * STRANGER_RATE.burst + [429]
