@@ -26,7 +26,7 @@ from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from tests.common.serve.gateway.api_experts import ARGUMENTS, ApiExpert, anthropic_expert, openai_expert
-from tests.support.fake_expert import Asked, Expert, leaves_after_two
+from tests.support.fake_expert import Expert, complains, leaves_after_two
 from tests.support.in_process import DOMAINS, Local, running, served
 from tests.support.serving import complaint, prompt_for, write_experts
 
@@ -330,10 +330,7 @@ def test_a_mistake_that_an_expert_finds_is_told_in_the_clients_own_shape(release
     """With the expert's words and status."""
     import anthropic
 
-    def refuses(asked: Asked) -> None:
-        asked.reply(422, b'{"error": {"message": "top_k is wrong", "type": "x", "param": null, "code": null}}')
-
-    with Expert(refuses) as expert:
+    with Expert(complains(422, "top_k is wrong")) as expert:
         file = tmp_path / "experts.toml"
         file.write_text(f'fallback = "code"\n[experts.code]\nbase_url = "{expert.url}"\nmodel = "m"\n')
         with (
