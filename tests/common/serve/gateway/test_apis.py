@@ -453,29 +453,14 @@ def test_a_response_is_gone_on_from_with_its_own_key_alone(release: Path, tmp_pa
 
 def test_only_text_is_routed(apis: Apis) -> None:
     """Images, files, tools and their results say nothing of where a chat goes, in any of the APIs."""
-    noise = CODE * 4
+    noise, text = CODE * 4, {"type": "text", "text": LAW}
     image = {"type": "image_url", "image_url": {"url": noise}}
     file = {"type": "input_file", "filename": "a", "file_data": noise}
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": noise}}
+    result = {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "text", "text": noise}]}
     bodies: dict[str, Any] = {
-        "chat/completions": {
-            "messages": [{"role": "user", "content": [image, {"type": "text", "text": LAW}, {"type": "x", "x": noise}]}]
-        },
-        "messages": {
-            "max_tokens": 9,
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        {
-                            "type": "document",
-                            "source": {"type": "base64", "media_type": "application/pdf", "data": noise},
-                        },
-                        {"type": "text", "text": LAW},
-                        {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "text", "text": noise}]},
-                    ],
-                }
-            ],
-        },
+        "chat/completions": {"messages": [{"role": "user", "content": [image, text, {"type": "x", "x": noise}]}]},
+        "messages": {"max_tokens": 9, "messages": [{"role": "user", "content": [pdf, text, result]}]},
         "responses": {
             "input": [
                 {"role": "user", "content": [file, {"type": "input_text", "text": LAW}]},
