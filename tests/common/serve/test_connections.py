@@ -37,7 +37,8 @@ from ridgeway.common.http.server import (
 from ridgeway.common.serve.telemetry import Metrics
 from tests.support.commands import Workshop, workshop
 from tests.support.in_process import running
-from tests.support.serving import SECRET, Serving, while_asking
+from tests.support.serving import SECRET, Serving
+from tests.support.waiting import wait_for
 
 SOON_S = 1.0
 HEAD = b"POST /v1/echo HTTP/1.1\r\nhost: localhost\r\n"
@@ -285,7 +286,7 @@ def test_only_so_many_connections_are_held(monkeypatch: pytest.MonkeyPatch) -> N
                 return httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
             return False
 
-        while_asking(lambda: None, answers)
+        wait_for("there is room again", answers)
 
 
 @pytest.mark.parametrize(
@@ -480,7 +481,7 @@ def test_the_running_service_forgets_a_revoked_key_and_logs_neither_key_nor_prom
             connection.sendall(f"{SECRET}\r\n\r\n".encode())
             until_closed(connection)
         revoke_key(file, "app")
-        while_asking(lambda: None, lambda: ask() == 401)
+        wait_for("the key is refused", lambda: ask() == 401)
         assert served.http.get("/metrics", headers={"authorization": f"Bearer {other}"}).status_code == 200
         served.stop()
         for word in (SECRET, key, other, str(file), "Traceback"):
