@@ -18,14 +18,7 @@ from ridgeway.client.sums.accumulate import Accumulator, ExactGram, State, accum
 from ridgeway.client.sums.gpu import block_gram, gpu_operations, gpu_sums, torch_operations
 from ridgeway.client.sums.gpu.block_gram import BlockGram, combined
 from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, Windows, joined, split, write_samples
-from ridgeway.client.sums.gpu.gpu_sums import (
-    GpuCounts,
-    GpuTable,
-    GpuWindows,
-    Lane,
-    gpu_accumulators,
-    weighted_gram,
-)
+from ridgeway.client.sums.gpu.gpu_sums import GpuCounts, GpuTable, GpuWindows, Lane, gpu_accumulators, weighted_gram
 from ridgeway.common.base.devices import halving
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
 from ridgeway.common.base.settings import (

@@ -223,11 +223,9 @@ def test_sums_that_no_text_can_have_are_refused_under_a_right_digest(path: Path,
 
 TRIANGLE, CROSS = fixed().statistics.packed()
 BOTH = {"gram": TRIANGLE, "cross": CROSS}
+NO_HEADERS: tuple[Any, ...] = ([], "text", 7, None, {}, {"format": "ridgeway.statistics"})
 MISMADE: dict[str, tuple[bytes, str]] = {
-    **{
-        f"header {header!r}": (written(header, BOTH), "not a statistics file")
-        for header in ([], "text", 7, None, {}, {"format": "ridgeway.statistics"})
-    },
+    **{f"header {each!r}": (written(each, BOTH), "not a statistics file") for each in NO_HEADERS},
     "a header nested without end": (save(BOTH, metadata={"ridgeway": "[" * 100_000}), ""),
     "the digest of other sums": (written(terms(digest=DIGEST), BOTH | {"gram": TRIANGLE + 1}), "changed after"),
     **{

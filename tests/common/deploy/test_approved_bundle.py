@@ -23,13 +23,7 @@ import pytest
 
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.deploy import approved_bundle as pinned
-from ridgeway.common.deploy.approved_bundle import (
-    AppFailed,
-    BundleGuard,
-    BundleRefused,
-    approved_bundles,
-    note_in,
-)
+from ridgeway.common.deploy.approved_bundle import AppFailed, BundleGuard, BundleRefused, approved_bundles, note_in
 from ridgeway.common.deploy.bundle import SERVER_FILE, source_files, write_files
 from ridgeway.common.deploy.flower_patches import (
     CLIENT_APP,

@@ -28,12 +28,7 @@ from ridgeway.common.http.api_keys import add_key, revoke_key
 from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_protocol import MAX_HEAD_BYTES, MAX_UNPARSED_BYTES, HttpConnection
 from ridgeway.common.http.log_lines import LineFormatter
-from ridgeway.common.http.server import (
-    Address,
-    Certificate,
-    bind_sockets,
-    find_certificate,
-)
+from ridgeway.common.http.server import Address, Certificate, bind_sockets, find_certificate
 from ridgeway.common.serve.telemetry import Metrics
 from tests.support.commands import Workshop, workshop
 from tests.support.in_process import running
@@ -483,6 +478,7 @@ def test_the_running_service_forgets_a_revoked_key_and_logs_neither_key_nor_prom
         revoke_key(file, "app")
         wait_for("the key is refused", lambda: ask() == 401)
         assert served.http.get("/metrics", headers={"authorization": f"Bearer {other}"}).status_code == 200
+        served.http.close()
         served.stop()
         for word in (SECRET, key, other, str(file), "Traceback"):
             assert word not in served.said

@@ -16,14 +16,7 @@ from fastapi import FastAPI
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.server import Address, bind_sockets, make_server
-from tests.support.fake_expert import (
-    END,
-    WORDS,
-    Expert,
-    hangs_after_two,
-    step_by_step,
-    token,
-)
+from tests.support.fake_expert import END, WORDS, Expert, hangs_after_two, step_by_step, token
 from tests.support.in_process import experts_toml
 from tests.support.in_process import served as local_service
 from tests.support.serving import Serving, complaint, release_of, tokens_of, word_of, write_experts
