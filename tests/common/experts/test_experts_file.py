@@ -118,15 +118,24 @@ def test_a_fleet_can_be_written_down(tmp_path: Path, router: Router) -> None:
     assert small.fallbacks and [step.expert for step in file.experts.chain("large", ["large", "small"])] == ["small"]
 
 
-def test_the_weight_of_cost_can_be_given_in_the_files_place(tmp_path: Path) -> None:
-    """Not without experts, where it would weigh nothing; a missing file is named, and what to do about it."""
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """And what to do about it."""
+    with pytest.raises(InputError, match=r"there is no .*experts\.toml; write one"):
+        ExpertsFile(tmp_path / "experts.toml")
+
+
+def test_a_weight_of_cost_without_experts_is_refused() -> None:
+    """It would weigh nothing."""
     assert find_experts(None) is None
     with pytest.raises(InputError, match="--experts"):
         find_experts(None, 0.5)
-    with pytest.raises(InputError, match=r"there is no .*experts\.toml; write one"):
-        find_experts(tmp_path / "experts.toml", 0.5)
+
+
+def test_the_weight_of_cost_can_be_given_in_the_files_place(tmp_path: Path) -> None:
+    """And stays when the file is read again."""
     file = find_experts(written(tmp_path, "mu = 0.25\n" + LAW), 0.5)
-    assert file is not None and file.experts.mu == 0.5
+    assert file is not None
+    assert file.experts.mu == 0.5
 
 
 def test_every_domain_needs_an_expert_or_a_fallback(tmp_path: Path, router: Router) -> None:

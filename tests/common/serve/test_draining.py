@@ -16,7 +16,17 @@ from fastapi import FastAPI
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.server import Address, bind_sockets, make_server
-from tests.support.fake_expert import END, WORDS, Expert, hangs_after_two, step_by_step, token
+from tests.support.fake_expert import (
+    CHUNKED,
+    END,
+    EVENTS,
+    WORDS,
+    Asked,
+    Expert,
+    hangs_after_two,
+    step_by_step,
+    token,
+)
 from tests.support.in_process import experts_toml
 from tests.support.in_process import served as local_service
 from tests.support.serving import Serving, complaint, release_of, tokens_of, word_of, write_experts
@@ -103,16 +113,18 @@ def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
     turns, streams = 20, 5
     steps = Semaphore(0)
 
-    def a_word_for_each_release() -> Iterator[bytes]:
-        yield token("begun")
+    def a_word_for_each_release(asked: Asked) -> None:
+        asked.head(200, EVENTS, CHUNKED)
+        asked.chunk(token("begun"))
         for turn in range(turns):
             steps.acquire()
-            yield token(str(turn))
-        yield END
+            asked.chunk(token(str(turn)))
+        asked.chunk(END)
+        asked.chunk(b"")
 
     release = tmp_path / "release"
     release_of(release, ["code", "law"])
-    with Expert(lambda asked: asked.stream(a_word_for_each_release())) as expert:
+    with Expert(a_word_for_each_release) as expert:
         file = tmp_path / "experts.toml"
         file.write_text(experts_toml({"code": expert.url, "law": expert.url}))
         with local_service(release, file) as local, contextlib.ExitStack() as stack:

@@ -92,18 +92,6 @@ def cast_of(stack: contextlib.ExitStack, *parts: Part) -> list[Expert]:
     return [stack.enter_context(Expert(part)) for part in parts]
 
 
-def link_of(*weights: float) -> tuple[ExpertLink, Clock]:
-    """An expert with addresses of these weights, which nobody asks."""
-    clock = Clock()
-    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1", weight=w) for port, w in enumerate(weights, 9000))
-    return ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock), clock
-
-
-def goes_down(address: AddressLink) -> None:
-    for _ in range(MAX_FAILURES):
-        address.breaker.settle(address.breaker.enter() or 0, False)
-
-
 # Addresses
 
 
@@ -113,7 +101,8 @@ def goes_down(address: AddressLink) -> None:
 )
 def test_requests_are_shared_out_by_weight(weights: list[float], ends: list[int]) -> None:
     """While all are up no address has more requests for its weight than another would have with one more."""
-    link, _ = link_of(*weights)
+    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1", weight=w) for port, w in enumerate(weights, 9000))
+    link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), Clock())
     running: list[Attempt] = []
     for end in [*ends, *[99] * 20]:
         if end < len(running):
@@ -215,10 +204,14 @@ def test_an_address_comes_back_slowly() -> None:
     assert shares == [LEAST_SHARE, 0.25, 0.5, 0.75, 1.0]
 
 
-def test_the_first_request_after_a_pause_tries_the_address() -> None:
+def test_the_first_request_after_a_pause_tries_the_address(fleet: Fleet) -> None:
     """However few requests there are: else an address would never come back."""
-    link, clock = link_of(1.0, 1.0)
-    goes_down(link.addresses[0])
+    clock = Clock()
+    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1") for port in (9000, 9001))
+    link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
+    first = link.addresses[0]
+    for _ in range(MAX_FAILURES):
+        first.breaker.settle(first.breaker.enter() or 0, False)
     assert link.begin().address.number == 2
     clock.now += PAUSE_S
     assert link.begin().address.number == 1
@@ -480,9 +473,12 @@ def _stream_on(url: str, name: str, stop: Event) -> tuple[int, int]:
 
 def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
     """Only where nobody else can answer, and only one of several; its success ends the pause."""
-    link, clock = link_of(1.0, 1.0)
+    clock = Clock()
+    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1") for port in (9000, 9001))
+    link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
     for each in reversed(link.addresses):
-        goes_down(each)
+        for _ in range(MAX_FAILURES):
+            each.breaker.settle(each.breaker.enter() or 0, False)
         clock.now += 1.0
     with pytest.raises(ExpertFailure):
         link.begin()
@@ -495,7 +491,7 @@ def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
     attempt.heard()
     attempt.end("ok", True)
     assert link.addresses[1].state == "up" and link.begin().address.number == 2
-    single, _ = link_of(1.0)
+    single = ExpertLink("law", ExpertEntry(base_url="http://127.0.0.1:9/v1", model="m"), None, Metrics(), clock)
     for _ in range(MAX_FAILURES):
         single.begin().fail(FAILED)
     with pytest.raises(ExpertFailure):
@@ -504,9 +500,12 @@ def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
 
 def test_an_expert_without_any_address_left_says_when_to_come_again() -> None:
     """The soonest that one of them may be tried."""
-    link, clock = link_of(1.0, 1.0)
+    clock = Clock()
+    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1") for port in (9000, 9001))
+    link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
     for each in link.addresses:
-        goes_down(each)
+        for _ in range(MAX_FAILURES):
+            each.breaker.settle(each.breaker.enter() or 0, False)
         clock.now += 4.0
     with pytest.raises(ExpertFailure) as caught:
         link.begin()
