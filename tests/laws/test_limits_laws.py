@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.schema import client_network
 from ridgeway.common.http.access_rules import TICK_S, Rate, RateLimiter, rate_of
+from tests.support.in_process import Clock
 
 rates = st.builds(Rate, st.floats(0.01, 1000), st.integers(1, 50))
 pauses = st.lists(st.floats(0, 20) | st.just(0.0), min_size=1, max_size=60)
 SLACK = 2 * TICK_S
 """For times are rounded."""
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @given(rate=rates, pauses=pauses)

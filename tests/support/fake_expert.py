@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Semaphore, Thread
@@ -72,6 +72,13 @@ class Asked:
     def reply(self, status: int, body: bytes, kind: bytes = JSON, more: bytes = b"") -> None:
         self.head(status, kind, more + b"content-length: %d\r\n" % len(body))
         self.send(body)
+
+    def stream(self, events: Iterable[bytes]) -> None:
+        """These events as chunks, whenever they come, and the end of the answer."""
+        self.head(200, EVENTS, CHUNKED)
+        for event in events:
+            self.chunk(event)
+        self.chunk(b"")
 
     def linger(self) -> None:
         """Do nothing until whoever asked has gone."""
@@ -222,11 +229,7 @@ def well(name: str) -> Part:
         elif not asked.json.get("stream"):
             asked.reply(200, completion(name, name))
         else:
-            asked.head(200, EVENTS, CHUNKED)
-            for word in (name, *WORDS):
-                asked.chunk(token(word, name))
-            asked.chunk(END)
-            asked.chunk(b"")
+            asked.stream([*(token(word, name) for word in (name, *WORDS)), END])
 
     return part
 
@@ -247,12 +250,14 @@ def slowly_well(asked: Asked) -> None:
         asked.reply(200, completion("well"))
         return
     text = whole_text(asked.json["messages"][-1]["content"])
-    asked.head(200, EVENTS, CHUNKED)
-    for place in range(0, len(text), LETTERS_PER_PIECE):
-        time.sleep(MOMENT_S)
-        asked.chunk(token(text[place : place + LETTERS_PER_PIECE]))
-    asked.chunk(END)
-    asked.chunk(b"")
+
+    def events() -> Iterator[bytes]:
+        for place in range(0, len(text), LETTERS_PER_PIECE):
+            time.sleep(MOMENT_S)
+            yield token(text[place : place + LETTERS_PER_PIECE])
+        yield END
+
+    asked.stream(events())
 
 
 def start_expert(port: int) -> subprocess.Popen[bytes]:
@@ -263,18 +268,40 @@ def start_expert(port: int) -> subprocess.Popen[bytes]:
 def step_by_step(steps: Semaphore) -> Part:
     """Streams a word each time the test lets it, and no sooner."""
 
-    def part(asked: Asked) -> None:
-        asked.head(200, EVENTS, CHUNKED)
+    def events() -> Iterator[bytes]:
         for word in WORDS:
             assert steps.acquire(timeout=PATIENCE_S)
-            asked.chunk(token(word))
-        asked.chunk(END)
-        asked.chunk(b"")
+            yield token(word)
+        yield END
 
-    return part
+    return lambda asked: asked.stream(events())
 
 
 # What goes wrong
+
+
+def replies(status: int, body: bytes, kind: bytes = JSON, more: bytes = b"") -> Part:
+    """Answers every request with the same."""
+    return lambda asked: asked.reply(status, body, kind, more)
+
+
+def complains(status: int, message: str, more: bytes = b"", **fields: Any) -> Part:
+    """Answers every request with the same error, in the shape of OpenAI's."""
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None, **fields}
+    return replies(status, json.dumps({"error": error}).encode(), JSON, more)
+
+
+html = replies(200, b"<html><body>Welcome to nginx</body></html>", b"text/html")
+broken_json = replies(200, b'{"id": "c", "choices": [{"ind')
+not_an_object = replies(200, b"[1, 2, 3]")
+fails = replies(500, b"Traceback (most recent call last): in /secret/place")
+ignores_the_stream = replies(200, completion("whole"))
+redirects = replies(307, b"", JSON, b"location: http://127.0.0.1:9/elsewhere\r\n")
+"""Sends whoever asks elsewhere: with the key and the prompt, if they went."""
+too_many = complains(429, "slow down", b"retry-after: 7\r\n", type="requests", code="rate_limit_exceeded")
+unauthorised = complains(401, "Incorrect API key provided: sk-exp***", code="invalid_api_key")
+refuses_the_request = complains(400, "max_tokens is too large", param="max_tokens")
+"""The request itself is wrong, says the expert: not a failure of its own."""
 
 
 def hangs(asked: Asked) -> None:
@@ -319,90 +346,42 @@ def half_a_body(asked: Asked) -> None:
     asked.send(completion("half")[:20])
 
 
-def html(asked: Asked) -> None:
-    asked.reply(200, b"<html><body>Welcome to nginx</body></html>", b"text/html")
-
-
-def broken_json(asked: Asked) -> None:
-    asked.reply(200, b'{"id": "c", "choices": [{"ind')
-
-
-def not_an_object(asked: Asked) -> None:
-    asked.reply(200, b"[1, 2, 3]")
-
-
 def not_http(asked: Asked) -> None:
     asked.send(b"SSH-2.0-OpenSSH_9.2\r\n")
 
 
 def broken_events(asked: Asked) -> None:
     """A stream of things that are no events."""
-    asked.head(200, EVENTS, CHUNKED)
-    asked.chunk(b"<html>this is no stream</html>")
-    asked.chunk(b"")
+    asked.stream([b"<html>this is no stream</html>"])
 
 
-def too_many(asked: Asked) -> None:
-    error = {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"}
-    asked.reply(429, json.dumps({"error": error}).encode(), JSON, b"retry-after: 7\r\n")
+def endless(kind: bytes, begun: bytes, piece: bytes, pause_s: float = 0.0) -> Part:
+    """An answer that begins so and goes on with the same piece for ever."""
+
+    def part(asked: Asked) -> None:
+        asked.head(200, kind, CHUNKED)
+        if begun:
+            asked.chunk(begun)
+        while True:
+            asked.chunk(piece)
+            time.sleep(pause_s)
+
+    return part
 
 
-def fails(asked: Asked) -> None:
-    asked.reply(500, b"Traceback (most recent call last): in /secret/place")
-
-
-def unauthorised(asked: Asked) -> None:
-    error = {"message": "Incorrect API key provided: sk-exp***", "type": "invalid_request_error", "param": None}
-    asked.reply(401, json.dumps({"error": {**error, "code": "invalid_api_key"}}).encode())
-
-
-def refuses_the_request(asked: Asked) -> None:
-    """The request itself is wrong, says the expert: not a failure of its own."""
-    error = {"message": "max_tokens is too large", "type": "invalid_request_error", "param": "max_tokens", "code": None}
-    asked.reply(400, json.dumps({"error": error}).encode())
+endless_body = endless(JSON, b'{"id": "', b"y" * 65536)
+endless_line = endless(EVENTS, b"data: ", b"y" * 65536)
+"""A stream whose first event has no end."""
+trickles = endless(EVENTS, b"", b": wait\n\n", 0.1)
+"""Comments without end, a few bytes at a time, and never a token."""
+trickles_a_body = endless(JSON, b"", b"  ", 0.1)
+"""An answer that is not streamed, a few blanks at a time, and never its end."""
 
 
 def endless_head(asked: Asked) -> None:
     asked.send(b"HTTP/1.1 200 OK\r\n")
     for number in range(1_000_000):
         asked.send(b"x-%d: %s\r\n" % (number, b"y" * 1000))
-
-
-def endless_body(asked: Asked) -> None:
-    """An answer that is not streamed and has no end."""
-    asked.head(200, JSON, CHUNKED)
-    asked.chunk(b'{"id": "')
-    for _ in range(1_000_000):
-        asked.chunk(b"y" * 65536)
-
-
-def endless_line(asked: Asked) -> None:
-    """A stream whose first event has no end."""
-    asked.head(200, EVENTS, CHUNKED)
-    asked.chunk(b"data: ")
-    for _ in range(1_000_000):
-        asked.chunk(b"y" * 65536)
-
-
-def trickles(asked: Asked) -> None:
-    """Comments without end, a few bytes at a time, and never a token."""
-    asked.head(200, EVENTS, CHUNKED)
-    for _ in range(600):
-        asked.chunk(b": wait\n\n")
-        time.sleep(0.1)
-
-
-def trickles_a_body(asked: Asked) -> None:
-    """An answer that is not streamed, a few blanks at a time, and never its end."""
-    asked.head(200, JSON, CHUNKED)
-    for _ in range(600):
-        asked.chunk(b"  ")
-        time.sleep(0.1)
-
-
-def ignores_the_stream(asked: Asked) -> None:
-    """A whole answer where a stream was asked for."""
-    asked.reply(200, completion("whole"))
 
 
 def pours(asked: Asked) -> None:
@@ -412,11 +391,6 @@ def pours(asked: Asked) -> None:
     while True:
         asked.chunk(event)
         asked.sent += 1
-
-
-def redirects(asked: Asked) -> None:
-    """Sends whoever asks elsewhere: with the key and the prompt, if they went."""
-    asked.reply(307, b"", JSON, b"location: http://127.0.0.1:9/elsewhere\r\n")
 
 
 @contextlib.contextmanager

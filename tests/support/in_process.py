@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,8 @@ from urllib.parse import unquote
 import httpx
 
 from ridgeway.common.experts.experts_file import ExpertsFile
-from ridgeway.common.http.server import make_server
+from ridgeway.common.http.access_rules import AccessRules
+from ridgeway.common.http.server import Certificate, make_server
 from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
@@ -64,8 +66,8 @@ class Local:
         return self.post("/v1/chat/completions", chat(model, content, **more))
 
     @contextlib.contextmanager
-    def streamed(self, model: str = "auto", **more: Any) -> Iterator[httpx.Response]:
-        body = chat(model, "hello", stream=True, **more)
+    def streamed(self, model: str = "auto", content: str = "hello", **more: Any) -> Iterator[httpx.Response]:
+        body = chat(model, content, stream=True, **more)
         with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
             yield response
 
@@ -77,26 +79,34 @@ class Local:
         return self.service.metrics.registry.get_sample_value(f"ridgeway_{name}", labels) or 0.0
 
 
+def memory() -> int:
+    """The bytes that this process holds: services, experts and whoever asks them."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def chat(model: str, content: str, **more: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": content}], **more}
 
 
 @contextlib.contextmanager
-def served(release: Path, file: Path | ExpertsFile | None, **source: Any) -> Iterator[Local]:
-    """The service of a release, with the experts of a file if one is given."""
+def served(
+    release: Path, file: Path | ExpertsFile | None, rules: AccessRules | None = None, **source: Any
+) -> Iterator[Local]:
+    """The service of a release, with the experts of a file if one is given, open to all unless there are rules."""
     known = ExpertsFile(file) if isinstance(file, Path) else file
     check: Callable[..., None] = known.check if known else lambda router: None
     service = RoutingService(ReleaseSource(release, check=check, **source), watch_s=WATCH_S)
     clock = Clock()
     gateway = Gateway(service, known, clock) if known else None
-    with running(create_app(service, gateway=gateway)) as address, httpx.Client(base_url=address, verify=False) as http:
+    app = create_app(service, gateway=gateway, rules=rules or AccessRules())
+    with running(app) as address, httpx.Client(base_url=address, verify=False, timeout=30.0) as http:
         yield Local(service, http, known.path if known else release, clock, gateway)
 
 
 @contextlib.contextmanager
-def running(app: Any) -> Iterator[str]:
+def running(app: Any, certificate: Certificate | None = None) -> Iterator[str]:
     """The address of an application that a thread serves."""
-    server = make_server(app)
+    server = make_server(app, certificate)
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

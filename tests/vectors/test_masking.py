@@ -12,6 +12,9 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -190,15 +193,12 @@ def total(facts: Facts) -> list[int]:
 STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {
     "agree": (agree, ("id",)),
     "hold": (hold, ("first", "held")),
+    "choose": (choose, ("first", "holders")),
     "give": (give, (SHORT, "reveals", "1")),
     "total": (total, (SHORT, "total")),
 }
 """What can be replayed, and where in the file its result stands."""
-LARGE_STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {
-    "choose": (choose, ("first", "holders")),
-    "give": STEPS["give"],
-    "total": STEPS["total"],
-}
+REPLAYS = {"session": ("agree", "hold", "give", "total"), "large": ("choose", "give", "total")}
 
 
 # Damage
@@ -412,41 +412,32 @@ def test_a_sealed_vector_is_what_the_protocol_says() -> None:
     assert session[SHORT]["sealed"]["1"] == b"".join(number.to_bytes(8, "little") for number in numbers).hex()
 
 
-def check_replay(session: Facts, replay: Callable[[Facts], Any], path: tuple[str, ...]) -> None:
-    wanted: Any = session
-    for name in path:
-        wanted = wanted[name]
-    assert replay(session) == wanted
+def entered(session: str) -> AbstractContextManager[None]:
+    """Where neighbourhoods have the size of the session's, which is that of no true cohort."""
+    return small_neighbourhoods(*NEIGHBOURHOOD) if session == "large" else nullcontext()
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_session_can_be_replayed_from_the_file_alone(step: str) -> None:
+@pytest.mark.parametrize(("session", "step"), [(name, step) for name, steps in REPLAYS.items() for step in steps])
+def test_a_session_can_be_replayed_from_the_file_alone(session: str, step: str) -> None:
     """Whoever reads the file, in whatever language, has all that a member or the coordinator needs."""
-    check_replay(stored()["session"], *STEPS[step])
+    facts = stored()[session]
+    replay, path = STEPS[step]
+    with entered(session):
+        assert replay(facts) == reduce(getitem, path, facts)
 
 
-@pytest.mark.parametrize("step", LARGE_STEPS)
-def test_a_session_of_neighbours_can_be_replayed_from_the_file_alone(step: str) -> None:
-    """Given the size of its neighbourhoods, which is that of no true cohort."""
-    with small_neighbourhoods(*NEIGHBOURHOOD):
-        check_replay(stored()["large"], *LARGE_STEPS[step])
+def all_damages() -> list[Any]:
+    found = stored() if FILE.exists() else {"damaged": [], "damaged_large": []}
+    kinds = {"session": found["damaged"], "large": found["damaged_large"]}
+    return [pytest.param(name, each, id=f"{name} {each['what']}") for name, every in kinds.items() for each in every]
 
 
-@pytest.mark.parametrize("damage", stored()["damaged"] if FILE.exists() else [], ids=lambda each: each["what"])
-def test_each_damage_is_refused_by_its_code(damage: Facts) -> None:
+@pytest.mark.parametrize(("session", "damage"), all_damages())
+def test_each_damage_is_refused_by_its_code(session: str, damage: Facts) -> None:
     """In the step where it must be noticed, before anything secret is given out."""
-    changed = altered(stored()["session"], damage["path"], damage["value"])
-    with pytest.raises(Refused) as refusal:
+    changed = altered(stored()[session], damage["path"], damage["value"])
+    with entered(session), pytest.raises(Refused) as refusal:
         STEPS[damage["step"]][0](changed)
-    assert refusal.value.code == damage["code"]
-
-
-@pytest.mark.parametrize("damage", stored()["damaged_large"] if FILE.exists() else [], ids=lambda each: each["what"])
-def test_each_damage_of_a_session_of_neighbours_is_refused_by_its_code(damage: Facts) -> None:
-    """Locks are those of more than two thirds, each its member's own; and who has dealt has signed."""
-    changed = altered(stored()["large"], damage["path"], damage["value"])
-    with small_neighbourhoods(*NEIGHBOURHOOD), pytest.raises(Refused) as refusal:
-        LARGE_STEPS[damage["step"]][0](changed)
     assert refusal.value.code == damage["code"]
 
 

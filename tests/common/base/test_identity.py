@@ -30,16 +30,11 @@ def test_signatures_are_those_of_the_standard() -> None:
     )
 
 
-def test_what_was_signed_is_recognised() -> None:
+def test_a_signature_holds_for_its_own_bytes_and_signer() -> None:
     """By the signer's public key, and no other."""
     assert is_signed_by(PUBLIC, SIGNATURE, b"text")
     assert not is_signed_by(fixed_identity(8).public, SIGNATURE, b"text")
-
-
-@pytest.mark.parametrize("content", [b"", b"texts", b"Text", b"text\n"])
-def test_what_was_changed_is_not_recognised(content: bytes) -> None:
-    """A signature holds for its own bytes."""
-    assert not is_signed_by(PUBLIC, SIGNATURE, content)
+    assert not any(is_signed_by(PUBLIC, SIGNATURE, changed) for changed in (b"", b"texts", b"Text", b"text\n"))
 
 
 @pytest.mark.parametrize(
@@ -68,16 +63,11 @@ def test_a_key_that_everything_is_signed_by_signs_nothing() -> None:
 
 
 def test_a_key_file_is_read_as_it_was_made(tmp_path: Path) -> None:
-    """The same public key, and signatures that it recognises."""
+    """The same public key, and signatures that it recognises; every new key is another."""
     made = create_identity(tmp_path / "new" / "coordinator.key")
     read = load_identity(tmp_path / "new" / "coordinator.key")
-    assert read.public == made.public
+    assert read.public == made.public != create_identity(tmp_path / "other").public
     assert is_signed_by(made.public, read.sign(b"text"), b"text")
-
-
-def test_every_new_key_is_another(tmp_path: Path) -> None:
-    """Keys come from the system's randomness."""
-    assert create_identity(tmp_path / "one").public != create_identity(tmp_path / "two").public
 
 
 def test_only_its_owner_can_read_a_key_file(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import (
     _PRESETS,
     DEFAULT,
-    EQUAL_MASS,
-    FEATURE_LIMIT,
     PAPER,
     Preset,
     Ridge,
@@ -24,21 +22,6 @@ from ridgeway.common.base.settings import (
     changed_sampling,
     preset,
 )
-from ridgeway.common.statistics.sums import check_bound
-
-
-def test_the_default_preset_is_the_one_that_was_measured() -> None:
-    """Units over windows of 8 every 32 tokens and more, equal domains, a relative ridge of 0.001, mean logits."""
-    assert Preset(
-        sampling=Sampling(window=8, max_tokens=0, stride=32, units=15, mistyped=8),
-        holdout=0.05,
-        weighting="equal",
-        ridge=Ridge(0.001, relative=True),
-        normalise_columns=False,
-        selector=Selector("average", 10),
-        encoder="smollm2+words",
-    ) == preset("default")
-    assert preset("default") is DEFAULT
 
 
 def test_the_paper_preset_is_the_published_method() -> None:
@@ -55,12 +38,6 @@ def test_the_paper_preset_is_the_published_method() -> None:
     assert preset("paper") is PAPER
 
 
-def test_the_public_bounds_are_fixed() -> None:
-    """All parties must share them: they are part of what a statistics file means."""
-    assert (FEATURE_LIMIT, EQUAL_MASS) == (2**12, 2**24)
-    check_bound(EQUAL_MASS * 16_383)
-
-
 @pytest.mark.parametrize("name", ["", "Default", "papers"])
 def test_an_unknown_preset_is_told_with_those_there_are(name: str) -> None:
     """Names are exact."""
@@ -70,52 +47,29 @@ def test_an_unknown_preset_is_told_with_those_there_are(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("kind", "given", "words"),
     [
-        {"window": 0},
-        {"window": -1},
-        {"window": 65_537},
-        {"max_tokens": -1},
-        {"max_tokens": (1 << 40) + 1},
-        {"max_tokens": math.nan},
+        *((Sampling, {"window": size}, str(size)) for size in (0, -1, 65_537)),
+        *((Sampling, {"max_tokens": limit}, str(limit)) for limit in (-1, (1 << 40) + 1, math.nan)),
+        (Sampling, {"window": 64, "stride": 32}, "cannot begin every 32; give a stride of 64 or more, or 0"),
+        (Sampling, {"window": 8, "stride": 65537}, "stride cannot be 65537; give 0 to 65536"),
+        (Sampling, {"units": 7}, "units cannot be 7; give a multiple of 5, or 0"),
+        (Sampling, {"units": -5}, "units cannot be -5; give 0 to 4096"),
+        (Sampling, {"units": 4100}, "units cannot be 4100"),
+        (Sampling, {"mistyped": -1}, "mistyped cannot be -1; give 0 to 4096"),
+        (Sampling, {"mistyped": 4097}, "mistyped cannot be 4097"),
+        *((Ridge, {"value": value}, "positive number") for value in (0.0, -0.1, math.inf, math.nan)),
+        *((Selector, {"name": name}, "selector") for name in ("loudest", "", None)),
+        *((Selector, {"k": count}, "k must be at least 1") for count in (0, -3)),
+        *((WordFeatures, {"width": width}, str(width)) for width in (0, 16_385)),
+        *((WordFeatures, {"amplitude": amplitude}, str(amplitude)) for amplitude in (0, 4_097)),
+        *((WordFeatures, given, str(*given.values())) for given in ({"shortest": 1}, {"longest": 1}, {"longest": 6})),
     ],
 )
-def test_a_sampling_that_cannot_be_is_refused(settings: dict[str, Any]) -> None:
-    """A window has 1 to 65536 tokens, a limit is positive or none."""
-    with pytest.raises(InputError, match=str(next(iter(settings.values())))):
-        Sampling(**settings)
-
-
-@pytest.mark.parametrize("value", [0.0, -0.1, math.inf, math.nan])
-def test_a_ridge_that_cannot_be_is_refused(value: float) -> None:
-    """λ is a positive number."""
-    with pytest.raises(InputError, match="positive number"):
-        Ridge(value)
-
-
-@pytest.mark.parametrize("settings", [{"name": "loudest"}, {"name": ""}, {"name": None}, {"k": 0}, {"k": -3}])
-def test_a_selector_that_cannot_be_is_refused(settings: dict[str, Any]) -> None:
-    """There are three, and at least one token votes."""
-    with pytest.raises(InputError):
-        Selector(**settings)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"width": 0},
-        {"width": 16_385},
-        {"amplitude": 0},
-        {"amplitude": 4_097},
-        {"shortest": 1},
-        {"longest": 1},
-        {"longest": 6},
-    ],
-)
-def test_words_that_cannot_be_are_refused(settings: dict[str, int]) -> None:
-    """Each number has its bounds, and the sentence names the one that was given."""
-    with pytest.raises(InputError, match=str(next(iter(settings.values())))):
-        WordFeatures(**settings)
+def test_a_setting_that_cannot_be_is_one_sentence(kind: Any, given: dict[str, Any], words: str) -> None:
+    """What was seen, and what can be given instead."""
+    with pytest.raises(InputError, match=words):
+        kind(**given)
 
 
 @pytest.mark.parametrize("made", [WordFeatures(), WordFeatures(512, 1024, 3, 4), WordFeatures(512, 1024, 3, 5)])
@@ -124,39 +78,6 @@ def test_words_come_back_from_their_json(made: WordFeatures) -> None:
     assert WordFeatures.of_json(made.to_json()) == made
     with pytest.raises(InputError, match="another version"):
         WordFeatures.of_json({"width": 512, "amplitude": 1024})
-
-
-@pytest.mark.parametrize("made", [Sampling(1, 2), Sampling(65_536, 1 << 40)])
-def test_a_sampling_comes_back_from_its_json(made: Sampling) -> None:
-    """What a file says of its sampling is enough to make it again."""
-    assert Sampling.of_json(made.to_json()) == made
-
-
-def test_ridge_and_selector_come_back_from_their_json() -> None:
-    """What a manifest says of them is enough to make them again."""
-    ridge, selector = Ridge(0.5, relative=False), Selector("entropy", 3)
-    assert Ridge(**ridge.to_json()) == ridge
-    assert Selector(**selector.to_json()) == selector
-    assert ridge.to_json() == {"value": 0.5, "relative": False}
-    assert selector.to_json() == {"name": "entropy", "k": 3}
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"window": 64, "stride": 32}, "windows of 64 tokens cannot begin every 32; give a stride of 64 or more, or 0"),
-        ({"window": 8, "stride": 65537}, "stride cannot be 65537; give 0 to 65536"),
-        ({"units": 7}, "units cannot be 7; give a multiple of 5, or 0"),
-        ({"units": -5}, "units cannot be -5; give 0 to 4096"),
-        ({"units": 4100}, "units cannot be 4100"),
-        ({"mistyped": -1}, "mistyped cannot be -1; give 0 to 4096"),
-        ({"mistyped": 4097}, "mistyped cannot be 4097"),
-    ],
-)
-def test_a_sampling_that_cannot_be_is_one_sentence(given: dict[str, int], words: str) -> None:
-    """What was seen, and what can be given instead."""
-    with pytest.raises(InputError, match=words):
-        Sampling(**given)
 
 
 @pytest.mark.parametrize(
@@ -195,3 +116,5 @@ def test_a_sampling_survives_its_json(window: int, stride: int, more: dict[str, 
     sampling = Sampling(window, stride=stride, **more)
     assert Sampling.of_json(sampling.to_json()) == sampling
     assert set(Sampling(window).to_json()) == {"window", "max_tokens"}
+    for made in (Ridge(0.5, relative=False), Selector("entropy", 3)):
+        assert type(made)(**made.to_json()) == made

@@ -1,8 +1,11 @@
-"""A hostile coordinator against the members of a masked session: every attempt ends in a refusal with its own code."""
+"""A hostile coordinator against the members of a masked session: every attempt ends in a refusal with its own code.
+
+What is merely changed on its way, in agreements, envelopes, sets and shares, is in tests/vectors/test_masking.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -45,21 +48,14 @@ def other_adverts(session: Transcript, place: int, advert: Advert) -> tuple[Adve
     return tuple(adverts)
 
 
-def checked(session: Transcript, changes: dict[str, object], own: int = 1, roster: Sequence[str] | None = None) -> None:
+def checked(session: Transcript, changes: dict[str, object]) -> None:
     """A member looks at an agreement that the coordinator has changed."""
     agreement = session.agreement.model_copy(update=changes)
-    keys = [advert.key for advert in session.agreement.adverts] if roster is None else roster
-    check_agreement(agreement, session.agreement.advert(own), keys)
+    keys = [advert.key for advert in session.agreement.adverts]
+    check_agreement(agreement, session.agreement.advert(1), keys)
 
 
 # The agreement
-
-
-def test_swapped_keys_of_another_member_are_noticed(session: Transcript) -> None:
-    """The coordinator cannot put its own keys in a member's place: it cannot sign for it."""
-    theirs = session.agreement.advert(2)
-    forged = theirs.model_copy(update={"masks": tuple("ab" * 32 if n else "cd" * 32 for n in range(2))})
-    assert refused(lambda: checked(session, {"adverts": other_adverts(session, 2, forged)})) == "bad_advert"
 
 
 def test_swapped_keys_of_the_member_itself_are_noticed(session: Transcript) -> None:
@@ -67,35 +63,6 @@ def test_swapped_keys_of_the_member_itself_are_noticed(session: Transcript) -> N
     own = session.members[1]
     older = advertise(new_secrets(2, fixed_random("older")), own, _TERMS, ROUND, source_of(own), "9" * 64)
     assert refused(lambda: checked(session, {"adverts": other_adverts(session, 1, older)})) == "swapped_key"
-
-
-@pytest.mark.parametrize("changes", [{"round": "6" * 32}, {"terms": "8" * 64}])
-def test_keys_of_another_round_or_other_terms_cannot_be_replayed(
-    session: Transcript, changes: dict[str, object]
-) -> None:
-    """A signature is for one round and one set of terms, encoder and all."""
-    assert refused(lambda: checked(session, changes)) == "bad_advert"
-
-
-def test_a_forged_roster_is_noticed(session: Transcript) -> None:
-    """A member that the holder has not pinned does not take part, however well it signs."""
-    roster = [advert.key for advert in session.agreement.adverts[:-1]]
-    assert refused(lambda: checked(session, {}, roster=roster)) == "forged_roster"
-
-
-def test_a_member_cannot_stand_in_the_cohort_twice(session: Transcript) -> None:
-    """Nor can two members show one key, nor stand in another order than all others see."""
-    for adverts in (other_adverts(session, 3, session.agreement.advert(2)), session.agreement.adverts[::-1]):
-        changes: dict[str, object] = {"adverts": adverts}
-        with pytest.raises(Refused) as refusal:
-            checked(session, changes)
-        assert refusal.value.code == "repeated_key"
-
-
-def test_a_member_that_makes_masks_of_another_version_is_refused(session: Transcript) -> None:
-    """Its masks would cancel nobody's."""
-    other = session.agreement.advert(2).model_copy(update={"version": 1})
-    assert refused(lambda: checked(session, {"adverts": other_adverts(session, 2, other)})) == "version"
 
 
 @pytest.mark.parametrize("fewer", ["masks", "seeds"])
@@ -123,28 +90,7 @@ def test_a_threshold_other_than_the_rule_is_refused(session: Transcript, thresho
     assert refused(lambda: checked(session, {"threshold": threshold})) == "wrong_threshold"
 
 
-def test_members_that_see_different_agreements_do_not_understand_each_other(session: Transcript) -> None:
-    """Envelopes and masks are bound to all that was agreed, so a split view opens nothing."""
-    other = session.agreement.model_copy(update={"lots": ("counts", "sums")})
-    envelope = session.dealt[2].envelopes[1]
-    assert refused(lambda: open_envelope(other, session.secrets[1], 1, 2, envelope)) == "bad_envelope"
-
-
 # Envelopes
-
-
-@pytest.mark.parametrize("change", ["flip", "cut", "grow", "empty"])
-def test_a_changed_envelope_is_noticed(session: Transcript, change: str) -> None:
-    """Any change on its way, in any byte."""
-    envelope = session.dealt[2].envelopes[1]
-    changed = {
-        "flip": bytes([envelope[0] ^ 1]) + envelope[1:],
-        "cut": envelope[:-1],
-        "grow": envelope + b"x",
-        "empty": b"",
-    }[change]
-    own = session.secrets[1]
-    assert refused(lambda: open_envelope(session.agreement, own, 1, 2, changed)) == "bad_envelope"
 
 
 def test_shares_of_another_size_are_refused_though_their_sender_has_encrypted_them(session: Transcript) -> None:
@@ -168,23 +114,11 @@ def test_an_envelope_for_another_member_or_from_another_is_noticed(session: Tran
 # Survivors
 
 
-def test_two_survivor_sets_cannot_both_be_opened(session: Transcript) -> None:
-    """Signatures for one set do not open another: no member is shown alive to some and dead to others."""
-    fewer, held, confirmed = ALL[:-1], session.held[1], session.confirmations
-    assert refused(lambda: reveal(session.agreement, 1, "sums", held, ALL, fewer, confirmed)) == "not_confirmed"
-
-
 def test_confirmations_of_another_lot_or_session_do_not_count(session: Transcript) -> None:
     """They cannot be replayed."""
     for other in (run_session(MEMBERS, "counts"), run_session(MEMBERS, seed="older")):
         with pytest.raises(Refused, match="has not signed"):
             reveal(session.agreement, 1, "sums", session.held[1], ALL, ALL, other.confirmations)
-
-
-def test_one_signature_under_many_names_is_one(session: Transcript) -> None:
-    """A coordinator cannot multiply the one confirmation it got."""
-    held, copied = session.held[1], dict.fromkeys(ALL, session.confirmations[2])
-    assert refused(lambda: reveal(session.agreement, 1, "sums", held, ALL, ALL, copied)) == "not_confirmed"
 
 
 def test_never_both_kinds_of_share_for_one_member(session: Transcript) -> None:
@@ -241,15 +175,6 @@ def opened_with(session: Transcript, reveals_of: Callable[[dict[int, dict[int, b
     reveals = {place: dict(given) for place, given in session.reveals.items()}
     reveals_of(reveals)
     return [int(value) for value in opening.total(reveals)]
-
-
-def test_wrong_shares_of_a_member_are_noticed(session: Transcript) -> None:
-    """What they give is held against what was advertised."""
-
-    def spoil(reveals: dict[int, dict[int, bytes]]) -> None:
-        reveals[1][2], reveals[4][2] = reveals[1][3], reveals[4][3]
-
-    assert refused(lambda: opened_with(session, spoil)) == "wrong_shares"
 
 
 @pytest.mark.parametrize("liar", [1, 3, MEMBERS])

@@ -10,21 +10,9 @@ import pytest
 from scipy.stats import chisquare, hypergeom
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.masking.neighbourhood import (
-    _TABLE,
-    COMPLETE,
-    MAX_GONE,
-    Neighbourhood,
-    draw,
-    neighbourhood_for,
-)
+from ridgeway.common.masking.neighbourhood import _TABLE, COMPLETE, MAX_GONE, Neighbourhood, draw, neighbourhood_for
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
-from tests.support.neighbourhood_failure import (
-    PRIVACY_BITS,
-    ROUND_BITS,
-    log2_privacy_failure,
-    log2_round_failure,
-)
+from tests.support.neighbourhood_failure import PRIVACY_BITS, ROUND_BITS, log2_privacy_failure, log2_round_failure
 
 SIZES = sorted(
     {COMPLETE + 1, *(size for most, _ in _TABLE for size in (most - 1, most, most + 1) if size <= MAX_HOLDERS)}

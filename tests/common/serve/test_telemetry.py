@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeway.common.serve.telemetry import MAX_STEPS, MAX_TIMES_PER_STEP, STEP_S, Activity
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.in_process import Clock
 
 
 def test_decisions_of_five_seconds_are_counted_together() -> None:

@@ -26,7 +26,7 @@ from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from tests.common.serve.gateway.api_experts import ARGUMENTS, ApiExpert, anthropic_expert, openai_expert
-from tests.support.fake_expert import Asked, Expert, leaves_after_two
+from tests.support.fake_expert import Expert, complains, leaves_after_two
 from tests.support.in_process import DOMAINS, Local, running, served
 from tests.support.serving import complaint, prompt_for, write_experts
 
@@ -330,10 +330,7 @@ def test_a_mistake_that_an_expert_finds_is_told_in_the_clients_own_shape(release
     """With the expert's words and status."""
     import anthropic
 
-    def refuses(asked: Asked) -> None:
-        asked.reply(422, b'{"error": {"message": "top_k is wrong", "type": "x", "param": null, "code": null}}')
-
-    with Expert(refuses) as expert:
+    with Expert(complains(422, "top_k is wrong")) as expert:
         file = tmp_path / "experts.toml"
         file.write_text(f'fallback = "code"\n[experts.code]\nbase_url = "{expert.url}"\nmodel = "m"\n')
         with (
@@ -456,29 +453,14 @@ def test_a_response_is_gone_on_from_with_its_own_key_alone(release: Path, tmp_pa
 
 def test_only_text_is_routed(apis: Apis) -> None:
     """Images, files, tools and their results say nothing of where a chat goes, in any of the APIs."""
-    noise = CODE * 4
+    noise, text = CODE * 4, {"type": "text", "text": LAW}
     image = {"type": "image_url", "image_url": {"url": noise}}
     file = {"type": "input_file", "filename": "a", "file_data": noise}
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": noise}}
+    result = {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "text", "text": noise}]}
     bodies: dict[str, Any] = {
-        "chat/completions": {
-            "messages": [{"role": "user", "content": [image, {"type": "text", "text": LAW}, {"type": "x", "x": noise}]}]
-        },
-        "messages": {
-            "max_tokens": 9,
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        {
-                            "type": "document",
-                            "source": {"type": "base64", "media_type": "application/pdf", "data": noise},
-                        },
-                        {"type": "text", "text": LAW},
-                        {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "text", "text": noise}]},
-                    ],
-                }
-            ],
-        },
+        "chat/completions": {"messages": [{"role": "user", "content": [image, text, {"type": "x", "x": noise}]}]},
+        "messages": {"max_tokens": 9, "messages": [{"role": "user", "content": [pdf, text, result]}]},
         "responses": {
             "input": [
                 {"role": "user", "content": [file, {"type": "input_text", "text": LAW}]},

@@ -16,11 +16,12 @@ import httpx
 import openai
 import pytest
 
+from ridgeway.common.experts.experts_file import ExpertsFile
 from tests.support import fake_expert as faulty
 from tests.support.fake_expert import Expert, Part, well
+from tests.support.in_process import Local, memory, served
 from tests.support.serving import (
     SECRET,
-    Serving,
     chat,
     complaint,
     complaint_of,
@@ -66,27 +67,25 @@ FIRST: dict[str, tuple[Part, int]] = {
 }
 """The same where a stream was asked for, before the expert has sent a token."""
 
-MIDST: dict[str, Part] = {
-    "hangs-after-two": faulty.hangs_after_two,
-    "dies-after-two": faulty.dies_after_two,
-    "leaves-after-two": faulty.leaves_after_two,
+MIDST: dict[str, tuple[Part, str]] = {
+    "hangs-after-two": (faulty.hangs_after_two, "expert_silent"),
+    "dies-after-two": (faulty.dies_after_two, "expert_broken_off"),
+    "leaves-after-two": (faulty.leaves_after_two, "expert_broken_off"),
 }
-"""What goes wrong after two tokens were passed on."""
+"""What goes wrong after two tokens were passed on, and the error that follows them."""
 
 OTHERS: dict[str, Part] = {
     "good": well("good"),
     "unauthorised": faulty.unauthorised,
-    "refuses": faulty.refuses_the_request,
     "long": faulty.hangs,
     "long-stream": faulty.hangs_after_two,
     "trickles": faulty.trickles,
     "endless-line": faulty.endless_line,
     "broken-events": faulty.broken_events,
-    "falling": faulty.fails,
     "pours": faulty.pours,
 }
-PARTS = {**{name: part for name, (part, _) in {**WHOLE, **FIRST}.items()}, **MIDST, **OTHERS}
-DOMAINS = [*WHOLE, *FIRST, *MIDST, "unauthorised", "refuses", "refused", "refused-s"]
+PARTS = {**{name: part for name, (part, _) in {**WHOLE, **FIRST, **MIDST}.items()}, **OTHERS}
+DOMAINS = [*WHOLE, *FIRST, *MIDST, "unauthorised", "refused", "refused-s"]
 """The other experts have no domain: they are only asked by name."""
 HASTY = ("hangs", "trickles-body", "hangs-s", "hangs-after-two")
 """Those whose time is short, so that tests are."""
@@ -103,7 +102,7 @@ def experts() -> Iterator[Troupe]:
 
 
 @pytest.fixture(scope="module")
-def services(experts: Troupe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, Serving]]:
+def services(experts: Troupe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Local]]:
     """One without a fallback and one with, both of the same experts."""
     folder = tmp_path_factory.mktemp("faults")
     release_of(folder / "release", DOMAINS)
@@ -111,36 +110,41 @@ def services(experts: Troupe, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with contextlib.ExitStack() as stack:
         urls = {name: each.url for name, each in experts.items()}
         urls |= {name: stack.enter_context(faulty.nobody()) for name in ("refused", "refused-s")}
-        made = []
+        made = {}
         for name, fallback in (("alone", ""), ("backed", "good")):
             file = write_experts(folder / f"{name}.toml", urls, fallback, **settings)
-            made.append(Serving(folder, folder / "release", "--experts", file, EXPERTS_KEY=KEY))
-            made[-1].begin()
-            stack.callback(made[-1].end)
-        for each in made:
-            each.until_ready()
-        yield made[0], made[1]
+            known = ExpertsFile(file, environment={"EXPERTS_KEY": KEY})
+            made[name] = stack.enter_context(served(folder / "release", known))
+        yield made
 
 
 @pytest.fixture
-def alone(services: tuple[Serving, Serving]) -> Iterator[Serving]:
-    yield services[0]
-    assert_well(services[0])
+def alone(services: dict[str, Local], caplog: pytest.LogCaptureFixture) -> Iterator[Local]:
+    yield services["alone"]
+    assert_well(services["alone"], caplog)
 
 
 @pytest.fixture
-def backed(services: tuple[Serving, Serving]) -> Iterator[Serving]:
-    yield services[1]
-    assert_well(services[1])
+def backed(services: dict[str, Local], caplog: pytest.LogCaptureFixture) -> Iterator[Local]:
+    yield services["backed"]
+    assert_well(services["backed"], caplog)
 
 
-def assert_well(served: Serving) -> None:
-    """The process lives, answers, and has said nothing that it should not."""
-    assert served.is_running(), served.said
+def assert_well(served: Local, caplog: pytest.LogCaptureFixture) -> None:
+    """The service answers, and has said nothing that it should not."""
     assert served.http.get("/healthz").json() == {"status": "ok"}
     assert said(served.chat("good")) == "good"
     for word in (SECRET, KEY, "Traceback", "/secret/place"):
-        assert word not in served.said, served.said
+        assert word not in caplog.text
+
+
+def secret_prompt(fault: str) -> str:
+    """A text that goes to the expert of this fault, with a word that must stand in no log."""
+    return f"{SECRET} {prompt_for(fault, DOMAINS)}"
+
+
+def client(served: Local) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{served.http.base_url}/v1", api_key="none", max_retries=0)
 
 
 def said(response: httpx.Response) -> str:
@@ -160,7 +164,7 @@ def clean(response: httpx.Response) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fault", [*WHOLE, "refused"])
-def test_without_a_fallback_a_fault_is_a_proper_error(alone: Serving, fault: str) -> None:
+def test_without_a_fallback_a_fault_is_a_proper_error(alone: Local, fault: str) -> None:
     """The status says whose fault it was and whether to come again; the body has the shape of OpenAI's errors."""
     response = alone.chat(fault)
     expected = WHOLE[fault][1] if fault in WHOLE else 503
@@ -169,16 +173,18 @@ def test_without_a_fallback_a_fault_is_a_proper_error(alone: Serving, fault: str
 
 
 @pytest.mark.parametrize("fault", [*WHOLE, "refused"])
-def test_with_a_fallback_a_fault_is_not_noticed(backed: Serving, fault: str) -> None:
-    """The fallback answers in the place of an expert that cannot, and the headers say so."""
-    response = backed.chat("auto", prompt_for(fault, DOMAINS))
+def test_with_a_fallback_a_fault_is_not_noticed(backed: Local, experts: Troupe, fault: str) -> None:
+    """The fallback answers in the place of an expert that cannot, and the headers say so; one that hangs is left."""
+    response = backed.chat("auto", secret_prompt(fault))
     assert said(response) == "good"
     assert response.headers["x-ridgeway-domain"] == fault
     assert response.headers["x-ridgeway-expert"] == "good"
+    assert response.headers["x-ridgeway-reason"] == ("busy" if fault == "too-many" else "down")
+    assert fault != "hangs" or experts[fault].last().gone.wait(faulty.PATIENCE_S)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_forced_expert_has_no_fallback(backed: Serving, stream: bool) -> None:
+def test_a_forced_expert_has_no_fallback(backed: Local, stream: bool) -> None:
     """Whoever names an expert gets that one or an error, never another in its place."""
     response = backed.chat("fails", stream=stream)
     assert response.status_code == 502, response.text
@@ -191,14 +197,14 @@ def test_a_key_that_an_expert_refuses_is_not_the_clients_mistake(
     which: str, stream: bool, request: pytest.FixtureRequest
 ) -> None:
     """Not 401, which would send the client to look at its own key, and no fallback that would hide it for ever."""
-    served: Serving = request.getfixturevalue(which)
-    response = served.chat("auto", prompt_for("unauthorised", DOMAINS), stream=stream)
+    served: Local = request.getfixturevalue(which)
+    response = served.chat("auto", secret_prompt("unauthorised"), stream=stream)
     assert response.status_code == 502, response.text
-    assert clean(response)["code"]
+    assert clean(response)["code"] == "expert_refused"
 
 
 @pytest.mark.parametrize("fault", [*FIRST, "refused-s"])
-def test_a_stream_that_cannot_begin_is_a_proper_error(alone: Serving, fault: str) -> None:
+def test_a_stream_that_cannot_begin_is_a_proper_error(alone: Local, fault: str) -> None:
     """As long as no token was passed on the answer can still be an error, with a status, as if it were not streamed."""
     response = alone.chat(fault, stream=True)
     expected = FIRST[fault][1] if fault in FIRST else 503
@@ -207,34 +213,21 @@ def test_a_stream_that_cannot_begin_is_a_proper_error(alone: Serving, fault: str
 
 
 @pytest.mark.parametrize("fault", [*FIRST, "refused-s"])
-def test_a_stream_that_cannot_begin_is_begun_by_the_fallback(backed: Serving, fault: str) -> None:
+def test_a_stream_that_cannot_begin_is_begun_by_the_fallback(backed: Local, fault: str) -> None:
     """Whoever asked sees one whole stream, the fallback's."""
-    with backed.streamed("auto", prompt_for(fault, DOMAINS)) as response:
+    with backed.streamed("auto", secret_prompt(fault)) as response:
         events = list(tokens_of(response.iter_lines()))
     assert response.status_code == 200
     assert [word_of(event) for event in events[:-1]] == ["good", *faulty.WORDS]
     assert events[-1] == "[DONE]"
 
 
-def test_when_to_come_again_is_passed_on(alone: Serving) -> None:
+def test_when_to_come_again_is_passed_on(alone: Local) -> None:
     """An expert's 429 says after how many seconds, and so does ours."""
     response = alone.chat("too-many")
     assert response.headers["retry-after"] == "7"
-    with alone.client() as client, pytest.raises(openai.RateLimitError):
-        client.chat.completions.create(model="too-many", messages=[{"role": "user", "content": SECRET}])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_request_that_an_expert_finds_wrong_is_not_asked_of_another(
-    backed: Serving, experts: Troupe, stream: bool
-) -> None:
-    """It would be as wrong there; the expert's own words come back, with its status."""
-    before = len(experts["good"].asked)
-    response = backed.chat("auto", prompt_for("refuses", DOMAINS), stream=stream)
-    assert response.status_code == 400
-    error = complaint(response)
-    assert error["message"] == "max_tokens is too large" and error["param"] == "max_tokens"
-    assert len(experts["good"].asked) == before
+    with client(alone) as asking, pytest.raises(openai.RateLimitError):
+        asking.chat.completions.create(model="too-many", messages=[{"role": "user", "content": SECRET}])
 
 
 # In the midst of a stream
@@ -246,29 +239,29 @@ def test_a_stream_that_breaks_ends_with_an_error_after_what_came(
     fault: str, which: str, experts: Troupe, request: pytest.FixtureRequest
 ) -> None:
     """Two tokens came; then an error as an event, and no [DONE], which would pass half an answer off as a whole one."""
-    served: Serving = request.getfixturevalue(which)
-    with served.streamed("auto", prompt_for(fault, DOMAINS)) as response:
+    served: Local = request.getfixturevalue(which)
+    with served.streamed("auto", secret_prompt(fault)) as response:
         events = faulty.all_events(tokens_of(response.iter_lines()), experts[fault])
     assert response.status_code == 200
     assert [word_of(event) for event in events[:2]] == ["one", "two"]
     assert len(events) == 3, events
-    assert complaint_of(events[2])["code"]
+    assert complaint_of(events[2])["code"] == MIDST[fault][1]
 
 
 @pytest.mark.parametrize("fault", MIDST)
-def test_the_official_client_sees_a_broken_stream_as_an_error(alone: Serving, experts: Troupe, fault: str) -> None:
+def test_the_official_client_sees_a_broken_stream_as_an_error(alone: Local, experts: Troupe, fault: str) -> None:
     """After two tokens it raises; nobody can take the half for the whole."""
     asked: Any = {"model": fault, "messages": [{"role": "user", "content": SECRET}]}
     words = []
-    with alone.client() as client, pytest.raises(openai.APIError):
-        for chunk in client.chat.completions.create(**asked, stream=True):
+    with client(alone) as asking, pytest.raises(openai.APIError):
+        for chunk in asking.chat.completions.create(**asked, stream=True):
             words += [chunk.choices[0].delta.content]
             if len(words) == 2:
                 experts[fault].last().was_read.set()
     assert words == ["one", "two"]
 
 
-def test_a_stream_of_something_else_is_not_passed_off_as_an_answer(alone: Serving) -> None:
+def test_a_stream_of_something_else_is_not_passed_off_as_an_answer(alone: Local) -> None:
     """Neither a good answer nor silence: a proper error, or at least no [DONE]."""
     response = alone.chat("broken-events", stream=True)
     if response.status_code == 200:
@@ -279,19 +272,19 @@ def test_a_stream_of_something_else_is_not_passed_off_as_an_answer(alone: Servin
 
 
 @pytest.mark.parametrize("fault", ["endless-line", "endless-body"])
-def test_what_has_no_end_does_not_fill_the_memory(alone: Serving, fault: str) -> None:
+def test_what_has_no_end_does_not_fill_the_memory(alone: Local, fault: str) -> None:
     """Gigabytes from an expert go nowhere: they are refused, or passed on no faster than they are read."""
-    before = alone.memory()
+    before = memory()
     with contextlib.suppress(httpx.HTTPError), alone.streamed(fault) as response:
         most = 0
         for piece in response.iter_raw():
             most += len(piece)
             if most > 64_000_000:
                 break
-    assert alone.memory() - before < 100_000_000
+    assert memory() - before < 100_000_000
 
 
-def test_a_stream_of_nothing_but_comments_holds_nobody_up(alone: Serving) -> None:
+def test_a_stream_of_nothing_but_comments_holds_nobody_up(alone: Local) -> None:
     """It may go on or be ended; others are served meanwhile, and it ends with its client."""
     with contextlib.suppress(httpx.HTTPError), alone.streamed("trickles") as response:
         if response.status_code == 200:
@@ -303,31 +296,9 @@ def test_a_stream_of_nothing_but_comments_holds_nobody_up(alone: Serving) -> Non
 # Whoever asked has gone
 
 
-def test_an_expert_is_let_go_when_whoever_asked_has_gone(alone: Serving, experts: Troupe) -> None:
-    """A client that leaves in the midst of a stream ends the expert's work too."""
-    with alone.streamed("long-stream") as response:
-        events = tokens_of(response.iter_lines())
-        assert [word_of(next(events)), word_of(next(events))] == ["one", "two"]
-        asked = experts["long-stream"].last()
-        assert not asked.gone.is_set()
-    assert asked.gone.wait(faulty.PATIENCE_S)
-
-
-def test_an_expert_is_let_go_when_whoever_waited_has_gone(alone: Serving, experts: Troupe) -> None:
-    """The same while no answer has come yet."""
-    before = len(experts["long"].asked)
-    with pytest.raises(httpx.ReadTimeout):
-        alone.http.post(
-            "/v1/chat/completions",
-            json={"model": "long", "messages": [{"role": "user", "content": SECRET}]},
-            timeout=httpx.Timeout(10.0, read=0.5),
-        )
-    assert experts["long"].last(before).gone.wait(faulty.PATIENCE_S)
-
-
-def test_a_client_that_does_not_read_slows_its_expert_down(alone: Serving, experts: Troupe) -> None:
+def test_a_client_that_does_not_read_slows_its_expert_down(alone: Local, experts: Troupe) -> None:
     """What nobody takes is not kept: the expert has to wait, and the memory stays as it is."""
-    before = alone.memory()
+    before = memory()
     with alone.streamed("pours") as response:
         assert word_of(next(tokens_of(response.iter_lines()))).startswith("y")
         asked = experts["pours"].last()
@@ -335,18 +306,20 @@ def test_a_client_that_does_not_read_slows_its_expert_down(alone: Serving, exper
         while sent < asked.sent:
             sent = asked.sent
             time.sleep(0.5)
-        assert alone.memory() - before < 50_000_000
+        assert memory() - before < 50_000_000
         assert said(alone.chat("good")) == "good"
     assert asked.gone.wait(faulty.PATIENCE_S)
 
 
-def test_many_that_wait_hold_nobody_up(alone: Serving, experts: Troupe) -> None:
+def test_many_that_wait_hold_nobody_up(alone: Local, experts: Troupe) -> None:
     """A hundred requests to an expert that hangs leave the others as quick as before, and end with their clients."""
     before = len(experts["long"].asked)
 
     async def wait_and_ask() -> None:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=alone.url, trust_env=False, timeout=MAX_WAIT_S, limits=limits) as client:
+        async with httpx.AsyncClient(
+            base_url=alone.http.base_url, trust_env=False, timeout=MAX_WAIT_S, limits=limits
+        ) as client:
             waiting = [
                 asyncio.create_task(client.post("/v1/chat/completions", json=chat("long", str(number))))
                 for number in range(100)
@@ -363,33 +336,3 @@ def test_many_that_wait_hold_nobody_up(alone: Serving, experts: Troupe) -> None:
     asyncio.run(wait_and_ask())
     assert all(each.gone.wait(faulty.PATIENCE_S) for each in experts["long"].asked[before:])
     assert alone.http.get("/readyz").json()["experts"]["long"] == "up"
-
-
-# Again and again
-
-
-def test_an_expert_that_fails_again_and_again_is_left_alone(alone: Serving, experts: Troupe) -> None:
-    """After some failures it is not asked any more for a while, which is told, and when to come again with it."""
-    answers = [alone.chat("falling") for _ in range(12)]
-    assert len(experts["falling"].asked) < len(answers)
-    last = answers[-1]
-    assert last.status_code == 503, last.text
-    assert int(last.headers["retry-after"]) >= 1
-    assert clean(last)["code"]
-    assert alone.http.get("/readyz").json()["experts"]["falling"] == "down"
-    assert alone.metric("ridgeway_expert_up", expert="falling") == 0.0
-
-
-def test_the_key_of_an_expert_goes_to_the_expert_alone(alone: Serving, experts: Troupe) -> None:
-    """It is sent as the experts' file says, in the place of whatever key the client sent."""
-    alone.post("/v1/chat/completions", {"model": "good", "messages": []}, authorization="Bearer of-the-client")
-    response = alone.http.post(
-        "/v1/chat/completions",
-        json={"model": "good", "messages": [{"role": "user", "content": SECRET}]},
-        headers={"authorization": "Bearer of-the-client", "cookie": "of-the-client"},
-    )
-    assert said(response) == "good"
-    headers = experts["good"].asked[-1].headers
-    assert headers["authorization"] == f"Bearer {KEY}"
-    assert "of-the-client" not in str(headers)
-    assert KEY not in str(response.headers) + response.text

@@ -33,6 +33,7 @@ from tests.support.fake_expert import (
     Asked,
     Expert,
     Part,
+    complains,
     dies_at_once,
     fails,
     hangs,
@@ -326,11 +327,7 @@ def test_a_peer_of_the_domain_answers_before_the_fallback(fleet: Fleet) -> None:
 # Chains of fallbacks
 
 
-def too_long(asked: Asked) -> None:
-    error = {"message": "This model's maximum context length is 4096 tokens.", "type": "BadRequestError", "param": None}
-    asked.reply(400, json.dumps({"error": {**error, "code": 400}}).encode())
-
-
+too_long = complains(400, "This model's maximum context length is 4096 tokens.", type="BadRequestError", code=400)
 CHAIN = [
     {"expert": "spare", "on": ["down"]},
     {"expert": "long", "on": ["context"]},

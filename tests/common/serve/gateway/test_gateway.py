@@ -20,24 +20,21 @@ from tests.support.fake_expert import Expert, wait_for, well
 from tests.support.in_process import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, experts_toml, sent, served
 from tests.support.serving import complaint, prompt_for
 
-WISHES = [(1, 1), (8, 8), (9, 8), (10**30, 8), (-1, 8), (0, 8), ("5", 8), (9.0, 8), (True, 8)]
-
-
 # Who is asked
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_auto_goes_to_the_expert_of_the_domain_ahead(cast: GatewayMaker, domain: str) -> None:
+def test_auto_goes_to_the_expert_of_the_domain_ahead(cast: GatewayMaker) -> None:
     """And the headers say what the router decided, with which release, and who answered."""
-    prompt = prompt_for(domain, DOMAINS)
     with cast() as play:
-        response = play.local.chat(content=prompt)
-        decision = play.local.post("/v1/route", {"prompt": prompt}).json()
-        assert answered_by(response) == (domain, "best")
-        assert (decision["best"], decision["expert"]) == (domain, domain)
-        assert unquote(response.headers["x-ridgeway-domain"]) == domain
-        assert response.headers["x-ridgeway-release"] == decision["release"]
-        assert float(response.headers["x-ridgeway-confidence"]) == pytest.approx(decision["confidence"], abs=1e-4)
+        for domain in DOMAINS:
+            prompt = prompt_for(domain, DOMAINS)
+            response = play.local.chat(content=prompt)
+            decision = play.local.post("/v1/route", {"prompt": prompt}).json()
+            assert answered_by(response) == (domain, "best")
+            assert (decision["best"], decision["expert"]) == (domain, domain)
+            assert unquote(response.headers["x-ridgeway-domain"]) == domain
+            assert response.headers["x-ridgeway-release"] == decision["release"]
+            assert float(response.headers["x-ridgeway-confidence"]) == pytest.approx(decision["confidence"], abs=1e-4)
 
 
 def test_measured_experts_are_chosen_by_their_quality(release: Path, tmp_path: Path) -> None:
@@ -73,24 +70,24 @@ def test_measured_experts_are_chosen_by_their_quality(release: Path, tmp_path: P
             assert not other.asked
 
 
-@pytest.mark.parametrize("name", EVERYONE)
-def test_a_name_forces_its_expert(cast: GatewayMaker, name: str) -> None:
-    """A domain's or any other expert's; its headers are plain ASCII whatever it is called."""
-    with cast() as play:
-        response = play.local.chat(name)
-        assert answered_by(response) == (name, "forced")
-        assert all(value.isascii() for value in response.headers.values())
-        assert "x-ridgeway-confidence" not in response.headers
-        assert [each for each in EVERYONE if play.experts[each].asked] == [name]
+def test_a_name_forces_its_expert(cast: GatewayMaker) -> None:
+    """A domain's or any other expert's; its headers are plain ASCII whatever it is called.
 
-
-def test_an_unknown_model_is_not_found(cast: GatewayMaker) -> None:
-    """As OpenAI's clients expect it, and nobody is asked."""
+    A name of nobody is not found, at any endpoint, and nobody is asked.
+    """
     with cast() as play:
-        response = play.local.chat("gpt-5")
-        assert response.status_code == 404
-        assert complaint(response)["code"] == "model_not_found"
+        for path in ("chat/completions", "completions", "embeddings"):
+            body = {"model": "gpt-5", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
+            unknown = play.local.post(f"/v1/{path}", body)
+            assert unknown.status_code == 404
+            assert (complaint(unknown)["code"], complaint(unknown)["param"]) == ("model_not_found", "model")
         assert not any(each.asked for each in play.experts.values())
+        for number, name in enumerate(EVERYONE, start=1):
+            response = play.local.chat(name)
+            assert answered_by(response) == (name, "forced")
+            assert all(value.isascii() for value in response.headers.values())
+            assert "x-ridgeway-confidence" not in response.headers
+            assert [each for each in EVERYONE if play.experts[each].asked] == list(EVERYONE[:number])
 
 
 def test_an_abstention_goes_to_the_fallback(release: Path, tmp_path: Path) -> None:
@@ -178,86 +175,76 @@ def test_the_experts_key_is_sent_and_the_clients_is_not(
         assert not {"cookie", "x-own"} & set(keyless.last().headers)
 
 
-@pytest.mark.parametrize(("wished", "granted"), WISHES)
-@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
-def test_more_tokens_than_an_expert_grants_are_cut(cast: GatewayMaker, field: str, wished: Any, granted: Any) -> None:
-    """A smaller wish stays; whatever else a field of this name holds is cut too, since an expert may understand it."""
-    with cast(max_tokens=8) as play:
-        play.local.chat("law", **{field: wished})
-        assert sent(play.experts["law"])[field] == granted
-
-
 CHAT = {"model": "law", "messages": [{"role": "user", "content": "hello"}]}
 COMPLETION = {"model": "law", "prompt": "hello"}
 RESPONSE = {"model": "law", "input": "hello"}
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 
 
-def limits_in(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if name in LIMITS}
+def limits_of(endpoint: Endpoint, body: Mapping[str, Any], granted: int | None = 60, **expert: Any) -> dict[str, Any]:
+    """The limits in what an expert that grants so many tokens is asked."""
+    entry = NamedExpert(base_url="http://127.0.0.1/v1", model="m", max_tokens=granted, **expert)
+    asked = from_json(expert_body(translation_for(endpoint, entry), entry, body))
+    return {name: value for name, value in asked.items() if name in LIMITS}
 
 
-def limits_of(expert: Expert) -> dict[str, Any]:
-    return limits_in(sent(expert))
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_more_tokens_than_an_expert_grants_are_cut(field: str) -> None:
+    """A smaller wish stays; whatever else a field of this name holds is cut too, since an expert may understand it."""
+    for wished in (1, 8):
+        assert limits_of("/chat/completions", {**CHAT, field: wished}, 8) == {field: wished}
+    for odd in (9, 10**30, -1, 0, "5", 9.0, True):
+        assert limits_of("/chat/completions", {**CHAT, field: odd}, 8) == {field: 8}
 
 
 @pytest.mark.parametrize(
     ("endpoint", "body", "limits"),
     [
-        ("/v1/chat/completions", CHAT, {"max_tokens": 60}),
-        ("/v1/chat/completions", {**CHAT, "max_tokens": None}, {"max_tokens": 60}),
-        ("/v1/chat/completions", {**CHAT, "max_completion_tokens": 5}, {"max_completion_tokens": 5}),
-        ("/v1/chat/completions", {**CHAT, "max_output_tokens": 5}, {"max_tokens": 60, "max_output_tokens": 5}),
-        ("/v1/chat/completions", {**CHAT, "n_predict": -1}, {"max_tokens": 60, "n_predict": 60}),
-        ("/v1/chat/completions", {**CHAT, "n": None, "best_of": None}, {"max_tokens": 60}),
-        ("/v1/chat/completions", {**CHAT, "n": 1}, {"max_tokens": 60}),
-        ("/v1/chat/completions", {**CHAT, "n": 7}, {"max_tokens": 8}),
-        ("/v1/chat/completions", {**CHAT, "n": 7, "max_completion_tokens": 60}, {"max_completion_tokens": 8}),
-        ("/v1/chat/completions", {**CHAT, "n": 60, "n_predict": 60}, {"max_tokens": 1, "n_predict": 1}),
-        ("/v1/chat/completions", {**CHAT, "n": 2, "best_of": 4}, {"max_tokens": 15}),
-        ("/v1/completions", COMPLETION, {"max_tokens": 60}),
-        ("/v1/completions", {**COMPLETION, "max_completion_tokens": 9}, {"max_tokens": 60, "max_completion_tokens": 9}),
-        ("/v1/completions", {**COMPLETION, "best_of": 3, "max_tokens": 50}, {"max_tokens": 20}),
-        ("/v1/completions", {**COMPLETION, "n": 6, "best_of": 3, "max_tokens": 9}, {"max_tokens": 9}),
-        ("/v1/completions", {**COMPLETION, "prompt": ["a", "b", "c"], "n": 2}, {"max_tokens": 10}),
-        ("/v1/completions", {**COMPLETION, "prompt": [1, 2, 3]}, {"max_tokens": 60}),
-        ("/v1/completions", {**COMPLETION, "prompt": [[1, 2], [3]]}, {"max_tokens": 30}),
-        ("/v1/responses", RESPONSE, {"max_output_tokens": 60}),
-        ("/v1/responses", {**RESPONSE, "max_output_tokens": 61}, {"max_output_tokens": 60}),
-        ("/v1/responses", {**RESPONSE, "max_tokens": 9}, {"max_output_tokens": 60, "max_tokens": 9}),
-        ("/v1/responses", {**RESPONSE, "n": 3}, {"max_output_tokens": 20}),
-        ("/v1/messages", {**CHAT, "max_tokens": 61}, {"max_tokens": 60}),
-        ("/v1/messages", {**CHAT, "max_tokens": 59}, {"max_tokens": 59}),
+        ("/chat/completions", CHAT, {"max_tokens": 60}),
+        ("/chat/completions", {**CHAT, "max_tokens": None}, {"max_tokens": 60}),
+        ("/chat/completions", {**CHAT, "max_completion_tokens": 5}, {"max_completion_tokens": 5}),
+        ("/chat/completions", {**CHAT, "max_output_tokens": 5}, {"max_tokens": 60, "max_output_tokens": 5}),
+        ("/chat/completions", {**CHAT, "n_predict": -1}, {"max_tokens": 60, "n_predict": 60}),
+        ("/chat/completions", {**CHAT, "n": None, "best_of": None}, {"max_tokens": 60}),
+        ("/chat/completions", {**CHAT, "n": 1}, {"max_tokens": 60}),
+        ("/chat/completions", {**CHAT, "n": 7}, {"max_tokens": 8}),
+        ("/chat/completions", {**CHAT, "n": 7, "max_completion_tokens": 60}, {"max_completion_tokens": 8}),
+        ("/chat/completions", {**CHAT, "n": 60, "n_predict": 60}, {"max_tokens": 1, "n_predict": 1}),
+        ("/chat/completions", {**CHAT, "n": 2, "best_of": 4}, {"max_tokens": 15}),
+        ("/completions", COMPLETION, {"max_tokens": 60}),
+        ("/completions", {**COMPLETION, "max_completion_tokens": 9}, {"max_tokens": 60, "max_completion_tokens": 9}),
+        ("/completions", {**COMPLETION, "best_of": 3, "max_tokens": 50}, {"max_tokens": 20}),
+        ("/completions", {**COMPLETION, "n": 6, "best_of": 3, "max_tokens": 9}, {"max_tokens": 9}),
+        ("/completions", {**COMPLETION, "prompt": ["a", "b", "c"], "n": 2}, {"max_tokens": 10}),
+        ("/completions", {**COMPLETION, "prompt": [1, 2, 3]}, {"max_tokens": 60}),
+        ("/completions", {**COMPLETION, "prompt": [[1, 2], [3]]}, {"max_tokens": 30}),
+        ("/responses", RESPONSE, {"max_output_tokens": 60}),
+        ("/responses", {**RESPONSE, "max_output_tokens": 61}, {"max_output_tokens": 60}),
+        ("/responses", {**RESPONSE, "max_tokens": 9}, {"max_output_tokens": 60, "max_tokens": 9}),
+        ("/responses", {**RESPONSE, "n": 3}, {"max_output_tokens": 20}),
+        ("/messages", {**CHAT, "max_tokens": 61}, {"max_tokens": 60}),
+        ("/messages", {**CHAT, "max_tokens": 59}, {"max_tokens": 59}),
     ],
 )
 def test_all_answers_to_a_request_together_have_no_more_tokens_than_granted(
-    cast: GatewayMaker, endpoint: str, body: dict[str, Any], limits: dict[str, int]
+    endpoint: Endpoint, body: dict[str, Any], limits: dict[str, int]
 ) -> None:
     """Also if it names no number, or names one by a field that its endpoint does not know."""
-    with cast(max_tokens=60) as play:
-        play.local.post(endpoint, body)
-        assert limits_of(play.experts["law"]) == limits
+    assert limits_of(endpoint, body) == limits
 
 
-@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize("endpoint", ["/chat/completions", "/completions", "/responses"])
 @pytest.mark.parametrize("name", ["n", "best_of"])
-def test_more_answers_than_tokens_and_no_sensible_number_of_them_are_refused(
-    cast: GatewayMaker, endpoint: str, name: str
-) -> None:
+def test_more_answers_than_tokens_and_no_sensible_number_of_them_are_refused(endpoint: Endpoint, name: str) -> None:
     """An expert may understand what is not a number; without a bound everything passes as it came."""
     body = {**CHAT, **COMPLETION, **RESPONSE}
-    with cast(max_tokens=60) as play:
-        for count in (61, 10**30, 0, -1, "2", 2.0, True, [2]):
-            response = play.local.post(endpoint, {**body, name: count})
-            is_many = type(count) is int and count > 60
-            code, param = ("too_many_answers", "n") if is_many else ("invalid_value", name)
-            assert response.status_code == 400
-            assert (complaint(response)["code"], complaint(response)["param"]) == (code, param)
-        assert not play.experts["law"].asked
-    with cast() as play:
-        play.local.post(endpoint, {**body, name: "2"})
-        assert sent(play.experts["law"])[name] == "2"
-        assert limits_of(play.experts["law"]) == {}
+    for count in (61, 10**30, 0, -1, "2", 2.0, True, [2]):
+        with pytest.raises(Problem) as refused:
+            limits_of(endpoint, {**body, name: count})
+        is_many = type(count) is int and count > 60
+        code, param = ("too_many_answers", "n") if is_many else ("invalid_value", name)
+        assert (refused.value.status, refused.value.code, refused.value.param) == (400, code, param)
+    assert limits_of(endpoint, {**body, name: "2"}, None) == {}
 
 
 @pytest.mark.parametrize(("granted", "wished", "limit"), [(60, None, 60), (9000, None, 4096), (60, 5, 5), (60, 99, 60)])
@@ -266,22 +253,22 @@ def test_an_expert_of_anthropics_api_grants_no_more_either(
     endpoint: Endpoint, granted: int, wished: int | None, limit: int
 ) -> None:
     """From a client of either API; Anthropic's own always name a number, and several answers cannot be asked for."""
-    expert = NamedExpert(api="anthropic", base_url="http://127.0.0.1/v1", model="m", max_tokens=granted)
-    translation = translation_for(endpoint, expert)
     body = {**CHAT, "max_tokens": wished}
     if wished is None and endpoint == "/messages":
         body["max_tokens"] = limit
-    assert limits_in(from_json(expert_body(translation, expert, body))) == {"max_tokens": limit}
-    more = {**body, "n": 61}
+    assert limits_of(endpoint, body, granted, api="anthropic") == {"max_tokens": limit}
     if granted == 60:
         with pytest.raises(Problem):
-            expert_body(translation, expert, more)
+            limits_of(endpoint, {**body, "n": 61}, granted, api="anthropic")
 
 
-def test_embeddings_have_no_number_of_tokens(cast: GatewayMaker) -> None:
+def test_the_limits_of_an_expert_hold_in_what_it_is_sent(cast: GatewayMaker) -> None:
+    """A chat that asks for more gets what is granted; vectors have no number of tokens."""
     with cast(max_tokens=60) as play:
+        play.local.chat("law", max_tokens=61)
+        assert sent(play.experts["law"])["max_tokens"] == 60
         play.local.post("/v1/embeddings", {"model": "law", "input": ["a"] * 100})
-        assert limits_of(play.experts["law"]) == {}
+        assert not set(sent(play.experts["law"])) & set(LIMITS)
 
 
 def test_completions_are_routed_by_their_prompts(cast: GatewayMaker) -> None:
@@ -307,32 +294,32 @@ def test_embeddings_go_to_the_model_that_makes_them(cast: GatewayMaker) -> None:
         assert play.chosen.last().path == "/v1/embeddings"
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("chat/completions", b"{"),
-        ("chat/completions", b"[]"),
-        ("chat/completions", b'{"model": "auto", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}'),
-        ("chat/completions", b'{"model": "auto"}'),
-        ("chat/completions", b'{"model": "law", "messages": []}'),
-        ("chat/completions", b'{"model": "law", "messages": "hello"}'),
-        ("chat/completions", b'{"model": "law", "messages": [{"content": "x"}]}'),
-        ("chat/completions", b'{"model": "law", "messages": [{"role": "user", "content": 7}]}'),
-        ("chat/completions", b'{"messages": [{"role": "user", "content": "x"}]}'),
-        ("chat/completions", b'{"model": 7, "messages": [{"role": "user", "content": "x"}]}'),
-        ("chat/completions", b'{"model": "law", "messages": [{"role": "user", "content": "x"}], "stream": "yes"}'),
-        ("completions", b'{"model": "law"}'),
-        ("completions", b'{"model": "law", "prompt": []}'),
-        ("completions", b'{"model": "law", "prompt": ["x", 1]}'),
-        ("embeddings", b'{"model": "law", "input": {"x": 1}}'),
-        ("embeddings", b'{"model": "law", "input": null}'),
-    ],
-)
-def test_a_body_that_cannot_be_used_is_refused(cast: GatewayMaker, path: str, body: bytes) -> None:
+UNUSABLE = [
+    ("chat/completions", b"{"),
+    ("chat/completions", b"[]"),
+    ("chat/completions", b'{"model": "auto", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}'),
+    ("chat/completions", b'{"model": "auto"}'),
+    ("chat/completions", b'{"model": "law", "messages": []}'),
+    ("chat/completions", b'{"model": "law", "messages": "hello"}'),
+    ("chat/completions", b'{"model": "law", "messages": [{"content": "x"}]}'),
+    ("chat/completions", b'{"model": "law", "messages": [{"role": "user", "content": 7}]}'),
+    ("chat/completions", b'{"messages": [{"role": "user", "content": "x"}]}'),
+    ("chat/completions", b'{"model": 7, "messages": [{"role": "user", "content": "x"}]}'),
+    ("chat/completions", b'{"model": "law", "messages": [{"role": "user", "content": "x"}], "stream": "yes"}'),
+    ("completions", b'{"model": "law"}'),
+    ("completions", b'{"model": "law", "prompt": []}'),
+    ("completions", b'{"model": "law", "prompt": ["x", 1]}'),
+    ("embeddings", b'{"model": "law", "input": {"x": 1}}'),
+    ("embeddings", b'{"model": "law", "input": null}'),
+]
+
+
+def test_a_body_that_cannot_be_used_is_refused(cast: GatewayMaker) -> None:
     """As a mistake of the client's, and no expert sees it."""
     with cast() as play:
-        headers = {"content-type": "application/json"}
-        response = play.local.http.post(f"/v1/{path}", content=body, headers=headers)
-        assert response.status_code == 400
-        complaint(response)
+        for path, body in UNUSABLE:
+            headers = {"content-type": "application/json"}
+            response = play.local.http.post(f"/v1/{path}", content=body, headers=headers)
+            assert response.status_code == 400, body
+            complaint(response)
         assert not any(each.asked for each in play.experts.values())

@@ -25,7 +25,7 @@ from ridgeway.common.serve.gateway.token_usage import (
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
-from tests.support.fake_expert import CHUNKED, END, EVENTS, Asked, Expert, token
+from tests.support.fake_expert import END, Asked, Expert, token
 from tests.support.in_process import DOMAINS, chat, experts_toml, running
 from tests.support.serving import complaint
 from tests.support.waiting import wait_for
@@ -38,12 +38,9 @@ def tells_usage(asked: Asked) -> None:
     if not asked.json.get("stream"):
         asked.reply(200, json.dumps({"model": "m", "choices": [], "usage": USAGE}).encode())
         return
-    asked.head(200, EVENTS, CHUNKED)
-    asked.chunk(token("one"))
-    if (asked.json.get("stream_options") or {}).get("include_usage"):
-        asked.chunk(b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n")
-    asked.chunk(END)
-    asked.chunk(b"")
+    wants = (asked.json.get("stream_options") or {}).get("include_usage")
+    usage = b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n"
+    asked.stream([token("one"), *([usage] if wants else []), END])
 
 
 @pytest.mark.parametrize("asks", [None, {"include_usage": True}], ids=["quiet", "asks for usage"])

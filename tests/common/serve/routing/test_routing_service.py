@@ -16,11 +16,7 @@ from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.routing import routing_service
 from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
-from ridgeway.common.serve.routing.routing_service import (
-    MAX_QUICK_CHARACTERS,
-    MAX_SHORT_CHARACTERS,
-    RoutingThreads,
-)
+from ridgeway.common.serve.routing.routing_service import MAX_QUICK_CHARACTERS, MAX_SHORT_CHARACTERS, RoutingThreads
 from tests.support.serving import release_of
 from tests.support.waiting import PATIENCE_S
 
@@ -111,39 +107,29 @@ def test_a_long_text_holds_nobody_up(
     assert run(both()).tokens == MAX_SHORT_CHARACTERS + 1
 
 
+class Panic(BaseException):
+    """What a library in another language raises that gives up, and nobody catches."""
+
+
+@pytest.mark.parametrize(("error", "told"), [(ZeroDivisionError, ZeroDivisionError), (Panic, RuntimeError)])
 def test_a_failure_reaches_whoever_asked_and_the_threads_go_on(
-    threads: RoutingThreads, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
+    threads: RoutingThreads,
+    served: ServedRelease,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    told: type[Exception],
 ) -> None:
     """The next request is as if nothing had been."""
 
-    async def crowd() -> Decision:
-        with monkeypatch.context() as patch:
-            patch.setattr(served.router, "route_turns", lambda turns: 1 / 0)
-            answers = await asyncio.gather(
-                threads.route_turns(text("a")), threads.route_turns(text("b")), return_exceptions=True
-            )
-            assert [type(answer) for answer in answers] == [ZeroDivisionError, ZeroDivisionError]
-        return (await threads.route_turns(text("c")))[1]
-
-    assert run(crowd()) == served.router.route("c")
-
-
-def test_even_what_is_no_exception_does_not_stop_the_threads(
-    threads: RoutingThreads, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A library in another language that gives up raises what nobody catches."""
-
-    class Panic(BaseException):
-        pass
-
-    def panic(turns: list[Turn]) -> Decision:
-        raise Panic
+    def fail(turns: list[Turn]) -> Decision:
+        raise error
 
     async def crowd() -> Decision:
         with monkeypatch.context() as patch:
-            patch.setattr(served.router, "route_turns", panic)
-            (answer,) = await asyncio.gather(threads.route_turns(text("a")), return_exceptions=True)
-            assert isinstance(answer, RuntimeError)
+            patch.setattr(served.router, "route_turns", fail)
+            asked = threads.route_turns(text("a")), threads.route_turns(text("b"))
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(answer) for answer in answers] == [told, told]
         return (await threads.route_turns(text("c")))[1]
 
     assert run(crowd()) == served.router.route("c")
