@@ -88,7 +88,7 @@ def test_words_come_back_from_their_json(made: WordFeatures) -> None:
         (Sampling(8, stride=32), "window 8, stride 32", False),
         (PAPER.sampling, "window 1, max_tokens 1024", True),
         (Sampling(8, mistyped=1), "window 8, mistyped 1", False),
-        (DEFAULT.sampling, "window 8, stride 32, units 15, mistyped 8", False),
+        (DEFAULT.sampling, "window 32, stride 128, units 15, mistyped 8", False),
     ],
 )
 def test_a_sampling_says_what_it_is(sampling: Sampling, words: str, plain: bool) -> None:
@@ -100,8 +100,8 @@ def test_a_window_alone_means_plain_windows() -> None:
     """Who asks for a size does not get the default's other settings with it; who asks for others keeps its size."""
     assert changed_sampling(DEFAULT.sampling, window=16) == Sampling(16)
     assert changed_sampling(DEFAULT.sampling, window=16, units=5) == Sampling(16, units=5)
-    assert changed_sampling(DEFAULT.sampling, units=0, stride=None) == Sampling(8, stride=32, mistyped=8)
-    assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(8, stride=32, units=15)
+    assert changed_sampling(DEFAULT.sampling, units=0, stride=None) == Sampling(32, stride=128, mistyped=8)
+    assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(32, stride=128, units=15)
     assert changed_sampling(DEFAULT.sampling, window=None) == DEFAULT.sampling
     assert changed_sampling(PAPER.sampling, window=2) == Sampling(2, max_tokens=1024)
 
