@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.threads import cores
 from ridgeway.common.cli.terminal import emit_json, table
 from ridgeway.common.encoding.table_encoder import TableEncoder
+
+if TYPE_CHECKING:
+    from ridgeway.common.protocol.packet import Packet
 
 BUSY_LOAD_PER_CORE = 0.5
 START_SECONDS = 300.0
@@ -182,6 +185,12 @@ def running(
         yield
     finally:
         child.stop(STOP_SECONDS)
+
+
+def packet_bytes(packet: Packet) -> int:
+    """Of a header, a signature and numbers."""
+    blobs = sum(memoryview(blob).nbytes for blob in packet.blobs)
+    return len(packet.header) + len(packet.signature) + blobs
 
 
 def peak_gb(pid: int | str = "self") -> float:

@@ -115,8 +115,8 @@ _PRESETS: Mapping[str, Mapping[str, Domain]] = {
         ),
     },
 }
-"""`clm` is M2D2: arXiv and Wikipedia. `reasoning` has prompts that MergeBench's experts learnt from,
-and GSM8K, HumanEval, M_ARC and IFEval as tests.
+"""`clm` is M2D2: arXiv and Wikipedia. `reasoning` has prompts that MergeBench's experts learnt
+from, and GSM8K, HumanEval, M_ARC and IFEval as tests.
 """
 
 Load = Callable[[HubSource, int], Iterable[Record]]

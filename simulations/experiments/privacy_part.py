@@ -1,5 +1,5 @@
-"""The part `privacy`: how well the routers of private rounds do by ε, mode, documents and prior, and
-what attacks find.
+"""The part `privacy`: how well the routers of private rounds do by ε, mode, documents and prior,
+and what attacks find.
 
     texts ──▶ rows through a prior ──▶ sums ──▶ noise of a round, drawn from a seed ──▶ router ──▶
     test texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
@@ -18,19 +18,15 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import without_syncing
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import (
-    DEFAULT,
-    FEATURE_LIMIT,
-    Confidence,
-    Ridge,
-    Sampling,
-)
+from ridgeway.common.base.settings import FEATURE_LIMIT, Ridge, Sampling
 from ridgeway.common.protocol.messages import SealedSums
 from ridgeway.common.protocol.packet import Packet, seal_packet
 from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics.sums import vector_size
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import publish
 from ridgeway.coordinator.solving.solve import solve
+from ridgeway.simulations.bench.measuring import packet_bytes, seconds_in_turns
+from ridgeway.simulations.bench.route_bench import DEFAULT_CHOICES
 from ridgeway.simulations.experiments.dataset import Dataset, in_turn
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
@@ -78,15 +74,6 @@ def run(plan: ExperimentPlan) -> ReportPart:
     return ReportPart("What grows, and how fast", words, tuple(tables))
 
 
-def median_seconds(work: Callable[[], object], repeats: int = _REPEATS) -> float:
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
-
-
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
     """The slope of log y over log x between the last two points: b for y = a·xᵇ."""
     return float(np.diff(np.log(y[-2:]))[0] / np.diff(np.log(x[-2:]))[0])
@@ -126,11 +113,6 @@ class CountingTransport:
             if isinstance(reply, Packet):
                 self.up[peer] += packet_bytes(reply)
             yield peer, reply
-
-
-def packet_bytes(packet: Packet) -> int:
-    blobs = sum(memoryview(blob).nbytes for blob in packet.blobs)
-    return len(packet.header) + len(packet.signature) + blobs
 
 
 def _rounds(plan: ExperimentPlan, dataset: Dataset) -> ReportTable:
@@ -216,13 +198,12 @@ def width_costs(width: int, seed: int) -> tuple[int, float, float, float]:
         -FEATURE_LIMIT, FEATURE_LIMIT, (RANDOM_ROWS, width), np.int16, endpoint=True
     )
     ids = chance.integers(0, RANDOM_ROWS, RANDOM_TOKENS, np.int32)
-    begin = time.perf_counter()
-    sums = summed(table, WINDOW, [(ids, np.array([len(ids)]))])
-    summing = time.perf_counter() - begin
+    batches = [(ids, np.array([len(ids)]))]
+    (summing,) = seconds_in_turns(lambda: summed(table, WINDOW, batches), rounds=1)
+    sums = summed(table, WINDOW, batches)
     placed = [sums.placed(place, RANDOM_DOMAINS) for place in range(RANDOM_DOMAINS)]
     total = reduce(add, placed)
-    repeats = _REPEATS if width < max(WIDTHS) else 1
-    solving = median_seconds(lambda: solve(total, SCALE, Ridge()), repeats)
+    (solving,) = seconds_in_turns(lambda: solve(total, SCALE, Ridge()), rounds=_REPEATS)
     return width, 1e-6 * sealed_bytes(width + 1, RANDOM_DOMAINS), summing, solving
 
 
@@ -270,19 +251,16 @@ def domain_costs(
         summed_texts(encoder, DEALT, f"domain-{place:03}", texts[place::domains])
         for place in range(domains)
     ]
-    choices = RouterChoices(
-        DEFAULT.weighting,
-        DEFAULT.ridge,
-        DEFAULT.normalise_columns,
-        DEFAULT.selector,
-        Confidence(),
-    )
     folder = plan.work / f"scaling-release-{domains}"
     identity = Identity(Ed25519PrivateKey.generate())
-    total = publish(parts, encoder, choices, identity, folder).total.statistics
+    release = publish(parts, encoder, DEFAULT_CHOICES, identity, folder)
+    total = release.total.statistics
     router = Router.load(folder)
-    solving = median_seconds(lambda: solve(total, encoder.scale, choices.ridge))
-    routing = [median_seconds(partial(router.route, prompt)) for prompt in prompts]
+    solving, *routing = seconds_in_turns(
+        lambda: solve(total, encoder.scale, DEFAULT_CHOICES.ridge),
+        *(partial(router.route, prompt) for prompt in prompts),
+        rounds=_REPEATS,
+    )
     return (
         domains,
         1e-6 * sealed_bytes(*total.shape),
