@@ -143,24 +143,17 @@ class ConfirmSum(Message, kind="confirm_sum"):
     sent: _Places
 
 
-class LockSum(Message, kind="lock_sum"):
+class LockSum(ConfirmSum, kind="lock_sum"):
     """All members of this set have signed it: sign that you will open no other. Asked in large
     cohorts only.
     """
 
-    session: Digest
-    lot: Lot
-    sent: _Places
 
-
-class OpenSum(Message, kind="open_sum"):
+class OpenSum(ConfirmSum, kind="open_sum"):
     """Enough members have signed this set: reveal your shares of what takes the masks off its
     sum.
     """
 
-    session: Digest
-    lot: Lot
-    sent: _Places
     confirmations: tuple[tuple[int, Signature], ...] = Field(max_length=MAX_HOLDERS)
     locks: tuple[tuple[int, Signature], ...] = Field(default=(), max_length=MAX_HOLDERS)
 
