@@ -174,8 +174,8 @@ class SessionState(Record):
         answered = {**self.answered, step: Answered(request=request, reply=reply)}
         return self.model_copy(update={"answered": answered, **changes})
 
-    def without_lot(self, index: int) -> SessionState:
-        """The same without the secrets of one lot, its own and those held for others."""
+    def without_sum(self, index: int) -> SessionState:
+        """The same without the secrets of one sum, its own and those held for others."""
         masks = list(self.masks)
         seeds = list(self.seeds)
         masks[index] = ERASED

@@ -53,9 +53,9 @@ NONCE = bytes(12)
 """Every envelope has a key of its own, so the nonce need not change."""
 
 
-def new_secrets(lots: int, random: Random) -> Secrets:
-    keys = tuple(random(32) for _ in range(lots))
-    return Secrets(random(16), random(32), keys, tuple(random(32) for _ in range(lots)))
+def new_secrets(sums: int, random: Random) -> Secrets:
+    keys = tuple(random(32) for _ in range(sums))
+    return Secrets(random(16), random(32), keys, tuple(random(32) for _ in range(sums)))
 
 
 def advertise(
@@ -151,7 +151,7 @@ def seal(
     session: SessionKeys,
     secrets: Secrets,
     own: Place,
-    lot: str,
+    sum_name: str,
     shared: Collection[Place],
     neighbours: Collection[Place],
     vector: NDArray[np.int64],
@@ -168,13 +168,13 @@ def seal(
             "this holder is not among those who shared, so nothing of it may be summed",
         )
     sealed = vector.astype("<i8", copy=True).view("<u8")
-    index = session.lots.index(lot)
-    added = [self_key(session, lot, own, secrets.seeds[index])]
+    index = session.lots.index(sum_name)
+    added = [self_key(session, sum_name, own, secrets.seeds[index])]
     subtracted: list[bytes] = []
     private = private_key(secrets.masks[index])
     for other in sorted(set(shared) & set(neighbours) - {own}):
         (added if own < other else subtracted).append(
-            pair_key(session, lot, own, other, private)
+            pair_key(session, sum_name, own, other, private)
         )
     apply_masks(sealed, added, subtracted)
     return Sealed(sealed)
@@ -183,7 +183,7 @@ def seal(
 def confirm(
     session: SessionKeys,
     identity: Identity,
-    lot: str,
+    sum_name: str,
     shared: Collection[Place],
     sent: Collection[Place],
     question: str = "",
@@ -202,14 +202,14 @@ def confirm(
             "declared_dead",
             "this holder is asked to sign a sum that it is said not to be in",
         )
-    words = survivor_words(session, lot, shared, sent, question)
+    words = survivor_words(session, sum_name, shared, sent, question)
     return identity.sign(lock_words(words) if lock else words)
 
 
 def reveal(
     session: SessionKeys,
     own: Place,
-    lot: str,
+    sum_name: str,
     held: Mapping[Place, bytes],
     shared: Collection[Place],
     sent: Collection[Place],
@@ -233,7 +233,7 @@ def reveal(
             "declared_dead",
             "this holder is asked to open a sum that it is said not to be in",
         )
-    words = survivor_words(session, lot, shared, sent, question)
+    words = survivor_words(session, sum_name, shared, sent, question)
     locked = (
         _locked(session, lock_words(words), sent, locks)
         if session.neighbourhood
@@ -256,7 +256,7 @@ def reveal(
             "shares of a member are asked for that this holder never got",
         )
     return {
-        place: _part(session, lot, held[place], of_seed=place in sent)
+        place: _part(session, sum_name, held[place], of_seed=place in sent)
         for place in sorted(set(shared) & set(held))
     }
 
@@ -283,6 +283,8 @@ def _signs(session: SessionKeys, place: Place, signature: str, words: bytes) -> 
     return is_signed_by(session.keys[place - 1], signature, words)
 
 
-def _part(session: SessionKeys, lot: str, content: bytes, *, of_seed: bool) -> bytes:
-    start = SHARE_BYTES * (2 * session.lots.index(lot) + (0 if of_seed else 1))
+def _part(
+    session: SessionKeys, sum_name: str, content: bytes, *, of_seed: bool
+) -> bytes:
+    start = SHARE_BYTES * (2 * session.lots.index(sum_name) + (0 if of_seed else 1))
     return content[start : start + SHARE_BYTES]

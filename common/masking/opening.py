@@ -41,12 +41,12 @@ class Opening:
     def __init__(
         self,
         agreement: Agreement,
-        lot: str,
+        sum_name: str,
         holders: Mapping[Place, Collection[Place]],
         size: int,
     ) -> None:
         self._agreement = agreement
-        self._lot = lot
+        self._sum_name = sum_name
         self._holders = {place: frozenset(each) for place, each in holders.items()}
         self._sum: Vector = np.zeros(size, dtype="<u8")
         self.sent: set[Place] = set()
@@ -94,12 +94,12 @@ class Opening:
         for place in sorted(self._holders):
             secret = self._secret(place, given.get(place, {}))
             if place in self.sent:
-                subtracted.append(self_key(agreement, self._lot, place, secret))
+                subtracted.append(self_key(agreement, self._sum_name, place, secret))
                 continue
             private = private_key(secret)
             # undo the masks with the one who fell away
             for other in sorted(self._neighbours(place) & self.sent):
-                key = pair_key(agreement, self._lot, place, other, private)
+                key = pair_key(agreement, self._sum_name, place, other, private)
                 (added if place < other else subtracted).append(key)
         opened = self._sum.copy()
         apply_masks(opened, added, subtracted, cores())
@@ -133,7 +133,7 @@ class Opening:
 
     def _is_as_advertised(self, place: Place, secret: bytes) -> bool:
         advert = self._agreement.advert(place)
-        index = self._agreement.lots.index(self._lot)
+        index = self._agreement.lots.index(self._sum_name)
         if place in self.sent:
             return hmac.compare_digest(seed_digest(secret), advert.seeds[index])
         return hmac.compare_digest(public_half(secret).hex(), advert.masks[index])

@@ -76,15 +76,15 @@ def masked_sum(
     fallen: Mapping[Place, Step],
     random: RandomOf,
     *,
-    lots: tuple[str, ...] = ("statistics",),
-    lot: str = "statistics",
+    sum_names: tuple[str, ...] = ("statistics",),
+    sum_name: str = "statistics",
     round_: str = ROUND,
 ) -> Transcript:
     """Add up one vector of each member, so that the coordinator learns the sum over those who sign
     it, and no other.
 
     fallen: the members that fall away, each with the first step that it does not take any more.
-    lots:   the names of all the vectors that the session can add up. lot: the one that it adds up
+    sum_names: of all the vectors that the session can add up. sum_name: the one that it adds up
             here.
 
     Raises Refused where more fall away than may. Law: the total is the plain sum over those who
@@ -106,9 +106,10 @@ def masked_sum(
     # 0. Every member makes secrets and signs their public halves; the coordinator shows all of them
     #    to all.
     secrets = {
-        place: new_secrets(len(lots), random("secrets", place)) for place in identity
+        place: new_secrets(len(sum_names), random("secrets", place))
+        for place in identity
     }
-    agreement = _agreement(identity, secrets, lots, round_)
+    agreement = _agreement(identity, secrets, sum_names, round_)
 
     # 1. Every member deals its secrets out in shares; the coordinator passes the envelopes on.
     pinned = [who.public for who in members]
@@ -127,7 +128,7 @@ def masked_sum(
             agreement,
             secrets[own],
             own,
-            lot,
+            sum_name,
             shared,
             {*holders[own], *held[own]},
             vector[own],
@@ -137,19 +138,19 @@ def masked_sum(
 
     # 3. The coordinator adds up what reaches it: masks in pairs cancel, except with those who fall
     #    away here.
-    opening = Opening(agreement, lot, holders, len(vector[1]))
+    opening = Opening(agreement, sum_name, holders, len(vector[1]))
     for place in present("send"):
         opening.add(place, sealed[place])
 
     # 4. Every sender signs who has shared and who has sent; 5. in a large cohort, those who are
     #    left lock that sum.
     signing = {place: identity[place] for place in present("confirm")}
-    confirmations = _signed(agreement, signing, lot, shared, opening, sealed)
+    confirmations = _signed(agreement, signing, sum_name, shared, opening, sealed)
     sent = sorted(opening.sent)
     locks = _locked(
         agreement,
         {place: identity[place] for place in present("open")},
-        lot,
+        sum_name,
         shared,
         sent,
     )
@@ -158,7 +159,14 @@ def masked_sum(
     #    shared and are not in the sum; the coordinator takes these masks off.
     reveals = {
         place: reveal(
-            agreement, place, lot, held[place], shared, sent, confirmations, locks=locks
+            agreement,
+            place,
+            sum_name,
+            held[place],
+            shared,
+            sent,
+            confirmations,
+            locks=locks,
         )
         for place in present("open")
     }
@@ -181,7 +189,7 @@ def masked_sum(
 def _agreement(
     identity: Mapping[Place, Identity],
     secrets: Mapping[Place, Secrets],
-    lots: tuple[str, ...],
+    sum_names: tuple[str, ...],
     round_: str,
 ) -> Agreement:
     """What all members advertise, as the coordinator shows it to each of them."""
@@ -194,7 +202,7 @@ def _agreement(
         terms=_TERMS,
         cohort=COHORT,
         round=round_,
-        lots=lots,
+        lots=sum_names,
         threshold=threshold,
         adverts=tuple(adverts),
     )
@@ -232,7 +240,7 @@ def _held(
 def _signed(
     agreement: Agreement,
     signing: Mapping[Place, Identity],
-    lot: str,
+    sum_name: str,
     shared: Sequence[Place],
     opening: Opening,
     sealed: Mapping[Place, Sealed],
@@ -245,7 +253,7 @@ def _signed(
     while True:
         sent = sorted(opening.sent)
         signatures = {
-            place: confirm(agreement, who, lot, shared, sent)
+            place: confirm(agreement, who, sum_name, shared, sent)
             for place, who in signing.items()
             if place in sent
         }
@@ -258,7 +266,7 @@ def _signed(
 def _locked(
     agreement: Agreement,
     opening: Mapping[Place, Identity],
-    lot: str,
+    sum_name: str,
     shared: Sequence[Place],
     sent: Sequence[Place],
 ) -> dict[Place, str]:
@@ -269,7 +277,7 @@ def _locked(
         [place for place in opening if place in sent] if agreement.neighbourhood else []
     )
     return {
-        place: confirm(agreement, opening[place], lot, shared, sent, lock=True)
+        place: confirm(agreement, opening[place], sum_name, shared, sent, lock=True)
         for place in signing
     }
 

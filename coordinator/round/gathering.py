@@ -270,8 +270,9 @@ class Gathering(ABC):
     def cohort(self, names: Collection[str]) -> Cohort:
         return cohort_of(self.terms, self.standing.active, names)
 
+    @abstractmethod
     def check_offer(self, key: str, offer: Offer) -> None:
-        """Raise Refused if an offer cannot be used; sums are checked when they come."""
+        """Raise Refused if an offer cannot be used."""
 
     @abstractmethod
     def gather(self, offers: dict[str, Offer]) -> Gathered:

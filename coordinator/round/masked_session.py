@@ -29,7 +29,13 @@ from ridgeway.common.masking.opening import Opening, by_owner
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, Lot, Message, Offer
+from ridgeway.common.protocol.messages import (
+    ENVELOPE_BYTES,
+    SUM_NAMES,
+    Message,
+    Offer,
+    SumName,
+)
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.gathering import Check
@@ -66,7 +72,7 @@ class Session:
             terms=cohort.terms.id,
             cohort=cohort.id,
             round=channel.nonce,
-            lots=LOTS,
+            lots=SUM_NAMES,
             threshold=threshold_for(len(keys)),
             adverts=tuple(adverts[key][1] for key in keys),
         )
@@ -163,31 +169,32 @@ class Session:
 
     def _sum(
         self,
-        lot: Lot,
+        sum_name: SumName,
         size: int,
         answers: Iterator[HolderAnswer[messages.SealedSums]],
         check: Check,
     ) -> tuple[NDArray[np.int64], set[str]]:
         with SealedFile() as kept:
-            opening = self._add_up(lot, size, answers, kept)
+            opening = self._add_up(sum_name, size, answers, kept)
             # each member is asked for statistics with envelopes of its own
-            question = self._channel.last_request if lot == "counts" else ""
-            return self._open(lot, opening, question, check, kept)
+            question = self._channel.last_request if sum_name == "counts" else ""
+            return self._open(sum_name, opening, question, check, kept)
 
     def _add_up(
         self,
-        lot: Lot,
+        sum_name: SumName,
         size: int,
         answers: Iterator[HolderAnswer[messages.SealedSums]],
         kept: SealedFile,
     ) -> Opening:
-        opening = Opening(self.agreement, lot, self._holders, size)
+        opening = Opening(self.agreement, sum_name, self._holders, size)
         for answer in answers:
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
-                if answer.message.lot != lot:
+                if answer.message.lot != sum_name:
                     raise Refused(
-                        "malformed", f"{lot} were asked for, not {answer.message.lot}"
+                        "malformed",
+                        f"{sum_name} were asked for, not {answer.message.lot}",
                     )
                 place = self.place_of[answer.name]
                 blob = answer.blobs[0]
@@ -195,38 +202,45 @@ class Session:
                 opening.add(place, sealed)
                 kept.keep(place, sealed)
                 received = memoryview(blob).nbytes
-                self._watch(SealedReceived(answer.name, lot, received))
+                self._watch(SealedReceived(answer.name, sum_name, received))
         return opening
 
     def _open(
-        self, lot: Lot, opening: Opening, question: str, check: Check, kept: SealedFile
+        self,
+        sum_name: SumName,
+        opening: Opening,
+        question: str,
+        check: Check,
+        kept: SealedFile,
     ) -> tuple[NDArray[np.int64], set[str]]:
         """The sum over those who sent and signed. Raises RoundFailed, and nothing is revealed,
         unless enough did.
 
         Whoever sent and does not sign is taken out, and the others are asked to sign what is left.
         """
-        done = f"sent their {lot}"
+        done = f"sent their {sum_name}"
         while True:
             sent = tuple(sorted(opening.sent))
             self._must_suffice(len(sent), done)
             names = {self.name_of[place] for place in sent}
             check(names)
             # they sign who has shared, who has sent and what was asked
-            words = survivor_words(self.agreement, lot, self.shared, sent, question)
-            request = messages.ConfirmSum(session=self.id, lot=lot, sent=sent)
+            words = survivor_words(
+                self.agreement, sum_name, self.shared, sent, question
+            )
+            request = messages.ConfirmSum(session=self.id, lot=sum_name, sent=sent)
             confirmations = self._signed(request, messages.Confirmed, words)
             unsigned = opening.sent - set(confirmations)
             if not unsigned:
                 break
             for place in unsigned:
                 opening.remove(place, kept.of(place))
-            done = f"signed the sum of {lot}"
+            done = f"signed the sum of {sum_name}"
         locks: dict[Place, str] = {}
         if self.agreement.neighbourhood:
-            locks = self._locked(lot, sent, opening, words)
-        reveals = self._revealed(lot, sent, confirmations, locks)
-        self._must_suffice(len(reveals), f"opened the sum of {lot}")
+            locks = self._locked(sum_name, sent, opening, words)
+        reveals = self._revealed(sum_name, sent, confirmations, locks)
+        self._must_suffice(len(reveals), f"opened the sum of {sum_name}")
         try:
             total = opening.total(reveals)
         except Refused as error:
@@ -235,14 +249,14 @@ class Session:
             if error.code == "too_few_shares":
                 cause = "Members fell away after they had locked it"
             raise RoundFailed(
-                f"the sum of {lot} could not be opened: {error}. {cause}; run the round"
+                f"the sum of {sum_name} could not be opened: {error}. {cause}; run the round"
                 " again, and leave out whoever it is if it happens again"
             ) from None
-        self._watch(SumOpened(lot, len(sent), len(self.agreement.adverts)))
+        self._watch(SumOpened(sum_name, len(sent), len(self.agreement.adverts)))
         return total, names
 
     def _locked(
-        self, lot: Lot, sent: tuple[Place, ...], opening: Opening, words: bytes
+        self, sum_name: SumName, sent: tuple[Place, ...], opening: Opening, words: bytes
     ) -> dict[Place, str]:
         """The signatures of members of a large cohort that they will open this set and no other."""
         if lost := opening.out_of_reach():
@@ -252,9 +266,9 @@ class Session:
                 f" run the round again. A cohort of {len(self.name_of)} opens if one in"
                 f" {MAX_GONE} of its members falls away"
             )
-        request = messages.LockSum(session=self.id, lot=lot, sent=sent)
+        request = messages.LockSum(session=self.id, lot=sum_name, sent=sent)
         locks = self._signed(request, messages.Locked, lock_words(words))
-        self._must_suffice(len(locks), f"locked the sum of {lot}")
+        self._must_suffice(len(locks), f"locked the sum of {sum_name}")
         return locks
 
     def _signed(
@@ -283,7 +297,7 @@ class Session:
 
     def _revealed(
         self,
-        lot: Lot,
+        sum_name: SumName,
         sent: tuple[Place, ...],
         confirmations: Mapping[Place, str],
         locks: Mapping[Place, str],
@@ -294,7 +308,7 @@ class Session:
         reveals: dict[Place, dict[Place, bytes]] = {}
         request = messages.OpenSum(
             session=self.id,
-            lot=lot,
+            lot=sum_name,
             sent=sent,
             confirmations=tuple(sorted(confirmations.items())),
             locks=tuple(sorted(locks.items())[: self.agreement.threshold]),
