@@ -22,7 +22,7 @@ from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import (
     Advert,
-    Place,
+    MemberIndex,
     check_agreement,
     check_survivors,
     place_of,
@@ -197,7 +197,7 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
     return state
 
 
-def _envelopes(content: Blob) -> dict[Place, bytes]:
+def _envelopes(content: Blob) -> dict[MemberIndex, bytes]:
     try:
         return unpack_by_place(content, ENVELOPE_BYTES)
     except MaskingError:
@@ -414,8 +414,8 @@ def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
 
 
 def _signed_last(
-    state: SessionState, sum_name: SumName, shown: Sequence[Place]
-) -> tuple[Place, ...]:
+    state: SessionState, sum_name: SumName, shown: Sequence[MemberIndex]
+) -> tuple[MemberIndex, ...]:
     """The members of a sum; raises Refused unless it is the one of this name that this holder
     signed last.
     """
@@ -501,7 +501,7 @@ def _question(state: SessionState, sum_name: SumName) -> str:
 
 
 def _total(
-    holder: Holder, state: SessionState, sum_name: SumName, sent: Sequence[Place]
+    holder: Holder, state: SessionState, sum_name: SumName, sent: Sequence[MemberIndex]
 ) -> SignedTotal:
     """The total over these members."""
     session = state.session
@@ -519,7 +519,7 @@ def _total(
 
 
 def _agree_to_sum(
-    holder: Holder, state: SessionState, sum_name: SumName, sent: Sequence[Place]
+    holder: Holder, state: SessionState, sum_name: SumName, sent: Sequence[MemberIndex]
 ) -> None:
     """Write down that this holder signs a sum, and what that costs; raises Refused if it does
     not.
@@ -532,9 +532,9 @@ def _agree_to_sum(
         holder.sign(total, session.digest, session.terms, epoch)
 
 
-def _places(sent: Sequence[Place]) -> str:
+def _places(sent: Sequence[MemberIndex]) -> str:
     return " ".join(map(str, sent))
 
 
-def _read_places(written: str) -> tuple[Place, ...]:
+def _read_places(written: str) -> tuple[MemberIndex, ...]:
     return tuple(map(int, written.split()))

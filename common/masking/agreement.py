@@ -31,7 +31,7 @@ NO_HISTORY = "c8f9df78eda20a975d9a509d07178f4c025acb8e998b340f753b8e8af02ee366"
 """What adverts of this version have in a field that stood for histories of sums."""
 SMALLEST_COHORT = 3
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
-Place = int
+MemberIndex = int
 """A member's place in the agreement, from 1 on: where its share of a secret lies."""
 
 
@@ -165,7 +165,7 @@ class Agreement(Record):
         """How many shares give a secret back."""
         return self.neighbourhood.threshold if self.neighbourhood else self.threshold
 
-    def advert(self, place: Place) -> Advert:
+    def advert(self, place: MemberIndex) -> Advert:
         return self.adverts[place - 1]
 
 
@@ -245,13 +245,13 @@ def check_advert(advert: Advert, terms: str, round_: str, sums: int) -> None:
         )
 
 
-def place_of(session: SessionKeys, key: str) -> Place:
+def place_of(session: SessionKeys, key: str) -> MemberIndex:
     """Where a member stands; 0 if it does not."""
     return session.keys.index(key) + 1 if key in session.keys else 0
 
 
 def check_survivors(
-    session: SessionKeys, shared: Collection[Place], sent: Collection[Place]
+    session: SessionKeys, shared: Collection[MemberIndex], sent: Collection[MemberIndex]
 ) -> None:
     """Raise Refused unless these sets are possible: enough have sent, and all of them have
     shared.
@@ -270,8 +270,8 @@ def check_survivors(
 def survivor_words(
     session: SessionKeys,
     sum_name: str,
-    shared: Collection[Place],
-    sent: Collection[Place],
+    shared: Collection[MemberIndex],
+    sent: Collection[MemberIndex],
     question: str,
 ) -> bytes:
     """What a member signs before a sum is opened: of whom it is, and what all members were asked
@@ -301,15 +301,17 @@ def lock_words(survivors: bytes) -> bytes:
     return record_json({"ridgeway": "masking lock 1", "survivors": sha256(survivors)})
 
 
-def self_key(session: SessionKeys, sum_name: str, place: Place, seed: bytes) -> bytes:
+def self_key(
+    session: SessionKeys, sum_name: str, place: MemberIndex, seed: bytes
+) -> bytes:
     return _derived(session, seed, f"own mask {sum_name} {place}", KEY_BYTES)
 
 
 def pair_key(
     session: SessionKeys,
     sum_name: str,
-    own: Place,
-    other: Place,
+    own: MemberIndex,
+    other: MemberIndex,
     private: X25519PrivateKey,
 ) -> bytes:
     """The key of the mask that two members share. private: what one of them has advertised the
@@ -326,7 +328,12 @@ def pair_key(
 
 
 def envelope_key(
-    session: SessionKeys, secrets: Secrets, own: Place, other: Place, *, sender: Place
+    session: SessionKeys,
+    secrets: Secrets,
+    own: MemberIndex,
+    other: MemberIndex,
+    *,
+    sender: MemberIndex,
 ) -> bytes:
     receiver = other if sender == own else own
     shared = _exchanged(secrets.cipher_key, session.ciphers[other - 1])

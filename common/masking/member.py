@@ -29,7 +29,7 @@ from ridgeway.common.masking.agreement import (
     NO_HISTORY,
     Advert,
     Agreement,
-    Place,
+    MemberIndex,
     Secrets,
     SessionKeys,
     advert_words,
@@ -48,7 +48,7 @@ from ridgeway.common.masking.keystream import Sealed, apply_masks
 from ridgeway.common.masking.neighbourhood import draw
 from ridgeway.common.masking.shares import SHARE_BYTES, Random, split
 
-NO_LOCKS: Mapping[Place, str] = MappingProxyType({})
+NO_LOCKS: Mapping[MemberIndex, str] = MappingProxyType({})
 NONCE = bytes(12)
 """Every envelope has a key of its own, so the nonce need not change."""
 
@@ -88,10 +88,10 @@ class Dealt:
     itself, if any.
     """
 
-    envelopes: dict[Place, bytes]
+    envelopes: dict[MemberIndex, bytes]
     kept: bytes
 
-    def holders(self, own: Place) -> set[Place]:
+    def holders(self, own: MemberIndex) -> set[MemberIndex]:
         """Those that hold the shares, the member itself among them if it kept some."""
         return {*self.envelopes, own} if self.kept else set(self.envelopes)
 
@@ -99,7 +99,9 @@ class Dealt:
         return f"<Dealt to {len(self.envelopes)}>"
 
 
-def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) -> Dealt:
+def share(
+    agreement: Agreement, secrets: Secrets, own: MemberIndex, random: Random
+) -> Dealt:
     """Round 1: shares of every seed and every mask key, encrypted for each other member, or in a
     large cohort for some.
 
@@ -130,7 +132,11 @@ def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) ->
 
 
 def open_envelope(
-    session: SessionKeys, secrets: Secrets, own: Place, sender: Place, envelope: bytes
+    session: SessionKeys,
+    secrets: Secrets,
+    own: MemberIndex,
+    sender: MemberIndex,
+    envelope: bytes,
 ) -> bytes:
     """The shares that another member has sent; raises Refused if anybody has touched them."""
     key = envelope_key(session, secrets, own, sender, sender=sender)
@@ -150,10 +156,10 @@ def open_envelope(
 def seal(
     session: SessionKeys,
     secrets: Secrets,
-    own: Place,
+    own: MemberIndex,
     sum_name: str,
-    shared: Collection[Place],
-    neighbours: Collection[Place],
+    shared: Collection[MemberIndex],
+    neighbours: Collection[MemberIndex],
     vector: NDArray[np.int64],
 ) -> Sealed:
     """Round 2: the vector under this member's own mask and one for every neighbour that has shared
@@ -184,8 +190,8 @@ def confirm(
     session: SessionKeys,
     identity: Identity,
     sum_name: str,
-    shared: Collection[Place],
-    sent: Collection[Place],
+    shared: Collection[MemberIndex],
+    sent: Collection[MemberIndex],
     question: str = "",
     *,
     lock: bool = False,
@@ -208,15 +214,15 @@ def confirm(
 
 def reveal(
     session: SessionKeys,
-    own: Place,
+    own: MemberIndex,
     sum_name: str,
-    held: Mapping[Place, bytes],
-    shared: Collection[Place],
-    sent: Collection[Place],
-    confirmations: Mapping[Place, str],
+    held: Mapping[MemberIndex, bytes],
+    shared: Collection[MemberIndex],
+    sent: Collection[MemberIndex],
+    confirmations: Mapping[MemberIndex, str],
     question: str = "",
-    locks: Mapping[Place, str] = NO_LOCKS,
-) -> dict[Place, bytes]:
+    locks: Mapping[MemberIndex, str] = NO_LOCKS,
+) -> dict[MemberIndex, bytes]:
     """Round 4: of every member that has sent, the share of its seed; of every other, the share of
     its mask key.
 
@@ -264,9 +270,9 @@ def reveal(
 def _locked(
     session: SessionKeys,
     words: bytes,
-    sent: Collection[Place],
-    locks: Mapping[Place, str],
-) -> set[Place]:
+    sent: Collection[MemberIndex],
+    locks: Mapping[MemberIndex, str],
+) -> set[MemberIndex]:
     """Those who have locked a set, up to as many as are needed.
 
     Two sets cannot both be locked by more than two thirds: an honest member would have locked both.
@@ -279,7 +285,9 @@ def _locked(
     return set(islice(signed, session.threshold))
 
 
-def _signs(session: SessionKeys, place: Place, signature: str, words: bytes) -> bool:
+def _signs(
+    session: SessionKeys, place: MemberIndex, signature: str, words: bytes
+) -> bool:
     return is_signed_by(session.keys[place - 1], signature, words)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.agreement import (
     Agreement,
-    Place,
+    MemberIndex,
     Secrets,
     check_agreement,
     threshold_for,
@@ -47,7 +47,7 @@ NO_DOCUMENTS = "9" * 64
 
 Step = Literal["share", "send", "confirm", "open"]
 _STEPS: tuple[Step, ...] = ("share", "send", "confirm", "open")
-RandomOf = Callable[[str, Place], Random]
+RandomOf = Callable[[str, MemberIndex], Random]
 """Where a member draws its "secrets", and the polynomials of its "shares"."""
 
 
@@ -58,22 +58,22 @@ class Transcript:
     """
 
     agreement: Agreement
-    members: Mapping[Place, Identity]
-    secrets: Mapping[Place, Secrets]
-    dealt: Mapping[Place, Dealt]
-    holders: Mapping[Place, set[Place]]
-    held: Mapping[Place, Mapping[Place, bytes]]
-    sealed: Mapping[Place, Sealed]
-    confirmations: Mapping[Place, str]
-    locks: Mapping[Place, str]
-    reveals: Mapping[Place, Mapping[Place, bytes]]
+    members: Mapping[MemberIndex, Identity]
+    secrets: Mapping[MemberIndex, Secrets]
+    dealt: Mapping[MemberIndex, Dealt]
+    holders: Mapping[MemberIndex, set[MemberIndex]]
+    held: Mapping[MemberIndex, Mapping[MemberIndex, bytes]]
+    sealed: Mapping[MemberIndex, Sealed]
+    confirmations: Mapping[MemberIndex, str]
+    locks: Mapping[MemberIndex, str]
+    reveals: Mapping[MemberIndex, Mapping[MemberIndex, bytes]]
     total: NDArray[np.int64]
 
 
 def masked_sum(
     members: Sequence[Identity],
     vectors: Sequence[NDArray[np.int64]],
-    fallen: Mapping[Place, Step],
+    fallen: Mapping[MemberIndex, Step],
     random: RandomOf,
     *,
     sum_names: tuple[str, ...] = ("statistics",),
@@ -96,7 +96,7 @@ def masked_sum(
     identity = {place: who for place, (who, _) in enumerate(in_order, start=1)}
     vector = {place: numbers for place, (_, numbers) in enumerate(in_order, start=1)}
 
-    def present(step: Step) -> list[Place]:
+    def present(step: Step) -> list[MemberIndex]:
         return [
             place
             for place in identity
@@ -187,8 +187,8 @@ def masked_sum(
 
 
 def _agreement(
-    identity: Mapping[Place, Identity],
-    secrets: Mapping[Place, Secrets],
+    identity: Mapping[MemberIndex, Identity],
+    secrets: Mapping[MemberIndex, Secrets],
     sum_names: tuple[str, ...],
     round_: str,
 ) -> Agreement:
@@ -211,7 +211,7 @@ def _agreement(
 def _dealt(
     agreement: Agreement,
     secrets: Secrets,
-    own: Place,
+    own: MemberIndex,
     pinned: Sequence[str],
     random: Random,
 ) -> Dealt:
@@ -223,8 +223,11 @@ def _dealt(
 
 
 def _held(
-    agreement: Agreement, secrets: Secrets, own: Place, dealt: Mapping[Place, Dealt]
-) -> dict[Place, bytes]:
+    agreement: Agreement,
+    secrets: Secrets,
+    own: MemberIndex,
+    dealt: Mapping[MemberIndex, Dealt],
+) -> dict[MemberIndex, bytes]:
     """The shares that a member has: what it kept of its own, and what was in the envelopes that it
     got.
     """
@@ -239,12 +242,12 @@ def _held(
 
 def _signed(
     agreement: Agreement,
-    signing: Mapping[Place, Identity],
+    signing: Mapping[MemberIndex, Identity],
     sum_name: str,
-    shared: Sequence[Place],
+    shared: Sequence[MemberIndex],
     opening: Opening,
-    sealed: Mapping[Place, Sealed],
-) -> dict[Place, str]:
+    sealed: Mapping[MemberIndex, Sealed],
+) -> dict[MemberIndex, str]:
     """The signatures under the sum of those who sent, so that all of them open the same.
 
     It opens only if everybody in it has signed: whoever does not is taken out, and the others sign
@@ -265,11 +268,11 @@ def _signed(
 
 def _locked(
     agreement: Agreement,
-    opening: Mapping[Place, Identity],
+    opening: Mapping[MemberIndex, Identity],
     sum_name: str,
-    shared: Sequence[Place],
-    sent: Sequence[Place],
-) -> dict[Place, str]:
+    shared: Sequence[MemberIndex],
+    sent: Sequence[MemberIndex],
+) -> dict[MemberIndex, str]:
     """The locks of a large cohort, where a member's shares lie with fewer than two thirds: each
     member signs that it will open no other sum, and opens this one once more than two thirds have.
     """

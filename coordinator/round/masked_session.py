@@ -18,7 +18,7 @@ from ridgeway.common.base.errors import MaskingError, Refused, RoundFailed
 from ridgeway.common.base.identity import is_signed_by
 from ridgeway.common.masking.agreement import (
     Agreement,
-    Place,
+    MemberIndex,
     lock_words,
     survivor_words,
     threshold_for,
@@ -81,9 +81,9 @@ class Session:
             place: adverts[key][0] for place, key in enumerate(keys, start=1)
         }
         self.place_of = {name: place for place, name in self.name_of.items()}
-        self.shared: tuple[Place, ...] = ()
-        self._envelopes: dict[Place, dict[Place, bytes]] = {}
-        self._holders: dict[Place, set[Place]] = {}
+        self.shared: tuple[MemberIndex, ...] = ()
+        self._envelopes: dict[MemberIndex, dict[MemberIndex, bytes]] = {}
+        self._holders: dict[MemberIndex, set[MemberIndex]] = {}
 
     def share(self) -> None:
         """Let every member deal its secrets out. Raises RoundFailed unless enough do."""
@@ -104,7 +104,7 @@ class Session:
         self.shared = tuple(sorted(self._envelopes))
         self._must_suffice(len(self.shared), "shared their secrets")
 
-    def _dealt(self, dealer: Place, content: Blob) -> dict[Place, bytes]:
+    def _dealt(self, dealer: MemberIndex, content: Blob) -> dict[MemberIndex, bytes]:
         """The envelopes that a member has made: for every other, or for as many as a large cohort
         needs.
         """
@@ -236,7 +236,7 @@ class Session:
             for place in unsigned:
                 opening.remove(place, kept.of(place))
             done = f"signed the sum of {sum_name}"
-        locks: dict[Place, str] = {}
+        locks: dict[MemberIndex, str] = {}
         if self.agreement.neighbourhood:
             locks = self._locked(sum_name, sent, opening, words)
         reveals = self._revealed(sum_name, sent, confirmations, locks)
@@ -256,8 +256,12 @@ class Session:
         return total, names
 
     def _locked(
-        self, sum_name: SumName, sent: tuple[Place, ...], opening: Opening, words: bytes
-    ) -> dict[Place, str]:
+        self,
+        sum_name: SumName,
+        sent: tuple[MemberIndex, ...],
+        opening: Opening,
+        words: bytes,
+    ) -> dict[MemberIndex, str]:
         """The signatures of members of a large cohort that they will open this set and no other."""
         if lost := opening.out_of_reach():
             raise RoundFailed(
@@ -276,11 +280,11 @@ class Session:
         request: messages.ConfirmSum | messages.LockSum,
         expected: type[messages.Confirmed | messages.Locked],
         words: bytes,
-    ) -> dict[Place, str]:
+    ) -> dict[MemberIndex, str]:
         """The signatures over these words of those who sent; another's, or over other words, are
         refused.
         """
-        signatures: dict[Place, str] = {}
+        signatures: dict[MemberIndex, str] = {}
         names = [self.name_of[place] for place in request.sent]
         for answer in self._channel.ask(request, expected, names=names):
             with answer.accept():
@@ -298,14 +302,14 @@ class Session:
     def _revealed(
         self,
         sum_name: SumName,
-        sent: tuple[Place, ...],
-        confirmations: Mapping[Place, str],
-        locks: Mapping[Place, str],
-    ) -> dict[Place, dict[Place, bytes]]:
+        sent: tuple[MemberIndex, ...],
+        confirmations: Mapping[MemberIndex, str],
+        locks: Mapping[MemberIndex, str],
+    ) -> dict[MemberIndex, dict[MemberIndex, bytes]]:
         """The shares that those who confirmed give out, by giver and by the member whose secret it
         is.
         """
-        reveals: dict[Place, dict[Place, bytes]] = {}
+        reveals: dict[MemberIndex, dict[MemberIndex, bytes]] = {}
         request = messages.OpenSum(
             session=self.id,
             lot=sum_name,
@@ -354,7 +358,7 @@ class SealedFile:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        self._span: dict[Place, tuple[int, int]] = {}
+        self._span: dict[MemberIndex, tuple[int, int]] = {}
 
     def __enter__(self) -> SealedFile:
         return self
@@ -362,17 +366,17 @@ class SealedFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def keep(self, place: Place, sealed: Sealed) -> None:
+    def keep(self, place: MemberIndex, sealed: Sealed) -> None:
         start = self._file.seek(0, os.SEEK_END)
         self._span[place] = start, self._file.write(sealed.data)
 
-    def of(self, place: Place) -> Sealed:
+    def of(self, place: MemberIndex) -> Sealed:
         start, size = self._span[place]
         self._file.seek(start)
         return Sealed.of_bytes(self._file.read(size))
 
 
-def _by_place(content: Blob, size: int, code: str) -> dict[Place, bytes]:
+def _by_place(content: Blob, size: int, code: str) -> dict[MemberIndex, bytes]:
     """A blob's parts of one size, by the places that stand before them; else refused with this
     code.
     """
