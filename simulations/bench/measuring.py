@@ -154,14 +154,19 @@ def once(work: Work) -> float:
 
 def measured_apart(module: str, *words: object) -> Any:
     """What a module prints as JSON, run in a process of its own."""
-    command = [sys.executable, "-m", module, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=IMPORT_ROOT)
+    return json.loads(printed("-m", module, *words, cwd=IMPORT_ROOT))
+
+
+def printed(*words: object, **named: Any) -> str:
+    """What Python prints; raises ProcessError with its last words if it fails."""
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, **named)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ProcessError(
             f"`{' '.join(command[1:])}` failed: {last}; run it by hand to see more"
         )
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 @contextmanager
