@@ -98,13 +98,6 @@ class CountedRow:
             self.calibration + other.calibration,
         )
 
-    @property
-    def row(self) -> _Counts:
-        """All of it, one after another."""
-        return np.concatenate(
-            [self.routed, self.changes, self.quality, self.calibration]
-        )
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundCounts:
