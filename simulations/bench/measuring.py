@@ -157,10 +157,14 @@ def measured_apart(module: str, *words: object) -> Any:
     return json.loads(printed("-m", module, *words, cwd=IMPORT_ROOT))
 
 
-def printed(*words: object, **named: Any) -> str:
+def printed(
+    *words: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
     """What Python prints; raises ProcessError with its last words if it fails."""
     command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, **named)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ProcessError(
