@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 
+from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.accumulate import accumulators, gram_of_counts, only_counts
 from ridgeway.client.sums.corpus import (
     Counters,
@@ -59,7 +60,7 @@ from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.mistyped_text import with_mistyped_copies
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
+from ridgeway.common.privacy.discrete_gaussian import Randomness
 from ridgeway.common.privacy.document_bound import (
     DocumentSums,
     bounded_sums,
@@ -523,16 +524,9 @@ def _under_noise(
     sums: DocumentSums, privacy: Privacy, draw: Randomness
 ) -> DocumentSums:
     """The sums with all of a round's noise on them."""
-    upper = np.triu_indices(len(sums.products), 1)
-    products = sums.products + np.diag(
-        discrete_gaussian(privacy.sigma, len(sums.products), draw)
-    )
-    if len(upper[0]):
-        drawn = discrete_gaussian(privacy.product_sigma, len(upper[0]), draw)
-        products[upper] += drawn
-        products.T[upper] += drawn
-    noise = discrete_gaussian(privacy.sigma, len(sums.column), draw)
-    return DocumentSums(sums.mode, products, sums.column + noise)
+    noisy = as_statistics(sums, with_noise(*laid_out(sums, privacy), draw)).gram
+    width = len(sums.products)
+    return DocumentSums(sums.mode, noisy[:width, :width], noisy[-1])
 
 
 # Planted documents

@@ -10,7 +10,7 @@ not be written, will do: client.toml, holder.pub, invite.json, roster.json, jour
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -41,18 +41,6 @@ from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import INVITE, Card, Invite, read_signed_json
 from ridgeway.common.routing.release import load_release
 
-SAID = (
-    "number",
-    "round",
-    "kind",
-    "mode",
-    "lot",
-    "bytes",
-    "sha256",
-    "code",
-    "reason",
-)
-"""What an entry of the journal says itself of what left."""
 OpenedState = Literal["", "clear", "noisy", "no", "perhaps", "yes"]
 
 
@@ -176,7 +164,8 @@ class HolderRecord:
                 said = {"kind": entry.kind, "reason": facts["reason"]}
                 said["code"] = "bundle_refused"
             elif entry.kind == "sent":
-                said = {name: facts[name] for name in SAID if name in facts}
+                names = {each.name for each in fields(SentItem)}
+                said = {name: facts[name] for name in names & facts.keys()}
                 session = facts.get("session", "")
                 of_sum = session, facts.get("lot", "")
                 last = signed.get(of_sum, {})

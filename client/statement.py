@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -309,17 +310,9 @@ def further_rounds(record: HolderRecord, privacy: Privacy) -> int | None:
         cost = spent([*paid, *(a_round * rounds)])
         return epsilon_of(cost, account.delta) <= account.max_epsilon
 
-    if fits(MAX_ROUNDS_FORESEEN):
-        return None
-    low = 0
-    high = MAX_ROUNDS_FORESEEN
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    numbers = range(1, MAX_ROUNDS_FORESEEN + 1)
+    count = bisect_left(numbers, True, key=lambda rounds: not fits(rounds))
+    return None if count == MAX_ROUNDS_FORESEEN else count
 
 
 def _time(iso: str) -> str:

@@ -248,20 +248,15 @@ def _non_negative(features: _Floats, target: _Floats, scale: _Floats) -> Integer
 
 def _conjugate_gradients(features: _Floats, slope: _Floats, steps: int) -> _Floats:
     """Some steps towards the least squares solution, from the slope at zero."""
-    found = np.zeros_like(slope)
-    residual = slope.copy()
-    direction = slope.copy()
-    norm = float(slope @ slope)
-    for _ in range(steps):
-        image = _squares(features, _moment(features, direction))
-        curvature = float(direction @ image)
-        if curvature <= 0:  # nothing is left to gain
-            break
-        found += norm / curvature * direction
-        residual -= norm / curvature * image
-        norm, last = float(residual @ residual), norm
-        direction = residual + norm / last * direction
-    return found
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    def image(direction: _Floats) -> _Floats:
+        return _squares(features, _moment(features, direction))
+
+    shape = (slope.size, slope.size)
+    squares = LinearOperator(shape, matvec=image, dtype=slope.dtype)
+    found, _ = cg(squares, slope, rtol=0, maxiter=steps)
+    return np.asarray(found)
 
 
 def _moment(features: _Floats, weights: _Floats) -> _Floats:

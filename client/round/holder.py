@@ -261,10 +261,10 @@ class Holder:
         cost ε = ∞.
         """
         account = self.account
-        expense = self.expense(terms, epoch, total.lot)
+        expense = self.expense(terms, epoch, total.sum_name)
         if terms.privacy:
             account.check_affordable([expense])
-        paid = account.is_paid(epoch.name, total.lot, terms.mode)
+        paid = account.is_paid(epoch.name, total.sum_name, terms.mode)
         self.totals.sign(total, session, paid=paid)
         account.pay(expense)
 

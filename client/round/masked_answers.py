@@ -22,7 +22,7 @@ from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import (
     Advert,
-    Place,
+    MemberIndex,
     check_agreement,
     check_survivors,
     place_of,
@@ -41,10 +41,10 @@ from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
-    LOTS,
     MAX_COUNTS,
-    Lot,
+    SUM_NAMES,
     Message,
+    SumName,
 )
 from ridgeway.common.protocol.packet import Blob, Opened
 from ridgeway.common.statistics.sums import Integers, check_bound
@@ -72,7 +72,7 @@ def advertised(
                 "session_reused",
                 "this holder has been in a session of this name before",
             )
-        own = new_secrets(len(LOTS), secrets.token_bytes)
+        own = new_secrets(len(SUM_NAMES), secrets.token_bytes)
         shown = advertise(own, holder.identity, terms.id, request.round, epoch, epoch)
         holder.journal.append(("session", {"round": request.round}))
         holder.sessions.save(
@@ -122,7 +122,7 @@ def _check_session(
     agreement = message.agreement
     if not cohort.terms.uses_masks:
         raise Refused("not_masked", "secrets are shared for sums under masks only")
-    if agreement.round != state.round or agreement.lots != LOTS:
+    if agreement.round != state.round or agreement.lots != SUM_NAMES:
         raise Refused(
             "other_session",
             "the agreement is of another round, or adds up other things",
@@ -197,7 +197,7 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
     return state
 
 
-def _envelopes(content: Blob) -> dict[Place, bytes]:
+def _envelopes(content: Blob) -> dict[MemberIndex, bytes]:
     try:
         return unpack_by_place(content, ENVELOPE_BYTES)
     except MaskingError:
@@ -304,46 +304,48 @@ def _sealed(
     holder: Holder,
     state: SessionState,
     request: Opened[Message],
-    lot: Lot,
+    sum_name: SumName,
     vector: NDArray[np.int64],
     **changes: str,
 ) -> Answer:
-    """A vector under the masks of its lot. One vector only: under the same masks two would show
+    """A vector under the masks of its sum. One vector only: under the same masks two would show
     their difference.
     """
     session = state.session
-    before = _sealable(state, request, lot)
+    before = _sealable(state, request, sum_name)
     neighbours = {*state.dealt, *state.holding}
     made = seal(
-        session, state.secrets, state.place, lot, state.shared, neighbours, vector
+        session, state.secrets, state.place, sum_name, state.shared, neighbours, vector
     )
     digest = sha256(made.data)
     if before is None:
         holder.sessions.save(
-            state.with_answer(f"seal {lot}", request.digest, digest, **changes)
+            state.with_answer(f"seal {sum_name}", request.digest, digest, **changes)
         )
     elif before.reply != digest:
         raise Refused(
-            "already_answered", f"this holder has sealed other {lot} in this session"
+            "already_answered",
+            f"this holder has sealed other {sum_name} in this session",
         )
-    return messages.SealedSums(session=session.digest, lot=lot), (made.data,)
+    return messages.SealedSums(session=session.digest, lot=sum_name), (made.data,)
 
 
 def _sealable(
-    state: SessionState, request: Opened[Message], lot: Lot
+    state: SessionState, request: Opened[Message], sum_name: SumName
 ) -> Answered | None:
-    """How a lot was sealed before by this very request, if it was; raises Refused if it cannot be
-    any more, or yet.
+    """How a vector was sealed before by this very request, if it was; raises Refused if it cannot
+    be any more, or yet.
     """
     if not state.shared:
         raise Refused(
             "no_session", "this holder has not got the others' shares in this session"
         )
-    if state.masks[LOTS.index(lot)] == ERASED:
+    if state.masks[SUM_NAMES.index(sum_name)] == ERASED:
         raise Refused(
-            "already_answered", f"the sum of {lot} was opened, and its masks are gone"
+            "already_answered",
+            f"the sum of {sum_name} was opened, and its masks are gone",
         )
-    return state.taken(f"seal {lot}", request.digest)
+    return state.taken(f"seal {sum_name}", request.digest)
 
 
 def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answer:
@@ -354,31 +356,31 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
     shares were revealed. To sign it is to give up the larger one.
     """
     message = request.message
-    lot = message.lot
-    step = f"confirm {message.lot}"
+    sum_name = message.lot
+    step = f"confirm {sum_name}"
     with holder.sessions.exclusive_lock():
         state = _state(holder, request, message.session)
         sent = tuple(sorted(set(message.sent)))
-        question = _question(state, lot)
+        question = _question(state, sum_name)
         signature = confirm(
-            state.session, holder.identity, lot, state.shared, sent, question
+            state.session, holder.identity, sum_name, state.shared, sent, question
         )
         before = state.answered.get(step)
         if before is None or before.reply != _places(sent):
-            if {f"lock {lot}", f"open {lot}"} & set(state.answered):
+            if {f"lock {sum_name}", f"open {sum_name}"} & set(state.answered):
                 raise Refused(
                     "already_answered",
-                    f"this holder has helped to open a sum of {lot} in this session",
+                    f"this holder has helped to open a sum of {sum_name} in this session",
                 )
             if before is not None and not set(sent) < set(_read_places(before.reply)):
                 raise Refused(
                     "two_survivor_sets",
                     "another set of senders was confirmed before, and not a larger one",
                 )
-            _agree_to_sum(holder, state, lot, sent)
+            _agree_to_sum(holder, state, sum_name, sent)
             holder.sessions.save(state.with_answer(step, request.digest, _places(sent)))
         reply = messages.Confirmed(
-            session=message.session, lot=lot, signature=signature
+            session=message.session, lot=sum_name, signature=signature
         )
         return reply, ()
 
@@ -388,29 +390,37 @@ def answer_lock(holder: Holder, request: Opened[messages.LockSum]) -> Answer:
     that.
     """
     message = request.message
-    lot = message.lot
-    step = f"lock {message.lot}"
+    sum_name = message.lot
+    step = f"lock {sum_name}"
     with holder.sessions.exclusive_lock():
         state = _state(holder, request, message.session)
-        sent = _signed_last(state, lot, message.sent)
-        question = _question(state, lot)
+        sent = _signed_last(state, sum_name, message.sent)
+        question = _question(state, sum_name)
         signature = confirm(
-            state.session, holder.identity, lot, state.shared, sent, question, lock=True
+            state.session,
+            holder.identity,
+            sum_name,
+            state.shared,
+            sent,
+            question,
+            lock=True,
         )
         if state.taken(step, request.digest) is None:
             holder.sessions.save(state.with_answer(step, request.digest))
-        reply = messages.Locked(session=message.session, lot=lot, signature=signature)
+        reply = messages.Locked(
+            session=message.session, lot=sum_name, signature=signature
+        )
         return reply, ()
 
 
 def _signed_last(
-    state: SessionState, lot: Lot, shown: Sequence[Place]
-) -> tuple[Place, ...]:
-    """The members of a sum; raises Refused unless it is the one of this lot that this holder signed
-    last.
+    state: SessionState, sum_name: SumName, shown: Sequence[MemberIndex]
+) -> tuple[MemberIndex, ...]:
+    """The members of a sum; raises Refused unless it is the one of this name that this holder
+    signed last.
     """
     sent = tuple(sorted(set(shown)))
-    confirmed = state.answered.get(f"confirm {lot}")
+    confirmed = state.answered.get(f"confirm {sum_name}")
     if confirmed is None or confirmed.reply != _places(sent):
         raise Refused(
             "two_survivor_sets",
@@ -420,19 +430,19 @@ def _signed_last(
 
 
 def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
-    """Reveal the shares that take the masks off a sum: the last step, after which this lot's
+    """Reveal the shares that take the masks off a sum: the last step, after which this sum's
     secrets are gone.
     """
     message = request.message
-    lot = message.lot
-    step = f"open {message.lot}"
+    sum_name = message.lot
+    step = f"open {sum_name}"
     with holder.sessions.exclusive_lock():
         state = _state(holder, request, message.session)
         if state.taken(step, request.digest) is None:
             session = state.session
-            question = _question(state, lot)
-            sent = _signed_last(state, lot, message.sent)
-            if session.neighbourhood and f"lock {lot}" not in state.answered:
+            question = _question(state, sum_name)
+            sent = _signed_last(state, sum_name, message.sent)
+            if session.neighbourhood and f"lock {sum_name}" not in state.answered:
                 raise Refused(
                     "not_locked",
                     "this holder opens a sum of so many members only after it has"
@@ -441,7 +451,7 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
             shares = reveal(
                 session,
                 state.place,
-                lot,
+                sum_name,
                 state.shares(),
                 state.shared,
                 sent,
@@ -449,15 +459,15 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
                 question,
                 dict(message.locks),
             )
-            total = _total(holder, state, lot, sent)
+            total = _total(holder, state, sum_name, sent)
             holder.totals.open(total, message.session, state.round)
             # the secrets of this sum go with the state that remembers the answer
-            state = state.without_lot(LOTS.index(lot))
+            state = state.without_sum(SUM_NAMES.index(sum_name))
             revealed = pack_by_place(shares).hex()
             state = state.with_answer(step, request.digest, revealed)
             holder.sessions.save(state)
         sent_before = bytes.fromhex(state.answered[step].reply)
-        return messages.Revealed(session=message.session, lot=lot), (sent_before,)
+        return messages.Revealed(session=message.session, lot=sum_name), (sent_before,)
 
 
 def forget_session(holder: Holder, round_: str) -> None:
@@ -479,19 +489,19 @@ def _state(holder: Holder, request: Opened[Message], session: str) -> SessionSta
     return state
 
 
-def _question(state: SessionState, lot: Lot) -> str:
+def _question(state: SessionState, sum_name: SumName) -> str:
     """What stands for what was asked: all members must have been asked the same."""
-    sealed = state.answered.get(f"seal {lot}")
+    sealed = state.answered.get(f"seal {sum_name}")
     if sealed is None:
         raise Refused(
-            "not_sealed", f"this holder has not sealed any {lot} in this session"
+            "not_sealed", f"this holder has not sealed any {sum_name} in this session"
         )
     # each member is asked for statistics with shares of its own
-    return "" if lot == "statistics" else sealed.request
+    return "" if sum_name == "statistics" else sealed.request
 
 
 def _total(
-    holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]
+    holder: Holder, state: SessionState, sum_name: SumName, sent: Sequence[MemberIndex]
 ) -> SignedTotal:
     """The total over these members."""
     session = state.session
@@ -500,16 +510,16 @@ def _total(
     epochs = {owner(key): session.sources[place - 1] for place, key in keys.items()}
     shares: dict[str, int] = {}
     question = state.question
-    if lot == "statistics":
+    if sum_name == "statistics":
         shares = {owner(key): session.cohort.shares[key] for key in keys.values()}
         question = ""
     return SignedTotal(
-        lot, session.terms.id, state.advert.source, epochs, shares, question
+        sum_name, session.terms.id, state.advert.source, epochs, shares, question
     )
 
 
 def _agree_to_sum(
-    holder: Holder, state: SessionState, lot: Lot, sent: Sequence[Place]
+    holder: Holder, state: SessionState, sum_name: SumName, sent: Sequence[MemberIndex]
 ) -> None:
     """Write down that this holder signs a sum, and what that costs; raises Refused if it does
     not.
@@ -517,14 +527,14 @@ def _agree_to_sum(
     session = state.session
     check_members_of_sum(holder.settings.policy, len(sent), len(holder.pinned_keys))
     epoch = _advertised_epoch(holder, state)
-    total = _total(holder, state, lot, sent)
+    total = _total(holder, state, sum_name, sent)
     with holder.account.exclusive():
         holder.sign(total, session.digest, session.terms, epoch)
 
 
-def _places(sent: Sequence[Place]) -> str:
+def _places(sent: Sequence[MemberIndex]) -> str:
     return " ".join(map(str, sent))
 
 
-def _read_places(written: str) -> tuple[Place, ...]:
+def _read_places(written: str) -> tuple[MemberIndex, ...]:
     return tuple(map(int, written.split()))

@@ -25,7 +25,7 @@ from ridgeway.common.masking.agreement import (
     AGREEMENT_VERSION,
     Advert,
     Agreement,
-    Place,
+    MemberIndex,
     Secrets,
     place_of,
 )
@@ -118,9 +118,9 @@ class SessionState(Record):
     agreed: Agreed | None = Field(default=None, exclude=True)
     agreed_digest: str = ""
     kept: str = ""
-    dealt: tuple[Place, ...] = ()
-    shared: tuple[Place, ...] = ()
-    holding: tuple[Place, ...] = ()
+    dealt: tuple[MemberIndex, ...] = ()
+    shared: tuple[MemberIndex, ...] = ()
+    holding: tuple[MemberIndex, ...] = ()
     held: tuple[str, ...] = ()
     question: str = ""
     answered: dict[str, Answered] = Field(default_factory=dict)
@@ -147,10 +147,10 @@ class SessionState(Record):
         return self.agreed
 
     @property
-    def place(self) -> Place:
+    def place(self) -> MemberIndex:
         return place_of(self.session, self.advert.key)
 
-    def shares(self) -> dict[Place, bytes]:
+    def shares(self) -> dict[MemberIndex, bytes]:
         """The shares that this member holds, by whose they are."""
         held = map(bytes.fromhex, self.held)
         return dict(zip(self.holding, held, strict=True))
@@ -174,8 +174,8 @@ class SessionState(Record):
         answered = {**self.answered, step: Answered(request=request, reply=reply)}
         return self.model_copy(update={"answered": answered, **changes})
 
-    def without_lot(self, index: int) -> SessionState:
-        """The same without the secrets of one lot, its own and those held for others."""
+    def without_sum(self, index: int) -> SessionState:
+        """The same without the secrets of one sum, its own and those held for others."""
         masks = list(self.masks)
         seeds = list(self.seeds)
         masks[index] = ERASED

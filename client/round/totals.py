@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import record_json
-from ridgeway.common.protocol.messages import Lot
+from ridgeway.common.protocol.messages import SumName
 
 SIGNED = "signed"
 OPENED = "opened"
@@ -24,9 +24,9 @@ FEW_MEMBERS = 3
 """Fewer members than this that joined or left between two totals are worth a notice."""
 
 
-def used_up(lot: Lot) -> Refused:
+def used_up(sum_name: SumName) -> Refused:
     """Why an epoch takes part in no other sum."""
-    if lot == "statistics":
+    if sum_name == "statistics":
         return Refused(
             "epoch_used",
             "this holder's data of this epoch is in a total already, and in no"
@@ -48,7 +48,7 @@ class SignedTotal:
     question: what was asked, where counts are summed.
     """
 
-    lot: Lot
+    sum_name: SumName
     terms: str
     epoch: str
     epochs: Mapping[str, str]
@@ -58,12 +58,12 @@ class SignedTotal:
     @property
     def id(self) -> str:
         members = sorted(self.epochs.items()), sorted(self.shares.items())
-        return sha256(record_json([self.lot, self.terms, self.question, *members]))
+        return sha256(record_json([self.sum_name, self.terms, self.question, *members]))
 
     def facts(self) -> dict[str, Any]:
         members = sorted(self.epochs)
         return {
-            "lot": self.lot,
+            "lot": self.sum_name,
             "epoch": self.epoch,
             "total": self.id,
             "members": members,
@@ -71,7 +71,7 @@ class SignedTotal:
 
 
 class SignedTotals:
-    """Law: whatever is asked in whatever order, the totals of one epoch and lot that can be opened
+    """Law: whatever is asked in whatever order, the totals of one epoch and name that can be opened
     are one.
     """
 
@@ -82,7 +82,7 @@ class SignedTotals:
         """Write down a total that is about to be signed; raises Refused if the epoch is in another
         one.
 
-        paid: whether a total of this epoch and lot was paid for. If the journal does not know
+        paid: whether a total of this epoch and name was paid for. If the journal does not know
               which, it is an
         older copy, and the epoch is in a total that nobody here remembers.
 
@@ -92,14 +92,15 @@ class SignedTotals:
         noted = [
             entry
             for entry in self._journal.entries(SIGNED, OPENED)
-            if (entry.facts["lot"], entry.facts["epoch"]) == (total.lot, total.epoch)
+            if (entry.facts["lot"], entry.facts["epoch"])
+            == (total.sum_name, total.epoch)
         ]
         opened = {entry.facts["total"] for entry in noted if entry.kind == OPENED}
         signed = {
             entry.facts["total"] for entry in noted if entry.facts["session"] != session
         }
         if (opened or signed) - {total.id} or (paid and not noted):
-            raise used_up(total.lot)
+            raise used_up(total.sum_name)
         self._journal.append((SIGNED, {"session": session, **total.facts()}))
 
     def open(self, total: SignedTotal, session: str, round_: str) -> None:
@@ -108,11 +109,12 @@ class SignedTotals:
             (OPENED, {"round": round_, "session": session, **total.facts()})
         )
 
-    def has_signed(self, lot: Lot, epoch: str) -> bool:
+    def has_signed(self, sum_name: SumName, epoch: str) -> bool:
         """Whether this epoch's data is, or may be, in an opened total."""
         entries = self._journal.entries(SIGNED)
         return any(
-            (each.facts["lot"], each.facts["epoch"]) == (lot, epoch) for each in entries
+            (each.facts["lot"], each.facts["epoch"]) == (sum_name, epoch)
+            for each in entries
         )
 
     def epochs(self) -> set[str]:

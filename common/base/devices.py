@@ -6,6 +6,7 @@ Looks for an NVIDIA driver first, so that a machine without one never imports to
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -56,26 +57,22 @@ def chosen(device: str) -> tuple[str, ...]:
     """
     if device == "cpu":
         return ()
-    number = device.removeprefix("cuda:")
-    numbered = (
-        number != device and number.isascii() and number.isdigit() and len(number) < 4
-    )
+    numbered = re.fullmatch("cuda:([0-9]{1,3})", device)
     if device not in ("auto", "cuda") and not numbered:
         raise InputError(
             f"{device!r} is no device; say auto, cpu, cuda, or one GPU such as cuda:0"
         )
     names, reason = _seen()
-    if device == "auto":
-        return tuple(names)
-    if not names:
+    if not names and device != "auto":
         raise DeviceError(f"the device {device} cannot be used: {reason}")
-    if device == "cuda":
+    if not numbered:
         return tuple(names)
-    if f"cuda:{int(number)}" not in names:
+    name = f"cuda:{int(numbered[1])}"
+    if name not in names:
         raise DeviceError(
             f"there is no {device} on this machine; its GPUs are {', '.join(names)}"
         )
-    return (f"cuda:{int(number)}",)
+    return (name,)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

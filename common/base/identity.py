@@ -10,10 +10,10 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
@@ -43,8 +43,6 @@ WEAK_KEYS = frozenset(
 )
 """The curve's points of small order: under such a key one signature can fit many texts."""
 MAX_ISSUED = 1 << 53
-
-_Value = TypeVar("_Value")
 
 
 class Identity:
@@ -180,16 +178,10 @@ class HandOver:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> HandOver:
         """As JSON keeps it; raises ValueError, KeyError or TypeError for anything else."""
-        one, other = facts["signatures"]
-        return cls(facts["before"], facts["after"], facts["issued"], (one, other))
+        return cls(**{**facts, "signatures": tuple(facts["signatures"])})
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "before": self.before,
-            "after": self.after,
-            "issued": self.issued,
-            "signatures": list(self.signatures),
-        }
+        return {**asdict(self), "signatures": list(self.signatures)}
 
     @property
     def id(self) -> str:
@@ -313,20 +305,6 @@ class HandOvers:
         """
         path = self.leading_to(self.newest(key))
         return (path[0].before, *(link.after for link in path)) if path else (key,)
-
-    def by_owner(self, values: Mapping[str, _Value]) -> dict[str, _Value]:
-        """The same values under what stands for the owners of the keys.
-
-        Where one owner has two of the keys, the second value stays under its own: somebody lies,
-        and none is lost.
-        """
-        if not self._previous:
-            return dict(sorted(values.items()))
-        merged: dict[str, _Value] = {}
-        for key in sorted(values, key=lambda each: (self.owner(each) != each, each)):
-            owner = self.owner(key)
-            merged[key if owner in merged else owner] = values[key]
-        return merged
 
 
 def next_key(path: Path) -> Path:

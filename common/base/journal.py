@@ -102,39 +102,21 @@ class Journal:
             database.execute("commit")
         return added
 
-    def entries(
-        self, *kinds: str, after: int = 0, but_for: tuple[str, str] | None = None
-    ) -> list[JournalEntry]:
-        """The entries from some number on, in their order; of some kinds only, if any are named.
+    def entries(self, *kinds: str, after: int = 0) -> list[JournalEntry]:
+        """The entries from some number on, in their order; of some kinds only, if any are named."""
+        return [self._decoded(*row) for row in self._rows(kinds, after)]
 
-        but_for: a fact's name and value; entries of which it is a fact are left out, and not read.
-        """
-        return [self._decoded(*row) for row in self._rows(kinds, after, but_for)]
-
-    def _rows(
-        self,
-        kinds: Sequence[str] = (),
-        after: int = 0,
-        but_for: tuple[str, str] | None = None,
-    ) -> list[Row]:
+    def _rows(self, kinds: Sequence[str] = (), after: int = 0) -> list[Row]:
         if not self.path.exists():
             return []
         wanted = f" and kind in ({', '.join('?' * len(kinds))})" if kinds else ""
-        wanted += (
-            " and case when json_valid(facts) then json_extract(facts, '$.' || ?) end"
-            " is not ?"
-            if but_for
-            else ""
-        )
         query = (
             "select number, time, kind, facts, hash from entries where number >"
             f" ?{wanted} order by number"
         )
         with self._connected() as database:
             try:
-                return database.execute(
-                    query, (after, *kinds, *(but_for or ()))
-                ).fetchall()
+                return database.execute(query, (after, *kinds)).fetchall()
             except sqlite3.OperationalError as error:
                 if "no such table" in str(error):  # nothing was ever added
                     return []

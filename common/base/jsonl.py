@@ -13,7 +13,6 @@ from typing import Any
 
 from ridgeway.common.base.errors import CorpusError, InputError
 
-DEFAULT_FIELDS = ("text",)
 TEST_SUFFIX = ".test.jsonl"
 LINE_ENDS = frozenset(("", "\n", "\r\n"))
 

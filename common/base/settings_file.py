@@ -26,15 +26,6 @@ KNOWN = {
     "missing": "this is missing; add it",
 }
 """What is said in our own words."""
-EARLIER = {
-    "require_masking": "name the modes that you agree to in `modes`",
-    "min_difference": "an epoch is in one total now",
-    "share_ratio": "holders of a domain have equal shares now",
-    "candidates": "λ and the selector stand in [router]",
-    "documents": "whole documents count by `units`",
-    **dict.fromkeys(SAMPLING, "how text is sampled stands in a table `sampling`"),
-}
-"""Settings of earlier versions, and what has taken their place."""
 
 
 def read_settings(path: Path, model: type[_Model]) -> _Model:
@@ -50,18 +41,9 @@ def read_settings(path: Path, model: type[_Model]) -> _Model:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a settings file in TOML: {error}") from None
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False)
-        earlier = [
-            each
-            for each in errors
-            if each["type"] == "extra_forbidden" and each["loc"][-1] in EARLIER
-        ]
-        first = (earlier or errors)[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         reason = KNOWN.get(first["type"]) or plain_reason(first["msg"])
-        if earlier:
-            gone = EARLIER[str(first["loc"][-1])]
-            reason = f"this setting of an earlier version is gone: {gone}; remove it"
         raise InputError(": ".join(filter(None, (str(path), where, reason)))) from None
 
 

@@ -23,7 +23,8 @@ class Leftover:
 
     @property
     def size(self) -> int:
-        return sum(_size(path) for path in self.paths)
+        files = (file for path in self.paths for file in (path, *path.rglob("*")))
+        return sum(file.lstat().st_size for file in files if not file.is_dir())
 
     def row(self) -> dict[str, Any]:
         """What is told of it, and still can be when it is gone."""
@@ -53,9 +54,3 @@ def outdated_apps(flower_home: Path, kept: Iterable[str]) -> Leftover:
         "those that may run",
         [path for path in paths if not path.name.endswith(ends)],
     )
-
-
-def _size(path: Path) -> int:
-    if path.is_dir() and not path.is_symlink():
-        return sum(_size(each) for each in path.iterdir())
-    return path.lstat().st_size

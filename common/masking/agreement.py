@@ -31,7 +31,7 @@ NO_HISTORY = "c8f9df78eda20a975d9a509d07178f4c025acb8e998b340f753b8e8af02ee366"
 """What adverts of this version have in a field that stood for histories of sums."""
 SMALLEST_COHORT = 3
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
-Place = int
+MemberIndex = int
 """A member's place in the agreement, from 1 on: where its share of a secret lies."""
 
 
@@ -42,7 +42,7 @@ def threshold_for(members: int) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """What one member keeps to itself during a session, for every vector ("lot") that is to be
+    """What one member keeps to itself during a session, for every vector that is to be
     summed.
 
     cipher: the key that shares to this member are encrypted for. masks: the keys that masks in
@@ -60,7 +60,7 @@ class Secrets:
         return private_key(self.cipher)
 
     def __repr__(self) -> str:
-        return f"<Secrets of {len(self.seeds)} lots>"
+        return f"<Secrets of {len(self.seeds)} sums>"
 
 
 class Advert(Record):
@@ -90,7 +90,7 @@ class SessionKeys(Protocol):
     order of places.
 
     keys: the members' identities. ciphers: what envelopes to them are encrypted for. masks: for
-          each lot.
+          each sum.
     """
 
     @property
@@ -165,7 +165,7 @@ class Agreement(Record):
         """How many shares give a secret back."""
         return self.neighbourhood.threshold if self.neighbourhood else self.threshold
 
-    def advert(self, place: Place) -> Advert:
+    def advert(self, place: MemberIndex) -> Advert:
         return self.adverts[place - 1]
 
 
@@ -223,8 +223,8 @@ def check_agreement(
     _ = agreement.is_signed
 
 
-def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
-    """Raise Refused unless a member has signed one set of keys a lot, for this round under these
+def check_advert(advert: Advert, terms: str, round_: str, sums: int) -> None:
+    """Raise Refused unless a member has signed one set of keys a sum, for this round under these
     terms.
     """
     if advert.version != AGREEMENT_VERSION:
@@ -234,7 +234,7 @@ def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
             f" version {AGREEMENT_VERSION}",
             [advert.key],
         )
-    if len(advert.masks) != lots or len(advert.seeds) != lots:
+    if len(advert.masks) != sums or len(advert.seeds) != sums:
         raise Refused("malformed", "a member's keys are not one for each sum")
     facts = {**vars(advert)}
     if not is_signed_by(
@@ -245,13 +245,13 @@ def check_advert(advert: Advert, terms: str, round_: str, lots: int) -> None:
         )
 
 
-def place_of(session: SessionKeys, key: str) -> Place:
+def place_of(session: SessionKeys, key: str) -> MemberIndex:
     """Where a member stands; 0 if it does not."""
     return session.keys.index(key) + 1 if key in session.keys else 0
 
 
 def check_survivors(
-    session: SessionKeys, shared: Collection[Place], sent: Collection[Place]
+    session: SessionKeys, shared: Collection[MemberIndex], sent: Collection[MemberIndex]
 ) -> None:
     """Raise Refused unless these sets are possible: enough have sent, and all of them have
     shared.
@@ -269,9 +269,9 @@ def check_survivors(
 
 def survivor_words(
     session: SessionKeys,
-    lot: str,
-    shared: Collection[Place],
-    sent: Collection[Place],
+    sum_name: str,
+    shared: Collection[MemberIndex],
+    sent: Collection[MemberIndex],
     question: str,
 ) -> bytes:
     """What a member signs before a sum is opened: of whom it is, and what all members were asked
@@ -284,7 +284,7 @@ def survivor_words(
         {
             "ridgeway": "masking survivors 1",
             "session": session.id.hex(),
-            "lot": lot,
+            "lot": sum_name,
             "question": question,
             "shared": sorted(set(shared)),
             "sent": sorted(set(sent)),
@@ -301,28 +301,39 @@ def lock_words(survivors: bytes) -> bytes:
     return record_json({"ridgeway": "masking lock 1", "survivors": sha256(survivors)})
 
 
-def self_key(session: SessionKeys, lot: str, place: Place, seed: bytes) -> bytes:
-    return _derived(session, seed, f"own mask {lot} {place}", KEY_BYTES)
+def self_key(
+    session: SessionKeys, sum_name: str, place: MemberIndex, seed: bytes
+) -> bytes:
+    return _derived(session, seed, f"own mask {sum_name} {place}", KEY_BYTES)
 
 
 def pair_key(
-    session: SessionKeys, lot: str, own: Place, other: Place, private: X25519PrivateKey
+    session: SessionKeys,
+    sum_name: str,
+    own: MemberIndex,
+    other: MemberIndex,
+    private: X25519PrivateKey,
 ) -> bytes:
     """The key of the mask that two members share. private: what one of them has advertised the
     other half of.
     """
     low, high = sorted((own, other))
-    public = session.masks[session.lots.index(lot)][other - 1]
+    public = session.masks[session.lots.index(sum_name)][other - 1]
     return _derived(
         session,
         _exchanged(private, public),
-        f"mask in pairs {lot} {low} {high}",
+        f"mask in pairs {sum_name} {low} {high}",
         KEY_BYTES,
     )
 
 
 def envelope_key(
-    session: SessionKeys, secrets: Secrets, own: Place, other: Place, *, sender: Place
+    session: SessionKeys,
+    secrets: Secrets,
+    own: MemberIndex,
+    other: MemberIndex,
+    *,
+    sender: MemberIndex,
 ) -> bytes:
     receiver = other if sender == own else own
     shared = _exchanged(secrets.cipher_key, session.ciphers[other - 1])

@@ -29,7 +29,7 @@ from ridgeway.common.masking.agreement import (
     NO_HISTORY,
     Advert,
     Agreement,
-    Place,
+    MemberIndex,
     Secrets,
     SessionKeys,
     advert_words,
@@ -48,14 +48,14 @@ from ridgeway.common.masking.keystream import Sealed, apply_masks
 from ridgeway.common.masking.neighbourhood import draw
 from ridgeway.common.masking.shares import SHARE_BYTES, Random, split
 
-NO_LOCKS: Mapping[Place, str] = MappingProxyType({})
+NO_LOCKS: Mapping[MemberIndex, str] = MappingProxyType({})
 NONCE = bytes(12)
 """Every envelope has a key of its own, so the nonce need not change."""
 
 
-def new_secrets(lots: int, random: Random) -> Secrets:
-    keys = tuple(random(32) for _ in range(lots))
-    return Secrets(random(16), random(32), keys, tuple(random(32) for _ in range(lots)))
+def new_secrets(sums: int, random: Random) -> Secrets:
+    keys = tuple(random(32) for _ in range(sums))
+    return Secrets(random(16), random(32), keys, tuple(random(32) for _ in range(sums)))
 
 
 def advertise(
@@ -88,10 +88,10 @@ class Dealt:
     itself, if any.
     """
 
-    envelopes: dict[Place, bytes]
+    envelopes: dict[MemberIndex, bytes]
     kept: bytes
 
-    def holders(self, own: Place) -> set[Place]:
+    def holders(self, own: MemberIndex) -> set[MemberIndex]:
         """Those that hold the shares, the member itself among them if it kept some."""
         return {*self.envelopes, own} if self.kept else set(self.envelopes)
 
@@ -99,7 +99,9 @@ class Dealt:
         return f"<Dealt to {len(self.envelopes)}>"
 
 
-def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) -> Dealt:
+def share(
+    agreement: Agreement, secrets: Secrets, own: MemberIndex, random: Random
+) -> Dealt:
     """Round 1: shares of every seed and every mask key, encrypted for each other member, or in a
     large cohort for some.
 
@@ -130,7 +132,11 @@ def share(agreement: Agreement, secrets: Secrets, own: Place, random: Random) ->
 
 
 def open_envelope(
-    session: SessionKeys, secrets: Secrets, own: Place, sender: Place, envelope: bytes
+    session: SessionKeys,
+    secrets: Secrets,
+    own: MemberIndex,
+    sender: MemberIndex,
+    envelope: bytes,
 ) -> bytes:
     """The shares that another member has sent; raises Refused if anybody has touched them."""
     key = envelope_key(session, secrets, own, sender, sender=sender)
@@ -150,10 +156,10 @@ def open_envelope(
 def seal(
     session: SessionKeys,
     secrets: Secrets,
-    own: Place,
-    lot: str,
-    shared: Collection[Place],
-    neighbours: Collection[Place],
+    own: MemberIndex,
+    sum_name: str,
+    shared: Collection[MemberIndex],
+    neighbours: Collection[MemberIndex],
     vector: NDArray[np.int64],
 ) -> Sealed:
     """Round 2: the vector under this member's own mask and one for every neighbour that has shared
@@ -168,13 +174,13 @@ def seal(
             "this holder is not among those who shared, so nothing of it may be summed",
         )
     sealed = vector.astype("<i8", copy=True).view("<u8")
-    index = session.lots.index(lot)
-    added = [self_key(session, lot, own, secrets.seeds[index])]
+    index = session.lots.index(sum_name)
+    added = [self_key(session, sum_name, own, secrets.seeds[index])]
     subtracted: list[bytes] = []
     private = private_key(secrets.masks[index])
     for other in sorted(set(shared) & set(neighbours) - {own}):
         (added if own < other else subtracted).append(
-            pair_key(session, lot, own, other, private)
+            pair_key(session, sum_name, own, other, private)
         )
     apply_masks(sealed, added, subtracted)
     return Sealed(sealed)
@@ -183,9 +189,9 @@ def seal(
 def confirm(
     session: SessionKeys,
     identity: Identity,
-    lot: str,
-    shared: Collection[Place],
-    sent: Collection[Place],
+    sum_name: str,
+    shared: Collection[MemberIndex],
+    sent: Collection[MemberIndex],
     question: str = "",
     *,
     lock: bool = False,
@@ -202,21 +208,21 @@ def confirm(
             "declared_dead",
             "this holder is asked to sign a sum that it is said not to be in",
         )
-    words = survivor_words(session, lot, shared, sent, question)
+    words = survivor_words(session, sum_name, shared, sent, question)
     return identity.sign(lock_words(words) if lock else words)
 
 
 def reveal(
     session: SessionKeys,
-    own: Place,
-    lot: str,
-    held: Mapping[Place, bytes],
-    shared: Collection[Place],
-    sent: Collection[Place],
-    confirmations: Mapping[Place, str],
+    own: MemberIndex,
+    sum_name: str,
+    held: Mapping[MemberIndex, bytes],
+    shared: Collection[MemberIndex],
+    sent: Collection[MemberIndex],
+    confirmations: Mapping[MemberIndex, str],
     question: str = "",
-    locks: Mapping[Place, str] = NO_LOCKS,
-) -> dict[Place, bytes]:
+    locks: Mapping[MemberIndex, str] = NO_LOCKS,
+) -> dict[MemberIndex, bytes]:
     """Round 4: of every member that has sent, the share of its seed; of every other, the share of
     its mask key.
 
@@ -233,7 +239,7 @@ def reveal(
             "declared_dead",
             "this holder is asked to open a sum that it is said not to be in",
         )
-    words = survivor_words(session, lot, shared, sent, question)
+    words = survivor_words(session, sum_name, shared, sent, question)
     locked = (
         _locked(session, lock_words(words), sent, locks)
         if session.neighbourhood
@@ -256,7 +262,7 @@ def reveal(
             "shares of a member are asked for that this holder never got",
         )
     return {
-        place: _part(session, lot, held[place], of_seed=place in sent)
+        place: _part(session, sum_name, held[place], of_seed=place in sent)
         for place in sorted(set(shared) & set(held))
     }
 
@@ -264,9 +270,9 @@ def reveal(
 def _locked(
     session: SessionKeys,
     words: bytes,
-    sent: Collection[Place],
-    locks: Mapping[Place, str],
-) -> set[Place]:
+    sent: Collection[MemberIndex],
+    locks: Mapping[MemberIndex, str],
+) -> set[MemberIndex]:
     """Those who have locked a set, up to as many as are needed.
 
     Two sets cannot both be locked by more than two thirds: an honest member would have locked both.
@@ -279,10 +285,14 @@ def _locked(
     return set(islice(signed, session.threshold))
 
 
-def _signs(session: SessionKeys, place: Place, signature: str, words: bytes) -> bool:
+def _signs(
+    session: SessionKeys, place: MemberIndex, signature: str, words: bytes
+) -> bool:
     return is_signed_by(session.keys[place - 1], signature, words)
 
 
-def _part(session: SessionKeys, lot: str, content: bytes, *, of_seed: bool) -> bytes:
-    start = SHARE_BYTES * (2 * session.lots.index(lot) + (0 if of_seed else 1))
+def _part(
+    session: SessionKeys, sum_name: str, content: bytes, *, of_seed: bool
+) -> bytes:
+    start = SHARE_BYTES * (2 * session.lots.index(sum_name) + (0 if of_seed else 1))
     return content[start : start + SHARE_BYTES]

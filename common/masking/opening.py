@@ -18,7 +18,7 @@ from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.threads import cores
 from ridgeway.common.masking.agreement import (
     Agreement,
-    Place,
+    MemberIndex,
     pair_key,
     private_key,
     public_half,
@@ -41,17 +41,17 @@ class Opening:
     def __init__(
         self,
         agreement: Agreement,
-        lot: str,
-        holders: Mapping[Place, Collection[Place]],
+        sum_name: str,
+        holders: Mapping[MemberIndex, Collection[MemberIndex]],
         size: int,
     ) -> None:
         self._agreement = agreement
-        self._lot = lot
+        self._sum_name = sum_name
         self._holders = {place: frozenset(each) for place, each in holders.items()}
         self._sum: Vector = np.zeros(size, dtype="<u8")
-        self.sent: set[Place] = set()
+        self.sent: set[MemberIndex] = set()
 
-    def add(self, place: Place, sealed: Sealed) -> None:
+    def add(self, place: MemberIndex, sealed: Sealed) -> None:
         """Take in one member's sealed vector; a second one, or one of another size, is refused."""
         if place not in self._holders or place in self.sent:
             raise Refused(
@@ -67,12 +67,12 @@ class Opening:
         sealed.add_to(self._sum)
         self.sent.add(place)
 
-    def remove(self, place: Place, sealed: Sealed) -> None:
+    def remove(self, place: MemberIndex, sealed: Sealed) -> None:
         """Take one member's vector out again: the member fell away before it signed the sum."""
         sealed.take_from(self._sum)
         self.sent.remove(place)
 
-    def out_of_reach(self) -> list[Place]:
+    def out_of_reach(self) -> list[MemberIndex]:
         """The members whose secrets cannot be put together any more, because too few of their
         holders are left.
         """
@@ -84,7 +84,7 @@ class Opening:
         ]
 
     def total(
-        self, reveals: Mapping[Place, Mapping[Place, bytes]]
+        self, reveals: Mapping[MemberIndex, Mapping[MemberIndex, bytes]]
     ) -> NDArray[np.int64]:
         """The sum of what was sent; raises Refused if too few shares came, or wrong ones."""
         agreement = self._agreement
@@ -94,25 +94,25 @@ class Opening:
         for place in sorted(self._holders):
             secret = self._secret(place, given.get(place, {}))
             if place in self.sent:
-                subtracted.append(self_key(agreement, self._lot, place, secret))
+                subtracted.append(self_key(agreement, self._sum_name, place, secret))
                 continue
             private = private_key(secret)
             # undo the masks with the one who fell away
             for other in sorted(self._neighbours(place) & self.sent):
-                key = pair_key(agreement, self._lot, place, other, private)
+                key = pair_key(agreement, self._sum_name, place, other, private)
                 (added if place < other else subtracted).append(key)
         opened = self._sum.copy()
         apply_masks(opened, added, subtracted, cores())
         return opened.view("<i8").astype(np.int64, copy=False)
 
-    def _neighbours(self, place: Place) -> set[Place]:
+    def _neighbours(self, place: MemberIndex) -> set[MemberIndex]:
         """Those with whom a member shares masks: who holds its shares, and whose it holds."""
         return {
             *self._holders[place],
             *(other for other, holders in self._holders.items() if place in holders),
         }
 
-    def _secret(self, place: Place, given: Mapping[Place, bytes]) -> bytes:
+    def _secret(self, place: MemberIndex, given: Mapping[MemberIndex, bytes]) -> bytes:
         """A member's seed or mask key, of the shares that others gave out, held against what it
         advertised.
         """
@@ -131,28 +131,30 @@ class Opening:
             f"the shares of member {place} do not give what it advertised",
         )
 
-    def _is_as_advertised(self, place: Place, secret: bytes) -> bool:
+    def _is_as_advertised(self, place: MemberIndex, secret: bytes) -> bool:
         advert = self._agreement.advert(place)
-        index = self._agreement.lots.index(self._lot)
+        index = self._agreement.lots.index(self._sum_name)
         if place in self.sent:
             return hmac.compare_digest(seed_digest(secret), advert.seeds[index])
         return hmac.compare_digest(public_half(secret).hex(), advert.masks[index])
 
 
 def by_owner(
-    parts: Mapping[Place, Mapping[Place, Part]],
-) -> dict[Place, dict[Place, Part]]:
+    parts: Mapping[MemberIndex, Mapping[MemberIndex, Part]],
+) -> dict[MemberIndex, dict[MemberIndex, Part]]:
     """What lies by giver and then by whom it is of or for, the other way round; givers in their
     order.
     """
-    turned: dict[Place, dict[Place, Part]] = {}
+    turned: dict[MemberIndex, dict[MemberIndex, Part]] = {}
     for giver, each in sorted(parts.items()):
         for place, part in each.items():
             turned.setdefault(place, {})[giver] = part
     return turned
 
 
-def _selections(givers: Sequence[Place], threshold: int) -> Iterator[Sequence[Place]]:
+def _selections(
+    givers: Sequence[MemberIndex], threshold: int
+) -> Iterator[Sequence[MemberIndex]]:
     """Some of those who gave shares, as many as are needed: the first, then the first but one, so
     that one may lie.
     """

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.agreement import (
     Agreement,
-    Place,
+    MemberIndex,
     Secrets,
     check_agreement,
     threshold_for,
@@ -47,7 +47,7 @@ NO_DOCUMENTS = "9" * 64
 
 Step = Literal["share", "send", "confirm", "open"]
 _STEPS: tuple[Step, ...] = ("share", "send", "confirm", "open")
-RandomOf = Callable[[str, Place], Random]
+RandomOf = Callable[[str, MemberIndex], Random]
 """Where a member draws its "secrets", and the polynomials of its "shares"."""
 
 
@@ -58,33 +58,33 @@ class Transcript:
     """
 
     agreement: Agreement
-    members: Mapping[Place, Identity]
-    secrets: Mapping[Place, Secrets]
-    dealt: Mapping[Place, Dealt]
-    holders: Mapping[Place, set[Place]]
-    held: Mapping[Place, Mapping[Place, bytes]]
-    sealed: Mapping[Place, Sealed]
-    confirmations: Mapping[Place, str]
-    locks: Mapping[Place, str]
-    reveals: Mapping[Place, Mapping[Place, bytes]]
+    members: Mapping[MemberIndex, Identity]
+    secrets: Mapping[MemberIndex, Secrets]
+    dealt: Mapping[MemberIndex, Dealt]
+    holders: Mapping[MemberIndex, set[MemberIndex]]
+    held: Mapping[MemberIndex, Mapping[MemberIndex, bytes]]
+    sealed: Mapping[MemberIndex, Sealed]
+    confirmations: Mapping[MemberIndex, str]
+    locks: Mapping[MemberIndex, str]
+    reveals: Mapping[MemberIndex, Mapping[MemberIndex, bytes]]
     total: NDArray[np.int64]
 
 
 def masked_sum(
     members: Sequence[Identity],
     vectors: Sequence[NDArray[np.int64]],
-    fallen: Mapping[Place, Step],
+    fallen: Mapping[MemberIndex, Step],
     random: RandomOf,
     *,
-    lots: tuple[str, ...] = ("statistics",),
-    lot: str = "statistics",
+    sum_names: tuple[str, ...] = ("statistics",),
+    sum_name: str = "statistics",
     round_: str = ROUND,
 ) -> Transcript:
     """Add up one vector of each member, so that the coordinator learns the sum over those who sign
     it, and no other.
 
     fallen: the members that fall away, each with the first step that it does not take any more.
-    lots:   the names of all the vectors that the session can add up. lot: the one that it adds up
+    sum_names: of all the vectors that the session can add up. sum_name: the one that it adds up
             here.
 
     Raises Refused where more fall away than may. Law: the total is the plain sum over those who
@@ -96,7 +96,7 @@ def masked_sum(
     identity = {place: who for place, (who, _) in enumerate(in_order, start=1)}
     vector = {place: numbers for place, (_, numbers) in enumerate(in_order, start=1)}
 
-    def present(step: Step) -> list[Place]:
+    def present(step: Step) -> list[MemberIndex]:
         return [
             place
             for place in identity
@@ -106,9 +106,10 @@ def masked_sum(
     # 0. Every member makes secrets and signs their public halves; the coordinator shows all of them
     #    to all.
     secrets = {
-        place: new_secrets(len(lots), random("secrets", place)) for place in identity
+        place: new_secrets(len(sum_names), random("secrets", place))
+        for place in identity
     }
-    agreement = _agreement(identity, secrets, lots, round_)
+    agreement = _agreement(identity, secrets, sum_names, round_)
 
     # 1. Every member deals its secrets out in shares; the coordinator passes the envelopes on.
     pinned = [who.public for who in members]
@@ -127,7 +128,7 @@ def masked_sum(
             agreement,
             secrets[own],
             own,
-            lot,
+            sum_name,
             shared,
             {*holders[own], *held[own]},
             vector[own],
@@ -137,19 +138,19 @@ def masked_sum(
 
     # 3. The coordinator adds up what reaches it: masks in pairs cancel, except with those who fall
     #    away here.
-    opening = Opening(agreement, lot, holders, len(vector[1]))
+    opening = Opening(agreement, sum_name, holders, len(vector[1]))
     for place in present("send"):
         opening.add(place, sealed[place])
 
     # 4. Every sender signs who has shared and who has sent; 5. in a large cohort, those who are
     #    left lock that sum.
     signing = {place: identity[place] for place in present("confirm")}
-    confirmations = _signed(agreement, signing, lot, shared, opening, sealed)
+    confirmations = _signed(agreement, signing, sum_name, shared, opening, sealed)
     sent = sorted(opening.sent)
     locks = _locked(
         agreement,
         {place: identity[place] for place in present("open")},
-        lot,
+        sum_name,
         shared,
         sent,
     )
@@ -158,7 +159,14 @@ def masked_sum(
     #    shared and are not in the sum; the coordinator takes these masks off.
     reveals = {
         place: reveal(
-            agreement, place, lot, held[place], shared, sent, confirmations, locks=locks
+            agreement,
+            place,
+            sum_name,
+            held[place],
+            shared,
+            sent,
+            confirmations,
+            locks=locks,
         )
         for place in present("open")
     }
@@ -179,9 +187,9 @@ def masked_sum(
 
 
 def _agreement(
-    identity: Mapping[Place, Identity],
-    secrets: Mapping[Place, Secrets],
-    lots: tuple[str, ...],
+    identity: Mapping[MemberIndex, Identity],
+    secrets: Mapping[MemberIndex, Secrets],
+    sum_names: tuple[str, ...],
     round_: str,
 ) -> Agreement:
     """What all members advertise, as the coordinator shows it to each of them."""
@@ -194,7 +202,7 @@ def _agreement(
         terms=_TERMS,
         cohort=COHORT,
         round=round_,
-        lots=lots,
+        lots=sum_names,
         threshold=threshold,
         adverts=tuple(adverts),
     )
@@ -203,7 +211,7 @@ def _agreement(
 def _dealt(
     agreement: Agreement,
     secrets: Secrets,
-    own: Place,
+    own: MemberIndex,
     pinned: Sequence[str],
     random: Random,
 ) -> Dealt:
@@ -215,8 +223,11 @@ def _dealt(
 
 
 def _held(
-    agreement: Agreement, secrets: Secrets, own: Place, dealt: Mapping[Place, Dealt]
-) -> dict[Place, bytes]:
+    agreement: Agreement,
+    secrets: Secrets,
+    own: MemberIndex,
+    dealt: Mapping[MemberIndex, Dealt],
+) -> dict[MemberIndex, bytes]:
     """The shares that a member has: what it kept of its own, and what was in the envelopes that it
     got.
     """
@@ -231,12 +242,12 @@ def _held(
 
 def _signed(
     agreement: Agreement,
-    signing: Mapping[Place, Identity],
-    lot: str,
-    shared: Sequence[Place],
+    signing: Mapping[MemberIndex, Identity],
+    sum_name: str,
+    shared: Sequence[MemberIndex],
     opening: Opening,
-    sealed: Mapping[Place, Sealed],
-) -> dict[Place, str]:
+    sealed: Mapping[MemberIndex, Sealed],
+) -> dict[MemberIndex, str]:
     """The signatures under the sum of those who sent, so that all of them open the same.
 
     It opens only if everybody in it has signed: whoever does not is taken out, and the others sign
@@ -245,7 +256,7 @@ def _signed(
     while True:
         sent = sorted(opening.sent)
         signatures = {
-            place: confirm(agreement, who, lot, shared, sent)
+            place: confirm(agreement, who, sum_name, shared, sent)
             for place, who in signing.items()
             if place in sent
         }
@@ -257,11 +268,11 @@ def _signed(
 
 def _locked(
     agreement: Agreement,
-    opening: Mapping[Place, Identity],
-    lot: str,
-    shared: Sequence[Place],
-    sent: Sequence[Place],
-) -> dict[Place, str]:
+    opening: Mapping[MemberIndex, Identity],
+    sum_name: str,
+    shared: Sequence[MemberIndex],
+    sent: Sequence[MemberIndex],
+) -> dict[MemberIndex, str]:
     """The locks of a large cohort, where a member's shares lie with fewer than two thirds: each
     member signs that it will open no other sum, and opens this one once more than two thirds have.
     """
@@ -269,7 +280,7 @@ def _locked(
         [place for place in opening if place in sent] if agreement.neighbourhood else []
     )
     return {
-        place: confirm(agreement, opening[place], lot, shared, sent, lock=True)
+        place: confirm(agreement, opening[place], sum_name, shared, sent, lock=True)
         for place in signing
     }
 

@@ -62,11 +62,13 @@ _Places = Annotated[
     Field(max_length=MAX_HOLDERS),
 ]
 
-Lot = Literal["statistics", "counts"]
-LOTS: tuple[Lot, ...] = ("statistics", "counts")
-"""What a session under masks adds up: two vectors, each under masks of its own."""
-ENVELOPE_BYTES = 2 * SHARE_BYTES * len(LOTS) + 16
-"""The shares of a seed and a mask key for each lot, and the tag."""
+SumName = Literal["statistics", "counts"]
+SUM_NAMES: tuple[SumName, ...] = ("statistics", "counts")
+"""What a session under masks adds up: two vectors, each under masks of its own. Messages and files
+call the name of a sum `lot`.
+"""
+ENVELOPE_BYTES = 2 * SHARE_BYTES * len(SUM_NAMES) + 16
+"""The shares of a seed and a mask key for each sum, and the tag."""
 
 
 KINDS: dict[str, type[Message]] = {}
@@ -139,28 +141,21 @@ class ConfirmSum(Message, kind="confirm_sum"):
     """These members have sent: sign that this is the set you were shown."""
 
     session: Digest
-    lot: Lot
+    lot: SumName
     sent: _Places
 
 
-class LockSum(Message, kind="lock_sum"):
+class LockSum(ConfirmSum, kind="lock_sum"):
     """All members of this set have signed it: sign that you will open no other. Asked in large
     cohorts only.
     """
 
-    session: Digest
-    lot: Lot
-    sent: _Places
 
-
-class OpenSum(Message, kind="open_sum"):
+class OpenSum(ConfirmSum, kind="open_sum"):
     """Enough members have signed this set: reveal your shares of what takes the masks off its
     sum.
     """
 
-    session: Digest
-    lot: Lot
-    sent: _Places
     confirmations: tuple[tuple[int, Signature], ...] = Field(max_length=MAX_HOLDERS)
     locks: tuple[tuple[int, Signature], ...] = Field(default=(), max_length=MAX_HOLDERS)
 
@@ -316,14 +311,14 @@ class SealedSums(Message, kind="sealed_sums", blobs=range(1, 2)):
     """
 
     session: Digest
-    lot: Lot
+    lot: SumName
 
 
 class Confirmed(Message, kind="confirmed"):
     """A signature over who has shared, who has sent and what was asked."""
 
     session: Digest
-    lot: Lot
+    lot: SumName
     signature: Signature
 
 
@@ -331,7 +326,7 @@ class Locked(Message, kind="locked"):
     """A signature over the one set that this member will open."""
 
     session: Digest
-    lot: Lot
+    lot: SumName
     signature: Signature
 
 
@@ -341,7 +336,7 @@ class Revealed(Message, kind="revealed", blobs=range(1, 2)):
     """
 
     session: Digest
-    lot: Lot
+    lot: SumName
 
 
 class Receipt(Message, kind="receipt"):

@@ -36,9 +36,8 @@ KEY_USAGES = (
 ALWAYS = ("localhost", "127.0.0.1")
 """The names under which the coordinator's own processes reach each other."""
 
-HOST = re.compile(
-    r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
-)
+_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 
 
 def create_authority(folder: Path, hosts: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ the same for both.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -95,13 +96,6 @@ class CountedRow:
             self.changes + other.changes,
             self.quality + other.quality,
             self.calibration + other.calibration,
-        )
-
-    @property
-    def row(self) -> _Counts:
-        """All of it, one after another."""
-        return np.concatenate(
-            [self.routed, self.changes, self.quality, self.calibration]
         )
 
 
@@ -246,7 +240,7 @@ def unsealed_rows(question: Evaluate, opened: _Counts) -> list[_Counts]:
     ]
 
 
-class Gathering:
+class Gathering(ABC):
     """One round's gathering over its conversation with the holders.
 
     allow_missing: domains of the newest release that may be lost.
@@ -269,14 +263,15 @@ class Gathering:
     def cohort(self, names: Collection[str]) -> Cohort:
         return cohort_of(self.terms, self.standing.active, names)
 
+    @abstractmethod
     def check_offer(self, key: str, offer: Offer) -> None:
-        """Raise Refused if an offer cannot be used; sums are checked when they come."""
+        """Raise Refused if an offer cannot be used."""
 
+    @abstractmethod
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         """The total of every holder that can be counted; one that offers and then does not deliver
         is left out.
         """
-        raise NotImplementedError
 
     def count(
         self,

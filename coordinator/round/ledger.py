@@ -296,14 +296,6 @@ class Standing:
         return self.releases[-1] if self.releases else None
 
     @property
-    def total(self) -> Totalled | None:
-        return self.totals[-1] if self.totals else None
-
-    @property
-    def kept_counts(self) -> list[KeptCounts]:
-        return list(self.counts.values())
-
-    @property
     def needed(self) -> list[Contribution]:
         """The sums that later rounds, or a removal from the newest release, may need."""
         newest = self.newest.members if self.newest else ()
@@ -499,7 +491,7 @@ class Ledger:
         stored: list[Contribution | Totalled | KeptCounts] = [
             *standing.needed,
             *standing.totals,
-            *standing.kept_counts,
+            *standing.counts.values(),
         ]
         return {self._path(sums.digest).name for sums in stored}
 
@@ -514,7 +506,7 @@ class Ledger:
             self.sums(contribution)
         for stored in standing.totals:
             self.total(stored)
-        for kept in standing.kept_counts:
+        for kept in standing.counts.values():
             self.counts(kept)
         return {
             "entries": entries,

@@ -29,8 +29,8 @@ from ridgeway.common.masking.agreement import (
 )
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import (
-    LOTS,
     MAX_COUNTS,
+    SUM_NAMES,
     Evaluate,
     Offer,
     OpenEpoch,
@@ -140,7 +140,7 @@ class MaskedGathering(Gathering):
         advert = offer.advert
         if advert is None:
             raise Refused("not_masked", "an offer without keys for masking")
-        check_advert(advert, self.terms.id, self.channel.nonce, len(LOTS))
+        check_advert(advert, self.terms.id, self.channel.nonce, len(SUM_NAMES))
         if (advert.key, advert.source) != (key, offer.epoch.name):
             raise Refused(
                 "bad_advert",

@@ -18,7 +18,7 @@ from ridgeway.common.base.errors import MaskingError, Refused, RoundFailed
 from ridgeway.common.base.identity import is_signed_by
 from ridgeway.common.masking.agreement import (
     Agreement,
-    Place,
+    MemberIndex,
     lock_words,
     survivor_words,
     threshold_for,
@@ -29,7 +29,13 @@ from ridgeway.common.masking.opening import Opening, by_owner
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, LOTS, Lot, Message, Offer
+from ridgeway.common.protocol.messages import (
+    ENVELOPE_BYTES,
+    SUM_NAMES,
+    Message,
+    Offer,
+    SumName,
+)
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.gathering import Check
@@ -66,7 +72,7 @@ class Session:
             terms=cohort.terms.id,
             cohort=cohort.id,
             round=channel.nonce,
-            lots=LOTS,
+            lots=SUM_NAMES,
             threshold=threshold_for(len(keys)),
             adverts=tuple(adverts[key][1] for key in keys),
         )
@@ -75,9 +81,9 @@ class Session:
             place: adverts[key][0] for place, key in enumerate(keys, start=1)
         }
         self.place_of = {name: place for place, name in self.name_of.items()}
-        self.shared: tuple[Place, ...] = ()
-        self._envelopes: dict[Place, dict[Place, bytes]] = {}
-        self._holders: dict[Place, set[Place]] = {}
+        self.shared: tuple[MemberIndex, ...] = ()
+        self._envelopes: dict[MemberIndex, dict[MemberIndex, bytes]] = {}
+        self._holders: dict[MemberIndex, set[MemberIndex]] = {}
 
     def share(self) -> None:
         """Let every member deal its secrets out. Raises RoundFailed unless enough do."""
@@ -98,7 +104,7 @@ class Session:
         self.shared = tuple(sorted(self._envelopes))
         self._must_suffice(len(self.shared), "shared their secrets")
 
-    def _dealt(self, dealer: Place, content: Blob) -> dict[Place, bytes]:
+    def _dealt(self, dealer: MemberIndex, content: Blob) -> dict[MemberIndex, bytes]:
         """The envelopes that a member has made: for every other, or for as many as a large cohort
         needs.
         """
@@ -163,31 +169,32 @@ class Session:
 
     def _sum(
         self,
-        lot: Lot,
+        sum_name: SumName,
         size: int,
         answers: Iterator[HolderAnswer[messages.SealedSums]],
         check: Check,
     ) -> tuple[NDArray[np.int64], set[str]]:
         with SealedFile() as kept:
-            opening = self._add_up(lot, size, answers, kept)
+            opening = self._add_up(sum_name, size, answers, kept)
             # each member is asked for statistics with envelopes of its own
-            question = self._channel.last_request if lot == "counts" else ""
-            return self._open(lot, opening, question, check, kept)
+            question = self._channel.last_request if sum_name == "counts" else ""
+            return self._open(sum_name, opening, question, check, kept)
 
     def _add_up(
         self,
-        lot: Lot,
+        sum_name: SumName,
         size: int,
         answers: Iterator[HolderAnswer[messages.SealedSums]],
         kept: SealedFile,
     ) -> Opening:
-        opening = Opening(self.agreement, lot, self._holders, size)
+        opening = Opening(self.agreement, sum_name, self._holders, size)
         for answer in answers:
             with answer.accept():
                 self._must_be_of_this_session(answer.message.session)
-                if answer.message.lot != lot:
+                if answer.message.lot != sum_name:
                     raise Refused(
-                        "malformed", f"{lot} were asked for, not {answer.message.lot}"
+                        "malformed",
+                        f"{sum_name} were asked for, not {answer.message.lot}",
                     )
                 place = self.place_of[answer.name]
                 blob = answer.blobs[0]
@@ -195,38 +202,45 @@ class Session:
                 opening.add(place, sealed)
                 kept.keep(place, sealed)
                 received = memoryview(blob).nbytes
-                self._watch(SealedReceived(answer.name, lot, received))
+                self._watch(SealedReceived(answer.name, sum_name, received))
         return opening
 
     def _open(
-        self, lot: Lot, opening: Opening, question: str, check: Check, kept: SealedFile
+        self,
+        sum_name: SumName,
+        opening: Opening,
+        question: str,
+        check: Check,
+        kept: SealedFile,
     ) -> tuple[NDArray[np.int64], set[str]]:
         """The sum over those who sent and signed. Raises RoundFailed, and nothing is revealed,
         unless enough did.
 
         Whoever sent and does not sign is taken out, and the others are asked to sign what is left.
         """
-        done = f"sent their {lot}"
+        done = f"sent their {sum_name}"
         while True:
             sent = tuple(sorted(opening.sent))
             self._must_suffice(len(sent), done)
             names = {self.name_of[place] for place in sent}
             check(names)
             # they sign who has shared, who has sent and what was asked
-            words = survivor_words(self.agreement, lot, self.shared, sent, question)
-            request = messages.ConfirmSum(session=self.id, lot=lot, sent=sent)
+            words = survivor_words(
+                self.agreement, sum_name, self.shared, sent, question
+            )
+            request = messages.ConfirmSum(session=self.id, lot=sum_name, sent=sent)
             confirmations = self._signed(request, messages.Confirmed, words)
             unsigned = opening.sent - set(confirmations)
             if not unsigned:
                 break
             for place in unsigned:
                 opening.remove(place, kept.of(place))
-            done = f"signed the sum of {lot}"
-        locks: dict[Place, str] = {}
+            done = f"signed the sum of {sum_name}"
+        locks: dict[MemberIndex, str] = {}
         if self.agreement.neighbourhood:
-            locks = self._locked(lot, sent, opening, words)
-        reveals = self._revealed(lot, sent, confirmations, locks)
-        self._must_suffice(len(reveals), f"opened the sum of {lot}")
+            locks = self._locked(sum_name, sent, opening, words)
+        reveals = self._revealed(sum_name, sent, confirmations, locks)
+        self._must_suffice(len(reveals), f"opened the sum of {sum_name}")
         try:
             total = opening.total(reveals)
         except Refused as error:
@@ -235,15 +249,19 @@ class Session:
             if error.code == "too_few_shares":
                 cause = "Members fell away after they had locked it"
             raise RoundFailed(
-                f"the sum of {lot} could not be opened: {error}. {cause}; run the round"
+                f"the sum of {sum_name} could not be opened: {error}. {cause}; run the round"
                 " again, and leave out whoever it is if it happens again"
             ) from None
-        self._watch(SumOpened(lot, len(sent), len(self.agreement.adverts)))
+        self._watch(SumOpened(sum_name, len(sent), len(self.agreement.adverts)))
         return total, names
 
     def _locked(
-        self, lot: Lot, sent: tuple[Place, ...], opening: Opening, words: bytes
-    ) -> dict[Place, str]:
+        self,
+        sum_name: SumName,
+        sent: tuple[MemberIndex, ...],
+        opening: Opening,
+        words: bytes,
+    ) -> dict[MemberIndex, str]:
         """The signatures of members of a large cohort that they will open this set and no other."""
         if lost := opening.out_of_reach():
             raise RoundFailed(
@@ -252,9 +270,9 @@ class Session:
                 f" run the round again. A cohort of {len(self.name_of)} opens if one in"
                 f" {MAX_GONE} of its members falls away"
             )
-        request = messages.LockSum(session=self.id, lot=lot, sent=sent)
+        request = messages.LockSum(session=self.id, lot=sum_name, sent=sent)
         locks = self._signed(request, messages.Locked, lock_words(words))
-        self._must_suffice(len(locks), f"locked the sum of {lot}")
+        self._must_suffice(len(locks), f"locked the sum of {sum_name}")
         return locks
 
     def _signed(
@@ -262,11 +280,11 @@ class Session:
         request: messages.ConfirmSum | messages.LockSum,
         expected: type[messages.Confirmed | messages.Locked],
         words: bytes,
-    ) -> dict[Place, str]:
+    ) -> dict[MemberIndex, str]:
         """The signatures over these words of those who sent; another's, or over other words, are
         refused.
         """
-        signatures: dict[Place, str] = {}
+        signatures: dict[MemberIndex, str] = {}
         names = [self.name_of[place] for place in request.sent]
         for answer in self._channel.ask(request, expected, names=names):
             with answer.accept():
@@ -283,18 +301,18 @@ class Session:
 
     def _revealed(
         self,
-        lot: Lot,
-        sent: tuple[Place, ...],
-        confirmations: Mapping[Place, str],
-        locks: Mapping[Place, str],
-    ) -> dict[Place, dict[Place, bytes]]:
+        sum_name: SumName,
+        sent: tuple[MemberIndex, ...],
+        confirmations: Mapping[MemberIndex, str],
+        locks: Mapping[MemberIndex, str],
+    ) -> dict[MemberIndex, dict[MemberIndex, bytes]]:
         """The shares that those who confirmed give out, by giver and by the member whose secret it
         is.
         """
-        reveals: dict[Place, dict[Place, bytes]] = {}
+        reveals: dict[MemberIndex, dict[MemberIndex, bytes]] = {}
         request = messages.OpenSum(
             session=self.id,
-            lot=lot,
+            lot=sum_name,
             sent=sent,
             confirmations=tuple(sorted(confirmations.items())),
             locks=tuple(sorted(locks.items())[: self.agreement.threshold]),
@@ -340,7 +358,7 @@ class SealedFile:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        self._span: dict[Place, tuple[int, int]] = {}
+        self._span: dict[MemberIndex, tuple[int, int]] = {}
 
     def __enter__(self) -> SealedFile:
         return self
@@ -348,17 +366,17 @@ class SealedFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def keep(self, place: Place, sealed: Sealed) -> None:
+    def keep(self, place: MemberIndex, sealed: Sealed) -> None:
         start = self._file.seek(0, os.SEEK_END)
         self._span[place] = start, self._file.write(sealed.data)
 
-    def of(self, place: Place) -> Sealed:
+    def of(self, place: MemberIndex) -> Sealed:
         start, size = self._span[place]
         self._file.seek(start)
         return Sealed.of_bytes(self._file.read(size))
 
 
-def _by_place(content: Blob, size: int, code: str) -> dict[Place, bytes]:
+def _by_place(content: Blob, size: int, code: str) -> dict[MemberIndex, bytes]:
     """A blob's parts of one size, by the places that stand before them; else refused with this
     code.
     """

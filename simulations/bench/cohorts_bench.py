@@ -27,6 +27,7 @@ from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     Row,
     measured_apart,
+    packet_bytes,
     peak_gb,
 )
 from ridgeway.simulations.shared_work import forget_shared_work
@@ -94,11 +95,10 @@ class OneHoldersWork:
         started = time.process_time()
         reply = self._answer(holder, request)
         seconds = time.process_time() - started
-        blobs = sum(memoryview(blob).nbytes for blob in reply.blobs)
         facts = {
             "step": json.loads(request.header)["kind"],
             "seconds": seconds,
-            "bytes": len(reply.header) + len(reply.signature) + blobs,
+            "bytes": packet_bytes(reply),
         }
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(facts) + "\n")

@@ -7,7 +7,6 @@ import os
 import random
 import statistics
 import string
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,13 +14,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import plain_definition
-from ridgeway.simulations.bench.measuring import BenchOptions, Row, running
+from ridgeway.simulations.bench.measuring import BenchOptions, Row, printed, running
 from ridgeway.simulations.bench.random_corpus import random_encoder
 from ridgeway.simulations.corpora import write_texts
 
@@ -33,7 +31,6 @@ _SECONDS_AIMS: dict[Mode, str] = {
 }
 NARROW = 576
 """The aims are for this width."""
-_COMMAND = [sys.executable, "-m", "ridgeway"]
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
@@ -53,24 +50,15 @@ class LoopbackFederation:
             "RIDGEWAY_STATE": str(folder / "state"),
         }
 
-    def call(self, *words: str | Path) -> bytes:
-        """Run a command to its end; raises ProcessError with its last words if it fails."""
-        done = subprocess.run(
-            [*_COMMAND, *map(str, words)], capture_output=True, env=self.environment
-        )
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise ProcessError(
-                f"`ridgeway {words[0]} {words[1]}` ended with {done.returncode}:"
-                f" {' '.join(said)}"
-            )
-        return done.stdout
+    def call(self, *words: str | Path) -> str:
+        """Run a command to its end."""
+        return printed("-m", "ridgeway", *words, env=self.environment)
 
     def running(
         self, name: str, word: str, *words: str | Path
     ) -> AbstractContextManager[None]:
         """A command that runs within a block, from when it has printed this word."""
-        command = [*_COMMAND, *map(str, words)]
+        command = [sys.executable, "-m", "ridgeway", *map(str, words)]
         return running(command, word, self.folder / f"{name}.log", self.environment)
 
     def round_rows(self, mode: Mode, width: int) -> Iterator[Row]:

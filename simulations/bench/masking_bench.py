@@ -31,7 +31,7 @@ from ridgeway.simulations.bench.measuring import (
     resident_bytes,
 )
 
-LOT: Final = "statistics"
+SUM_NAME: Final = "statistics"
 LARGE = 8_390_656
 MIDDLE = 1_000_000
 COHORTS = (3, 5, 20, 50, 100)
@@ -133,7 +133,7 @@ def sealed_vector(run: Transcript, place: int, vector: _Vector) -> Sealed:
         run.agreement,
         run.secrets[place],
         place,
-        LOT,
+        SUM_NAME,
         run.agreement.places,
         neighbours,
         vector,
@@ -141,7 +141,7 @@ def sealed_vector(run: Transcript, place: int, vector: _Vector) -> Sealed:
 
 
 def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> _Vector:
-    opening = Opening(run.agreement, LOT, run.holders, len(sealed[1]))
+    opening = Opening(run.agreement, SUM_NAME, run.holders, len(sealed[1]))
     for place, vector in sealed.items():
         opening.add(place, vector)
     return opening.total(run.reveals)

@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.threads import cores
 from ridgeway.common.cli.terminal import emit_json, table
 from ridgeway.common.encoding.table_encoder import TableEncoder
+
+if TYPE_CHECKING:
+    from ridgeway.common.protocol.packet import Packet
 
 BUSY_LOAD_PER_CORE = 0.5
 START_SECONDS = 300.0
@@ -151,14 +154,23 @@ def once(work: Work) -> float:
 
 def measured_apart(module: str, *words: object) -> Any:
     """What a module prints as JSON, run in a process of its own."""
-    command = [sys.executable, "-m", module, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=IMPORT_ROOT)
+    return json.loads(printed("-m", module, *words, cwd=IMPORT_ROOT))
+
+
+def printed(
+    *words: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """What Python prints; raises ProcessError with its last words if it fails."""
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ProcessError(
             f"`{' '.join(command[1:])}` failed: {last}; run it by hand to see more"
         )
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 @contextmanager
@@ -182,6 +194,12 @@ def running(
         yield
     finally:
         child.stop(STOP_SECONDS)
+
+
+def packet_bytes(packet: Packet) -> int:
+    """Of a header, a signature and numbers."""
+    blobs = sum(memoryview(blob).nbytes for blob in packet.blobs)
+    return len(packet.header) + len(packet.signature) + blobs
 
 
 def peak_gb(pid: int | str = "self") -> float:

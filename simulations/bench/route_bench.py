@@ -28,6 +28,13 @@ _MAX_PROMPTS = 2000
 _MAX_BATCHES = 12
 _REPEATS = 10
 """We tokenise so often what the library tokenises once: else the time is too short."""
+DEFAULT_CHOICES = RouterChoices(
+    DEFAULT.weighting,
+    DEFAULT.ridge,
+    DEFAULT.normalise_columns,
+    DEFAULT.selector,
+    Confidence(),
+)
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
@@ -47,15 +54,9 @@ def make_release(encoder: TableEncoder, text: BenchText, work: Path) -> Path:
             (path,), domain, DEFAULT.sampling, DEFAULT.holdout, ("text",), cores()
         )
         parts.append(prepare(job, encoder, work / "release-cache").prepared)
-    choices = RouterChoices(
-        DEFAULT.weighting,
-        DEFAULT.ridge,
-        DEFAULT.normalise_columns,
-        DEFAULT.selector,
-        Confidence(),
-    )
     release = work / "release"
-    publish(parts, encoder, choices, Identity(Ed25519PrivateKey.generate()), release)
+    identity = Identity(Ed25519PrivateKey.generate())
+    publish(parts, encoder, DEFAULT_CHOICES, identity, release)
     return release
 
 

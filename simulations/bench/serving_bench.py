@@ -1,5 +1,5 @@
 """`ridgeway serve` under load on loopback: routing beside a bare echo and beside bare tokenisation,
-the gateway beside a bare proxy.
+the gateway beside the expert itself.
 """
 
 from __future__ import annotations
@@ -63,17 +63,14 @@ def release_rows(release: Path, text: str, work: Path) -> Iterator[Row]:
     with stand_in(work) as expert:
         experts = work / "experts.toml"
         experts.write_text(_experts(Router.load(release).domains, expert.url))
-        with (
-            stand_in(work, expert.url) as proxy,
-            ridgeway_serve(work, str(release), "--experts", str(experts)) as ours,
-        ):
+        with ridgeway_serve(work, str(release), "--experts", str(experts)) as ours:
             for size in _SIZES:
                 prompts = prompts_of(tokenizer, text, size)
                 yield from _route_rows(size, prompts, ours, expert)
             usual = prompts_of(tokenizer, text, TOKENS)
             yield _batch_row(tokenizer, usual, ours)
-            yield _chat_row(usual, ours, proxy, expert)
-            yield uvloop.run(_first_piece_row(usual, ours, proxy, expert))
+            yield _chat_row(usual, ours, expert)
+            yield uvloop.run(_first_piece_row(usual, ours, expert))
             yield uvloop.run(many_streams_row(usual, ours))
 
 
@@ -109,11 +106,11 @@ class Server:
 
 
 @contextmanager
-def stand_in(work: Path, *expert: str) -> Iterator[Server]:
-    """An echo that is an expert, too; a bare proxy, if an expert is named."""
+def stand_in(work: Path) -> Iterator[Server]:
+    """An echo that is an expert, too."""
     port = free_port()
     module = "ridgeway.simulations.bench.stand_ins"
-    command = [sys.executable, "-m", module, str(port), *expert]
+    command = [sys.executable, "-m", module, str(port)]
     with running(command, "Uvicorn running", work / f"{port}.log"):
         yield Server(port)
 
@@ -266,11 +263,11 @@ async def _first_piece_row(prompts: Sequence[str], *servers: Server) -> Row:
     return _added("a stream's first piece", *middles)
 
 
-def _added(what: str, ours_ms: float, proxy_ms: float, expert_ms: float) -> Row:
+def _added(what: str, ours_ms: float, expert_ms: float) -> Row:
     return Row(
         f"{what} through the gateway, milliseconds added",
         f"{ours_ms:.2f} ms",
-        f"{proxy_ms:.2f} ms through a bare proxy, {expert_ms:.2f} ms through none",
+        f"{expert_ms:.2f} ms without",
         ours_ms - expert_ms,
         "≤ 3",
     )

@@ -1,10 +1,9 @@
-"""The server that serving is held against: an echo, an expert that costs next to nothing, and a
-bare proxy.
+"""The server that serving is held against: an echo, and an expert that costs next to nothing.
 
-    python -m ridgeway.simulations.bench.stand_ins PORT [EXPERT_URL]
+    python -m ridgeway.simulations.bench.stand_ins PORT
 
-With the URL of an expert, chat completions are passed on to it. The expert answers with fixed
-words; `max_tokens` of a request says how many pieces a stream has, `pace` the seconds between them.
+The expert answers with fixed words; `max_tokens` of a request says how many pieces a stream has,
+`pace` the seconds between them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
@@ -73,31 +71,12 @@ async def _pieces(asked: dict[str, Any]) -> AsyncIterator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
-def bare_proxy(expert: str) -> FastAPI:
-    app = FastAPI()
-    sessions: list[aiohttp.ClientSession] = []
-
-    @app.post(CHAT)
-    async def chat(request: Request) -> Response:
-        if not sessions:
-            sessions.append(aiohttp.ClientSession())
-        body = await request.body()
-        headers = {"Content-Type": "application/json"}
-        answer = await sessions[0].post(expert + CHAT, data=body, headers=headers)
-        if answer.content_type == "application/json":
-            return Response(await answer.read(), media_type=answer.content_type)
-        pieces = answer.content.iter_any()
-        return StreamingResponse(pieces, media_type=answer.content_type)
-
-    return app
-
-
-def main(port: int, expert: str = "") -> None:
-    app = bare_proxy(expert) if expert else echo_and_expert()
+def main(port: int) -> None:
+    app = echo_and_expert()
     gc.collect()
     gc.freeze()  # as the service does, so that neither has an advantage
     uvicorn.run(app, port=port, loop="uvloop", http="httptools", access_log=False)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]))

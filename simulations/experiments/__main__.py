@@ -43,7 +43,7 @@ Presets = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Texts from a hub: clm, clm-large or reasoning; may be given again.",
+        help="Texts from a hub: clm or reasoning; may be given again.",
     ),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the report.")]

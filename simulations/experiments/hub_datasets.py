@@ -1,6 +1,6 @@
 """The paper's data sets as datasets, by their names on the Hugging Face hub.
 
-    HubPreset ──▶ HubSource(s) of a domain ──▶ a shuffled stream ──▶ the first texts of each side
+    HubSource(s) of a domain ──▶ a shuffled stream ──▶ the first texts of each side
     ──▶ Dataset
 
 Records are streamed, so that no corpus is fetched as a whole. No text is on both sides. Data sets
@@ -50,41 +50,28 @@ Record = Mapping[str, Any]
 class HubSource:
     """Some records of a data set.
 
-    field: where the text is; a list of messages is joined.
-    files: JSON files in the repository, or an archive of text files, instead of what its
-           configuration says.
-    by:    the field by which train and test are divided, where one split serves both; "" for the
-           text itself.
+    field:   where the text is.
+    archive: text files in the repository, instead of what its configuration says. Their pieces have
+             a field `block`.
     """
 
     repo: str
     config: str | None = None
     split: str = "train"
     field: str = "text"
-    files: str = ""
-    by: str = ""
+    archive: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Sources share the texts evenly. test: none where the sources of `train` are divided."""
+    """Sources share the texts evenly. test: none where the blocks of an archive are divided."""
 
     train: tuple[HubSource, ...]
     test: tuple[HubSource, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HubPreset:
-    """words: what it is, for people."""
-
-    words: str
-    domains: Mapping[str, Domain]
-
-
 def _m2d2(config: str) -> Domain:
-    return Domain(
-        (HubSource("machelreid/m2d2", files=f"data/{config}.tar.gz", by="block"),)
-    )
+    return Domain((HubSource("machelreid/m2d2", archive=f"data/{config}.tar.gz"),))
 
 
 LANGUAGES = (
@@ -92,79 +79,45 @@ LANGUAGES = (
     " uk vi zh".split()
 )
 """Those of the paper."""
-LAWS = (
-    "r_legaldvice",
-    "courtlisteneropinions.0",
-    "atticus_contracts.0",
-    "cfr",
-    "eurlex",
-)
-ULTRACHAT = "HuggingFaceH4/ultrachat_200k"
-PES2O = "allenai/peS2o"
-PILE_OF_LAW = "pile-of-law/pile-of-law"
 
-_PRESETS: Mapping[str, HubPreset] = {
-    "clm": HubPreset(
-        "M2D2: arXiv and Wikipedia",
-        {
-            "coding": _m2d2("cs_l1"),
-            "math": _m2d2("math_l1"),
-            "physics": _m2d2("physics_l1"),
-            "history": _m2d2("History_and_events"),
-            "philosophy": _m2d2("Philosophy_and_thinking"),
-        },
-    ),
-    "clm-large": HubPreset(
-        "OpenWebMath, peS2o, Pile of Law and UltraChat",
-        {
-            "math": Domain((HubSource("open-web-math/open-web-math"),)),
-            "biology": Domain(
-                (HubSource(PES2O, files="data/v2/train-*.json.gz"),),
-                (HubSource(PES2O, files="data/v2/validation-*.json.gz"),),
+_PRESETS: Mapping[str, Mapping[str, Domain]] = {
+    "clm": {
+        "coding": _m2d2("cs_l1"),
+        "math": _m2d2("math_l1"),
+        "physics": _m2d2("physics_l1"),
+        "history": _m2d2("History_and_events"),
+        "philosophy": _m2d2("Philosophy_and_thinking"),
+    },
+    "reasoning": {
+        "math": Domain(
+            (HubSource("hkust-nlp/dart-math-hard", field="query"),),
+            (HubSource("openai/gsm8k", "main", "test", "question"),),
+        ),
+        "coding": Domain(
+            (HubSource("ise-uiuc/Magicoder-OSS-Instruct-75K", field="problem"),),
+            (HubSource("openai/openai_humaneval", split="test", field="prompt"),),
+        ),
+        "multilingual": Domain(
+            (HubSource("CohereLabs/aya_dataset", "default", field="inputs"),),
+            tuple(
+                HubSource("alexandrainst/m_arc", code, "test", "instruction")
+                for code in LANGUAGES
             ),
-            "legal": Domain(
-                tuple(
-                    HubSource(PILE_OF_LAW, files=f"data/train.{name}.jsonl.xz")
-                    for name in LAWS
-                )
-            ),
-            "dialogue": Domain(
-                (HubSource(ULTRACHAT, split="train_sft", field="messages"),),
-                (HubSource(ULTRACHAT, split="test_sft", field="messages"),),
-            ),
-        },
-    ),
-    "reasoning": HubPreset(
-        "prompts that MergeBench's experts learnt from; GSM8K, HumanEval, M_ARC and"
-        " IFEval as tests",
-        {
-            "math": Domain(
-                (HubSource("hkust-nlp/dart-math-hard", field="query"),),
-                (HubSource("openai/gsm8k", "main", "test", "question"),),
-            ),
-            "coding": Domain(
-                (HubSource("ise-uiuc/Magicoder-OSS-Instruct-75K", field="problem"),),
-                (HubSource("openai/openai_humaneval", split="test", field="prompt"),),
-            ),
-            "multilingual": Domain(
-                (HubSource("CohereLabs/aya_dataset", "default", field="inputs"),),
-                tuple(
-                    HubSource("alexandrainst/m_arc", code, "test", "instruction")
-                    for code in LANGUAGES
+        ),
+        "instruction": Domain(
+            (
+                HubSource(
+                    "allenai/tulu-3-sft-personas-instruction-following",
+                    field="prompt",
                 ),
             ),
-            "instruction": Domain(
-                (
-                    HubSource(
-                        "allenai/tulu-3-sft-personas-instruction-following",
-                        field="prompt",
-                    ),
-                ),
-                (HubSource("google/IFEval", field="prompt"),),
-            ),
-        },
-    ),
+            (HubSource("google/IFEval", field="prompt"),),
+        ),
+    },
 }
+"""`clm` is M2D2: arXiv and Wikipedia. `reasoning` has prompts that MergeBench's experts learnt
+from, and GSM8K, HumanEval, M_ARC and IFEval as tests.
+"""
 
 Load = Callable[[HubSource, int], Iterable[Record]]
 """The records of a source in an order that a seed decides."""
@@ -190,11 +143,11 @@ def preset_dataset(
         )
     if load is None:
         must_reach_hub(name)
-    chosen = _PRESETS[name]
+    domains = _PRESETS[name]
     most = (most_train, most_test)
     sides = {
         domain: _sides(own, most, seed, load or stream)
-        for domain, own in chosen.domains.items()
+        for domain, own in domains.items()
     }
     test = {domain: tuple(test) for domain, (_, test) in sides.items()}
     seen = {text for own in test.values() for text in own}
@@ -202,13 +155,13 @@ def preset_dataset(
         domain: tuple(text for text in train if text not in seen)
         for domain, (train, _) in sides.items()
     }
-    for domain in chosen.domains:
+    for domain in domains:
         if not train[domain] or not test[domain]:
             raise CorpusError(
                 f"{domain!r} of the preset {name!r} has no text left; its data set has"
                 " probably changed"
             )
-    return Dataset(name, f"{chosen.words}, from the Hugging Face hub", train, test)
+    return Dataset(name, "data sets of the Hugging Face hub", train, test)
 
 
 def _sides(
@@ -240,14 +193,14 @@ def _sides(
 
 
 def _texts(source: HubSource, seed: int, load: Load) -> Iterator[tuple[str, str]]:
-    """Texts that were not there before, each with what it is divided by."""
+    """Texts that were not there before, each with the block by which sides are divided."""
     seen: set[str] = set()
     try:
         for row in load(source, seed):
-            text = storable(_text(row[source.field])).strip()[:MAX_CHARACTERS].strip()
+            text = storable(row[source.field] or "").strip()[:MAX_CHARACTERS].strip()
             if text and text not in seen:
                 seen.add(text)
-                yield (f"{source.files} {row[source.by]}" if source.by else text), text
+                yield f"{source.archive} {row.get('block')}", text
     except KeyError as error:
         raise CorpusError(
             f"{source.repo} has no field {error} any more; {OWN_TEXTS}"
@@ -261,17 +214,6 @@ def _texts(source: HubSource, seed: int, load: Load) -> Iterator[tuple[str, str]
             f"{source.repo} cannot be read from the hub ({first_line(error)});"
             f" {OWN_TEXTS}"
         ) from error
-
-
-def _text(value: Any) -> str:
-    """A text, or the messages of a dialogue without who says them, which would give the domain
-    away.
-    """
-    return (
-        value
-        if isinstance(value, str)
-        else "\n".join(str(message["content"]) for message in value or ())
-    )
 
 
 # The hub
@@ -306,16 +248,9 @@ def stream(source: HubSource, seed: int, root: str = _HUB) -> Iterator[Record]:
         datasets.config.STREAMING_OPEN_MAX_RETRIES
     ) = _RETRIES
     address = f"{root}/{source.repo}"
-    if source.files.endswith(".tar.gz"):
+    if source.archive:
         whole = datasets.IterableDataset.from_generator(
-            lambda: _pieces(f"{address}/{source.files}")
-        )
-    elif source.files:
-        whole = datasets.load_dataset(
-            "json",
-            data_files=f"{address}/{source.files}",
-            split="train",
-            streaming=True,
+            lambda: _pieces(f"{address}/{source.archive}")
         )
     else:
         repo = source.repo if root == _HUB else address

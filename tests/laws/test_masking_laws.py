@@ -19,7 +19,7 @@ from ridgeway.common.masking.member import reveal
 from ridgeway.common.masking.neighbourhood import COMPLETE, MAX_GONE
 from ridgeway.common.masking.reference_session import Transcript
 from ridgeway.common.masking.shares import PRIME, combine, split
-from tests.support.masked_session import LOTS, fixed_random, run_session, small_neighbourhoods
+from tests.support.masked_session import SUM_NAMES, fixed_random, run_session, small_neighbourhoods
 from tests.support.seeds import few_examples
 
 LARGEST = 1 << 61
@@ -79,7 +79,7 @@ def opened_as_plain(members: int, most_gone: int, data: st.DataObject) -> Transc
     away = sorted(data.draw(st.lists(st.sampled_from(range(3)), max_size=min(spare, most_gone))))
     stages = {stage: [order[index] for index, each in enumerate(away) if each == stage] for stage in range(3)}
     given_ = vectors(members, 40, members)
-    lot = data.draw(st.sampled_from(LOTS))
+    lot = data.draw(st.sampled_from(SUM_NAMES))
     run = run_session(members, lot, given_, not_shared=stages[0], not_sent=stages[1], not_opened=stages[2])
     counted = [vector for place, vector in enumerate(given_, start=1) if place not in (*stages[0], *stages[1])]
     assert np.array_equal(run.total, np.sum(counted, axis=0))
@@ -201,7 +201,7 @@ def test_no_keystream_is_used_twice() -> None:
     zeros = [np.zeros(64, dtype=np.int64)] * 4
     seen: Counter[int] = Counter()
     for seed in ("one", "two"):
-        for lot in LOTS:
+        for lot in SUM_NAMES:
             for vector in run_session(4, lot, zeros, seed=seed).sealed.values():
                 seen.update(np.frombuffer(vector.data, dtype=np.uint64).tolist())
     assert max(seen.values()) == 1
@@ -213,7 +213,7 @@ def all_sealed(size: int) -> dict[str, NDArray[np.uint64]]:
     same = [np.full(size, 12_345, dtype=np.int64)] * 4
     sealed = {}
     for round_ in ("5" * 32, "6" * 32):  # the same members with the very same secrets
-        for lot in LOTS:
+        for lot in SUM_NAMES:
             for place, vector in run_session(4, lot, same, seed="one", round_=round_).sealed.items():
                 sealed[f"{round_} {lot} {place}"] = np.frombuffer(vector.data, dtype="<u8")
     return sealed
@@ -223,7 +223,7 @@ def test_equal_vectors_sealed_anywhere_have_nothing_in_common() -> None:
     """Members, lots, rounds with the very same keys: each two differ by noise, in every byte, and do not correlate."""
     size = 1 << 13
     sealed = all_sealed(size)
-    assert len(sealed) == 2 * len(LOTS) * 4
+    assert len(sealed) == 2 * len(SUM_NAMES) * 4
     for one, other in combinations(sealed.values(), 2):
         for between in (one - other, one + other, one ^ other):
             assert chisquare(np.bincount(between.view(np.uint8), minlength=256)).pvalue > 1e-7
@@ -246,7 +246,7 @@ def check_bits(vector: NDArray[np.uint64]) -> None:
 
 def test_the_sum_of_sealed_vectors_is_noise_until_it_is_opened() -> None:
     """Where masks in pairs have cancelled, every member's own mask still hides the total, in every bit."""
-    for lot in LOTS:
+    for lot in SUM_NAMES:
         sealed = run_session(4, lot, [np.zeros(1 << 13, dtype=np.int64)] * 4).sealed
         vectors_ = [np.frombuffer(vector.data, dtype="<u8") for vector in sealed.values()]
         check_bits(np.sum(vectors_, axis=0, dtype=np.uint64))

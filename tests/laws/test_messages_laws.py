@@ -20,8 +20,8 @@ from ridgeway.common.protocol import packet as packet_module
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     KINDS,
-    LOTS,
     MAX_BLOBS,
+    SUM_NAMES,
     Announce,
     ClearStatistics,
     Collect,
@@ -131,7 +131,7 @@ def several(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 signatures = st.integers(0, 2**512 - 1).map(lambda number: f"{number:0128x}")
 nonces = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
-lots = st.sampled_from(LOTS)
+lots = st.sampled_from(SUM_NAMES)
 problems = st.builds(HolderProblem, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), keys=several(digests))
 epochs = st.builds(OpenEpoch, name=digests, used=st.booleans())
 held = st.none() | st.builds(HeldRelease, number=st.integers(1, 1 << 53), release=digests)
@@ -153,7 +153,7 @@ agreements = st.builds(
     terms=digests,
     cohort=digests,
     round=nonces,
-    lots=st.just(LOTS),
+    lots=st.just(SUM_NAMES),
     threshold=st.integers(1, 99),
     adverts=several(adverts),
 )

@@ -18,7 +18,7 @@ from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import SelectorName
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import Member
-from ridgeway.common.protocol.messages import KINDS, LOTS
+from ridgeway.common.protocol.messages import KINDS, SUM_NAMES
 from ridgeway.common.protocol.packet import Blob, Opened, vector_blob, weights_blob
 from tests.support.making import fixed_identity
 
@@ -248,7 +248,7 @@ CHANGES = {
     "kind": Change(_kind),
     "bulk": Change(_cut),
     "session": Change(_session, frozenset({"session"})),
-    "lot": Change(lambda base: base.with_(lot=LOTS[base.place % 2]), frozenset({"lot"})),
+    "lot": Change(lambda base: base.with_(lot=SUM_NAMES[base.place % 2]), frozenset({"lot"})),
     "set": Change(_set, frozenset({"sent", "shared"})),
     "hand-over": Change(_hand_over, frozenset({"handovers"})),
     "members": Change(_members, IN_COHORT),

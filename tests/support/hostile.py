@@ -25,7 +25,7 @@ from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
-    LOTS,
+    SUM_NAMES,
     Announce,
     Confirmed,
     ConfirmSum,
@@ -34,7 +34,6 @@ from ridgeway.common.protocol.messages import (
     Hold,
     Locked,
     LockSum,
-    Lot,
     Message,
     Offer,
     OpenSum,
@@ -43,6 +42,7 @@ from ridgeway.common.protocol.messages import (
     Seal,
     SealedSums,
     Share,
+    SumName,
 )
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet, weights_blob
 from ridgeway.common.statistics.sums import from_vector
@@ -64,7 +64,7 @@ WEIGHTS = weights_blob(np.eye(FEATURES, 3))
 ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN, OVER = range(7)
 """The steps with a sum, by their order; in a small cohort nothing is locked, so nothing lies between LOCK and OPEN."""
 
-Way = list[tuple[int, Lot]]
+Way = list[tuple[int, SumName]]
 """Steps that were taken, each with its lot."""
 Reveals = dict[int, dict[int, bytes]]
 """Shares, by the place of who gave them and of whose they are."""
@@ -89,7 +89,7 @@ class Hostile:
     round: str = "cd" * 16
     adverts: dict[str, Advert] = field(default_factory=dict)
     envelopes: dict[str, bytes] = field(default_factory=dict)
-    sealed: dict[Lot, dict[str, Blob]] = field(default_factory=dict)
+    sealed: dict[SumName, dict[str, Blob]] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
     signatures: dict[int, str] = field(default_factory=dict)
     locks: dict[int, str] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Hostile:
     def ask(self, name: str, message: Message, blobs: Sequence[Blob] = ()) -> Opened[Any]:
         return self.send(name, self.packet(message, blobs))
 
-    def gave(self, kind: type[Message], lot: Lot | None = None) -> list[str]:
+    def gave(self, kind: type[Message], lot: SumName | None = None) -> list[str]:
         """Who has answered with a message of this kind, and for this lot."""
         given = [(name, opened.message) for name, opened in self.replies if isinstance(opened.message, kind)]
         return [name for name, message in given if lot is None or getattr(message, "lot", lot) == lot]
@@ -139,7 +139,7 @@ class Hostile:
             terms=shown.terms.id,
             cohort=shown.id,
             round=self.round,
-            lots=LOTS,
+            lots=SUM_NAMES,
             threshold=threshold_for(len(keys)),
             adverts=tuple(by_key[key] for key in keys),
         )
@@ -221,17 +221,17 @@ class Hostile:
         for name in names or self.shared:
             self._keep("counts", name, *self.question())
 
-    def seal_lot(self, lot: Lot, names: Collection[str] | None = None) -> None:
+    def seal_lot(self, lot: SumName, names: Collection[str] | None = None) -> None:
         """Let these members seal a lot, whichever it is."""
         if lot == "statistics":
             self.seal(names)
         else:
             self.count(names)
 
-    def confirm_request(self, lot: Lot, sent: Collection[str]) -> ConfirmSum:
+    def confirm_request(self, lot: SumName, sent: Collection[str]) -> ConfirmSum:
         return ConfirmSum(session=self.session, lot=lot, sent=self.places(sent))
 
-    def confirm(self, lot: Lot, names: Collection[str], sent: Collection[str] | None = None) -> dict[int, str]:
+    def confirm(self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None) -> dict[int, str]:
         """These members sign that those have sent."""
         signatures = {}
         for name in names:
@@ -240,10 +240,10 @@ class Hostile:
             signatures[self.place(name)] = reply.signature
         return signatures
 
-    def lock_request(self, lot: Lot, sent: Collection[str]) -> LockSum:
+    def lock_request(self, lot: SumName, sent: Collection[str]) -> LockSum:
         return LockSum(session=self.session, lot=lot, sent=self.places(sent))
 
-    def lock(self, lot: Lot, names: Collection[str], sent: Collection[str] | None = None) -> dict[int, str]:
+    def lock(self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None) -> dict[int, str]:
         """These members sign that they will open this sum and no other; in a small cohort nobody is asked to."""
         locks = {}
         for name in names if self.agreement().neighbourhood else ():
@@ -254,7 +254,7 @@ class Hostile:
 
     def open_request(
         self,
-        lot: Lot,
+        lot: SumName,
         sent: Collection[str],
         signatures: Mapping[int, str],
         locks: Mapping[int, str] | None = None,
@@ -264,7 +264,9 @@ class Hostile:
         locked = tuple(sorted((self.locks if locks is None else locks).items()))
         return OpenSum(session=self.session, lot=lot, sent=self.places(sent), confirmations=pairs, locks=locked)
 
-    def open(self, lot: Lot, names: Collection[str], sent: Collection[str], signatures: Mapping[int, str]) -> Reveals:
+    def open(
+        self, lot: SumName, names: Collection[str], sent: Collection[str], signatures: Mapping[int, str]
+    ) -> Reveals:
         """The shares that these members reveal, by place; in a large cohort they lock the sum before."""
         reveals: Reveals = {}
         locks = self.lock(lot, names, sent)
@@ -273,7 +275,7 @@ class Hostile:
             reveals[self.place(name)] = unpack_by_place(content, SHARE_BYTES)
         return reveals
 
-    def total(self, lot: Lot, sent: Collection[str], reveals: Reveals) -> NDArray[np.int64]:
+    def total(self, lot: SumName, sent: Collection[str], reveals: Reveals) -> NDArray[np.int64]:
         size = memoryview(self.sealed[lot][next(iter(sent))]).nbytes // 8
         opening = Opening(self.agreement(), lot, self.holders(), size)
         for name in sent:
@@ -287,7 +289,7 @@ class Hostile:
         self.announce()
         self.share()
 
-    def finish(self, lot: Lot, sent: Collection[str] | None = None) -> NDArray[np.int64]:
+    def finish(self, lot: SumName, sent: Collection[str] | None = None) -> NDArray[np.int64]:
         """Confirm and open the sum of those who have sealed."""
         there = sent or self.shared
         signatures = self.confirm(lot, there)
@@ -301,23 +303,23 @@ class Hostile:
         sums = from_vector(total, self.terms.features, len(self.cohort().domains))
         self.weights = weights_blob(solve(sums, self.parties.encoder.scale, Ridge()).weights)
 
-    def play(self, *lots: Lot) -> dict[Lot, NDArray[np.int64]]:
+    def play(self, *lots: SumName) -> dict[SumName, NDArray[np.int64]]:
         """A whole session without a lie; the statistics come first."""
         self.begin()
         self.seal()
-        sums: dict[Lot, NDArray[np.int64]] = {}
+        sums: dict[SumName, NDArray[np.int64]] = {}
         for lot in lots:
             if lot != "statistics":
                 self.count()
             sums[lot] = self.finish(lot)
         return sums
 
-    def until(self, step: int, lot: Lot = "statistics") -> None:
+    def until(self, step: int, lot: SumName = "statistics") -> None:
         """Everything honestly, up to but without one of the steps with a lot."""
         for taken in way_to(step, lot):
             self.take(*taken)
 
-    def take(self, step: int, lot: Lot) -> None:
+    def take(self, step: int, lot: SumName) -> None:
         """One step honestly, with everybody."""
         if step == SEAL:
             self.signatures, self.locks = {}, {}
@@ -331,12 +333,12 @@ class Hostile:
         ]
         steps[step]()
 
-    def _reveal(self, lot: Lot) -> None:
+    def _reveal(self, lot: SumName) -> None:
         reveals = self.open(lot, self.shared, self.shared, self.signatures)
         if lot == "statistics":
             self.learn(self.total(lot, self.shared, reveals))
 
-    def request(self, step: int, lot: Lot, name: str) -> Packet:
+    def request(self, step: int, lot: SumName, name: str) -> Packet:
         """What an honest coordinator asks a member for at a step."""
         if step == SEAL and lot != "statistics":
             return self.packet(*self.question())
@@ -356,7 +358,7 @@ class Hostile:
         known = (dict(self.adverts), dict(self.envelopes), sealed, self.shared, dict(self.signatures), dict(self.locks))
         return Hostile(parties, self.names, self.round, *known, self.weights)
 
-    def _keep(self, lot: Lot, name: str, request: Message, blobs: Sequence[Blob]) -> None:
+    def _keep(self, lot: SumName, name: str, request: Message, blobs: Sequence[Blob]) -> None:
         opened = self.ask(name, request, blobs)
         assert isinstance(opened.message, SealedSums), opened.message
         self.sealed.setdefault(lot, {})[name] = opened.blobs[0]
@@ -376,7 +378,7 @@ class Stages:
         populate(self.parties, MEMBERS)
         self._played: dict[str, Hostile] = {}
 
-    def at(self, step: int, folder: Path, lot: Lot = "statistics") -> Hostile:
+    def at(self, step: int, folder: Path, lot: SumName = "statistics") -> Hostile:
         """A session of all members before this step, as in a large cohort where neighbourhoods are small."""
         return self._moved(way_to(step, lot), folder)
 
@@ -393,14 +395,14 @@ class Stages:
         return played.moved(played.parties.copy(folder, *BULKY))
 
 
-def way_to(step: int, lot: Lot) -> Way:
+def way_to(step: int, lot: SumName) -> Way:
     """The steps before this one: counts are of a total that was opened."""
-    way = [(each, LOTS[0]) for each in (ANNOUNCE, SHARE)]
-    way += [(each, counted) for counted in LOTS for each in (SEAL, CONFIRM, LOCK, OPEN)]
-    return way[:step] if lot == LOTS[0] or step < SEAL else way[: way.index((SEAL, lot)) + step - SEAL]
+    way = [(each, SUM_NAMES[0]) for each in (ANNOUNCE, SHARE)]
+    way += [(each, counted) for counted in SUM_NAMES for each in (SEAL, CONFIRM, LOCK, OPEN)]
+    return way[:step] if lot == SUM_NAMES[0] or step < SEAL else way[: way.index((SEAL, lot)) + step - SEAL]
 
 
-def nothing_revealed(coordinator: Hostile, lot: Lot | None = None) -> None:
+def nothing_revealed(coordinator: Hostile, lot: SumName | None = None) -> None:
     """Fail if any member has given shares away."""
     assert coordinator.gave(Revealed, lot) == []
 

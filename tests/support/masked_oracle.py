@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.journal import JournalEntry
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.protocol.messages import LOTS
+from ridgeway.common.protocol.messages import SUM_NAMES
 from ridgeway.common.routing.release import ROUTER, load_release
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.round.federation import Federation
@@ -200,7 +200,7 @@ class Sums:
 def check_sums(sums: Sums, witness: Witness) -> None:
     """Every epoch of every holder is in at most one opened total of statistics, and in one of counts."""
     for key, entries in sums.opened.items():
-        for lot in LOTS:
+        for lot in SUM_NAMES:
             totals: dict[str, set[str]] = {}
             for entry in entries:
                 if entry.facts["lot"] == lot:
@@ -208,7 +208,7 @@ def check_sums(sums: Sums, witness: Witness) -> None:
                     signed = sums.signed[entry.facts["session"], entry.facts["total"]]
                     assert set(entry.facts["members"]) == set(signed), "a sum was opened that not all in it had signed"
             assert all(len(each) == 1 for each in totals.values()), f"an epoch of {key} is in two opened totals"
-    for lot in LOTS:
+    for lot in SUM_NAMES:
         _check_once(witness.opened(lot))
         _check_once([parts for _, parts in sums.opened_by_enough(lot)])
     for (session, opened, places), givers in witness.revealed.items():

@@ -17,7 +17,7 @@ from ridgeway.common.masking.neighbourhood import Neighbourhood
 from ridgeway.common.masking.reference_session import ROUND, Step, Transcript, masked_sum
 from ridgeway.common.masking.shares import Random
 
-LOTS = ("sums", "counts")
+SUM_NAMES = ("sums", "counts")
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def run_session(
     fallen = {place: step for step, places in stages.items() for place in places}
     identities = sorted((_identity(f"{seed} {place}") for place in range(members)), key=lambda each: each.public)
     given = vectors or [np.zeros(4, dtype=np.int64)] * members
-    return masked_sum(identities, given, fallen, random, lots=LOTS, lot=lot, round_=round_)
+    return masked_sum(identities, given, fallen, random, sum_names=SUM_NAMES, sum_name=lot, round_=round_)
 
 
 def _identity(seed: str) -> Identity:

@@ -24,7 +24,7 @@ from ridgeway.common.deploy.bundle import installed_sha256, source_files
 from ridgeway.common.http.access_rules import AccessRules, make_rules
 from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.http.page_app import create_page_app
-from ridgeway.common.protocol.messages import LOTS, Hello
+from ridgeway.common.protocol.messages import SUM_NAMES, Hello
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import run_round
 from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
@@ -72,7 +72,7 @@ def test_everything_that_left_is_there_with_its_hash_and_its_cohort(home: Path) 
     fields = ("time", "kind", "lot", "bytes", "sha256", "number")
     assert [tuple(item[name] for name in fields) for item in reversed(now["items"])] == wanted
     sums = [item for item in now["items"] if item["kind"] == "sealed_sums"]
-    assert [item["lot"] for item in reversed(sums)] == list(LOTS)
+    assert [item["lot"] for item in reversed(sums)] == list(SUM_NAMES)
     assert all(now["cohorts"][item["cohort"]] == ["code", "law (self)", "medicine"] for item in sums)
     assert sum(each["bytes"] for each in now["kinds"]) == sum(each.bytes for each in record.sent())
     assert sum(each["times"] for each in now["kinds"]) == len(wanted)
@@ -87,7 +87,7 @@ def test_every_kind_of_answer_has_words_for_what_it_holds(home: Path) -> None:
 def test_what_a_document_has_cost_is_there(home: Path) -> None:
     """Exact sums and counts cost infinity; the totals that were opened are counted."""
     budget = standing(home)["budget"]
-    assert budget["sums"] == {f"{lot} yes": 1 for lot in LOTS}
+    assert budget["sums"] == {f"{lot} yes": 1 for lot in SUM_NAMES}
     assert (budget["clear"], budget["noisy"], budget["unopened"]) == (0, 0, 0)
     assert (budget["spent"], budget["exact"], budget["outputs"]) == (None, 2, 2)
     assert (budget["allowed"], budget["round_limit"], budget["delta"]) == (4.0, 1.0, 1e-8)

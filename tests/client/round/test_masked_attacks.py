@@ -19,7 +19,7 @@ from ridgeway.common.masking.shares import pack_by_place
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
-    LOTS,
+    SUM_NAMES,
     Announce,
     ClearStatistics,
     Collect,
@@ -90,7 +90,7 @@ def with_advert(coordinator: Hostile, name: str, advert: Advert) -> Share:
 def test_swapped_keys_of_another_member_are_refused(at: Callable[[int], Hostile]) -> None:
     """A coordinator that knew a member's mask keys would see through its masks."""
     coordinator = at(SHARE)
-    known = tuple(public_half(secrets.token_bytes(32)).hex() for _ in LOTS)
+    known = tuple(public_half(secrets.token_bytes(32)).hex() for _ in SUM_NAMES)
     forged = coordinator.adverts["law-2"].model_copy(update={"masks": known})
     assert code_of(coordinator.ask(VICTIM, with_advert(coordinator, "law-2", forged))) == "bad_advert"
     shared_nothing(coordinator)
@@ -131,7 +131,7 @@ def test_a_member_that_nobody_pinned_is_refused(at: Callable[[int], Hostile]) ->
     parties.admit("spy")
     coordinator = Hostile(parties, [*MEMBERS, "spy"])
     coordinator.announce(MEMBERS)
-    made = new_secrets(len(LOTS), secrets.token_bytes)
+    made = new_secrets(len(SUM_NAMES), secrets.token_bytes)
     shown = advertise(made, spy.identity, coordinator.terms.id, coordinator.round, "5" * 64, "6" * 64)
     coordinator.adverts["spy"] = shown
     assert code_of(coordinator.ask(VICTIM, coordinator.share_request())) == "forged_roster"
@@ -173,7 +173,7 @@ def test_an_agreement_of_another_cohort_is_refused(at: Callable[[int], Hostile])
 def test_an_agreement_of_another_round_or_of_other_sums_is_refused(at: Callable[[int], Hostile]) -> None:
     """Keys serve one round, for the two sums that every round has."""
     coordinator = at(SHARE)
-    for changes in ({"round": "ef" * 16}, {"lots": LOTS[::-1]}, {"lots": LOTS[:1]}, {"terms": "0" * 64}):
+    for changes in ({"round": "ef" * 16}, {"lots": SUM_NAMES[::-1]}, {"lots": SUM_NAMES[:1]}, {"terms": "0" * 64}):
         lie = coordinator.share_request(**changes)
         assert code_of(coordinator.ask(VICTIM, lie)) == "other_session"
     shared_nothing(coordinator)

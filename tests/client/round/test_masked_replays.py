@@ -9,19 +9,19 @@ import pytest
 
 from ridgeway.client.round.masked_answers import forget_session
 from ridgeway.common.protocol.messages import (
-    LOTS,
+    SUM_NAMES,
     Announce,
     Confirmed,
     Envelopes,
     Held,
     Hold,
     Locked,
-    Lot,
     Message,
     Offer,
     Revealed,
     Seal,
     SealedSums,
+    SumName,
 )
 from ridgeway.common.protocol.packet import Blob, Opened, Packet
 from tests.support.faults import make_haste
@@ -51,7 +51,7 @@ class Step:
     def __init__(
         self,
         stage: int,
-        lot: Lot,
+        lot: SumName,
         kind: type[Message],
         asked: Callable[[Hostile], Asked],
         *changed: Callable[[Hostile], Asked],
@@ -63,15 +63,15 @@ def seal(kind: type[Hold], names: list[str]) -> Callable[[Hostile], Asked]:
     return lambda c: (c.hold_request(kind, names), (c.post(VICTIM, names),))
 
 
-def confirm(lot: Lot, names: list[str]) -> Callable[[Hostile], Asked]:
+def confirm(lot: SumName, names: list[str]) -> Callable[[Hostile], Asked]:
     return lambda c: (c.confirm_request(lot, names), ())
 
 
-def lock(lot: Lot, names: list[str]) -> Callable[[Hostile], Asked]:
+def lock(lot: SumName, names: list[str]) -> Callable[[Hostile], Asked]:
     return lambda c: (c.lock_request(lot, names), ())
 
 
-def open_(lot: Lot, signers: range, names: list[str] = ALL) -> Callable[[Hostile], Asked]:
+def open_(lot: SumName, signers: range, names: list[str] = ALL) -> Callable[[Hostile], Asked]:
     return lambda c: (c.open_request(lot, names, {place: c.signatures[place] for place in signers}), ())
 
 
@@ -90,14 +90,14 @@ STEPS: dict[str, Step] = {
     "counts": Step(SEAL, "counts", SealedSums, count(), count(other=True)),
     **{
         f"confirm {lot}": Step(CONFIRM, lot, Confirmed, confirm(lot, FEWER), confirm(lot, ALL), confirm(lot, OTHERS))
-        for lot in LOTS
+        for lot in SUM_NAMES
     },
-    **{f"lock {lot}": Step(LOCK, lot, Locked, lock(lot, ALL), lock(lot, FEWER)) for lot in LOTS},
+    **{f"lock {lot}": Step(LOCK, lot, Locked, lock(lot, ALL), lock(lot, FEWER)) for lot in SUM_NAMES},
     **{
         f"open {lot}": Step(
             OPEN, lot, Revealed, open_(lot, range(1, 6)), open_(lot, range(1, 5)), open_(lot, range(1, 6), FEWER)
         )
-        for lot in LOTS
+        for lot in SUM_NAMES
     },
 }
 

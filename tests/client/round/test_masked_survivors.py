@@ -14,15 +14,15 @@ from ridgeway.client.round.session_store import SessionFile, SessionState
 from ridgeway.client.round.totals import OPENED, SIGNED
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import (
-    LOTS,
+    SUM_NAMES,
     Announce,
     Confirmed,
-    Lot,
     Message,
     Refusal,
     Revealed,
     SealedSums,
     Share,
+    SumName,
 )
 from ridgeway.common.protocol.packet import Opened
 from tests.support.hostile import (
@@ -47,7 +47,7 @@ from tests.support.simulated_federation import Parties
 At = Callable[..., Hostile]
 
 
-def signed_for(coordinator: Hostile, name: str, lot: Lot, kind: str = SIGNED) -> list[Mapping[str, Any]]:
+def signed_for(coordinator: Hostile, name: str, lot: SumName, kind: str = SIGNED) -> list[Mapping[str, Any]]:
     """What a holder's journal says of the totals of a lot that it has signed, or opened."""
     entries = coordinator.parties.holder(name).journal.entries(kind)
     return [entry.facts for entry in entries if entry.facts["lot"] == lot]
@@ -56,8 +56,8 @@ def signed_for(coordinator: Hostile, name: str, lot: Lot, kind: str = SIGNED) ->
 # Alive and dead
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_another_set_than_was_confirmed_is_not_opened(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_another_set_than_was_confirmed_is_not_opened(at: At, lot: SumName) -> None:
     """Shares of a member's seed for one set and of its mask key for another would unmask it."""
     coordinator = at(OPEN, lot)
     for sent in (WITHOUT["medicine"], WITHOUT["law-2"]):
@@ -67,8 +67,8 @@ def test_another_set_than_was_confirmed_is_not_opened(at: At, lot: Lot) -> None:
     coordinator.total(lot, ALL, coordinator.open(lot, ALL, ALL, coordinator.signatures))
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_what_was_not_confirmed_is_not_opened(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_what_was_not_confirmed_is_not_opened(at: At, lot: SumName) -> None:
     """The step cannot be left out, whatever the others have signed."""
     coordinator = at(CONFIRM, lot)
     signatures = coordinator.confirm(lot, WITHOUT[VICTIM], ALL)
@@ -77,8 +77,8 @@ def test_what_was_not_confirmed_is_not_opened(at: At, lot: Lot) -> None:
     nothing_revealed(coordinator)
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_a_smaller_set_takes_the_place_of_a_larger_one_and_of_no_other(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_a_smaller_set_takes_the_place_of_a_larger_one_and_of_no_other(at: At, lot: SumName) -> None:
     """Whoever signs it has given the larger one up, so that no two are ever opened."""
     coordinator = at(LOCK, lot)
     assert isinstance(coordinator.ask(VICTIM, coordinator.confirm_request(lot, FEWER)).message, Confirmed)
@@ -89,16 +89,16 @@ def test_a_smaller_set_takes_the_place_of_a_larger_one_and_of_no_other(at: At, l
     nothing_revealed(coordinator)
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_after_its_shares_were_revealed_a_member_signs_nothing_more(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_after_its_shares_were_revealed_a_member_signs_nothing_more(at: At, lot: SumName) -> None:
     """A smaller sum beside the larger one would show who is missing."""
     coordinator = at(OVER, lot)
     assert code_of(coordinator.ask(VICTIM, coordinator.confirm_request(lot, FEWER))) == "already_answered"
     assert len(signed_for(coordinator, VICTIM, lot)) == 1
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_the_others_open_without_a_member_that_falls_away_before_it_signs(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_the_others_open_without_a_member_that_falls_away_before_it_signs(at: At, lot: SumName) -> None:
     """And its vector, which has arrived, stays under its masks."""
     coordinator = at(CONFIRM, lot)
     coordinator.confirm(lot, FEWER, ALL)
@@ -110,8 +110,8 @@ def test_the_others_open_without_a_member_that_falls_away_before_it_signs(at: At
         assert set(opened["members"]) == {coordinator.key_of[each] for each in FEWER}
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_a_sum_is_not_opened_unless_everybody_in_it_has_signed(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_a_sum_is_not_opened_unless_everybody_in_it_has_signed(at: At, lot: SumName) -> None:
     """Not even by as many as hold enough shares: the one who did not sign would not remember the sum."""
     coordinator = at(CONFIRM, lot)
     signatures = coordinator.confirm(lot, FEWER, ALL)
@@ -121,8 +121,8 @@ def test_a_sum_is_not_opened_unless_everybody_in_it_has_signed(at: At, lot: Lot)
     nothing_revealed(coordinator)
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_a_set_without_the_member_that_has_sealed_is_not_confirmed_by_it(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_a_set_without_the_member_that_has_sealed_is_not_confirmed_by_it(at: At, lot: SumName) -> None:
     """It knows better."""
     coordinator = at(CONFIRM, lot)
     lie = coordinator.confirm_request(lot, WITHOUT[VICTIM])
@@ -131,8 +131,8 @@ def test_a_set_without_the_member_that_has_sealed_is_not_confirmed_by_it(at: At,
     coordinator.finish(lot)
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_a_set_with_a_member_that_has_not_sealed_is_not_confirmed_by_it(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_a_set_with_a_member_that_has_not_sealed_is_not_confirmed_by_it(at: At, lot: SumName) -> None:
     """Nor opened: a share of its seed would leave before the vector that it masks."""
     coordinator = at(SEAL, lot)
     coordinator.seal_lot(lot, WITHOUT[VICTIM])
@@ -153,8 +153,8 @@ def test_a_set_that_cannot_be_is_not_confirmed(at: At) -> None:
     assert (total == plain_sum(coordinator.parties, coordinator.cohort(), WITHOUT["medicine"])).all()
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_two_survivor_sets_shown_to_two_halves_are_opened_by_neither(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_two_survivor_sets_shown_to_two_halves_are_opened_by_neither(at: At, lot: SumName) -> None:
     """No set gets enough signatures, and signatures of one set do not count for another."""
     coordinator = at(CONFIRM, lot)
     first, second = WITHOUT["code-1"], WITHOUT["code-2"]

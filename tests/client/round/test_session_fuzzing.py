@@ -24,7 +24,7 @@ from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.neighbourhood import neighbourhood_for
 from ridgeway.common.masking.shares import SHARE_BYTES, unpack_by_place
 from ridgeway.common.protocol.messages import (
-    LOTS,
+    SUM_NAMES,
     Announce,
     Confirmed,
     ConfirmSum,
@@ -32,7 +32,6 @@ from ridgeway.common.protocol.messages import (
     Hold,
     Locked,
     LockSum,
-    Lot,
     Message,
     Offer,
     OpenSum,
@@ -40,6 +39,7 @@ from ridgeway.common.protocol.messages import (
     Revealed,
     Seal,
     SealedSums,
+    SumName,
 )
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
 from tests.support.faults import make_haste
@@ -65,11 +65,11 @@ class Fuzzer:
         self.parties, self.random = parties, random.Random(seed)
         self.kinds: Counter[str] = Counter()
         self.left: dict[tuple[str, str, str, str], set[bytes]] = defaultdict(set)
-        self.signed: dict[tuple[str, str, Lot], list[frozenset[int]]] = defaultdict(list)
-        self.revealed: dict[tuple[str, Lot], dict[frozenset[int], set[str]]] = defaultdict(lambda: defaultdict(set))
-        self.signatures: dict[tuple[Lot, frozenset[int]], dict[int, str]] = {}
-        self.locks: dict[tuple[Lot, frozenset[int]], dict[int, str]] = {}
-        self.locked: dict[tuple[str, str, Lot], frozenset[int]] = {}
+        self.signed: dict[tuple[str, str, SumName], list[frozenset[int]]] = defaultdict(list)
+        self.revealed: dict[tuple[str, SumName], dict[frozenset[int], set[str]]] = defaultdict(lambda: defaultdict(set))
+        self.signatures: dict[tuple[SumName, frozenset[int]], dict[int, str]] = {}
+        self.locks: dict[tuple[SumName, frozenset[int]], dict[int, str]] = {}
+        self.locked: dict[tuple[str, str, SumName], frozenset[int]] = {}
         self.earlier: list[tuple[Hostile, str, Packet]] = []
         self.rounds: dict[str, Hostile] = {}
         self.number = seed << 20
@@ -111,7 +111,7 @@ class Fuzzer:
             if name not in c.envelopes:
                 return name, (c.share_request(), ())
         sent = frozenset(c.places(c.names))
-        for lot in LOTS:
+        for lot in SUM_NAMES:
             for name in c.names:
                 if name not in c.sealed.get(lot, {}):
                     question = c.hold_request(Seal), (c.post(name),)
@@ -131,7 +131,7 @@ class Fuzzer:
     def strange(self, name: str) -> tuple[Message, tuple[Blob, ...]]:
         """Something that an honest coordinator would not ask for, or not now."""
         c, pick = self.round, self.random
-        lot, some = pick.choice(LOTS), pick.sample(c.names, pick.choice((NEEDED, NEEDED, len(c.names))))
+        lot, some = pick.choice(SUM_NAMES), pick.sample(c.names, pick.choice((NEEDED, NEEDED, len(c.names))))
         asked: list[Callable[[], tuple[Message, tuple[Blob, ...]]]] = [lambda: (Announce(terms=c.terms), ())]
         if len(c.adverts) == len(c.names):
             asked += [lambda: (c.share_request(c.cohort(some)), ()), lambda: (c.confirm_request(lot, some), ())]
@@ -200,7 +200,7 @@ class Fuzzer:
         kept.add(bytes(opened.blobs[0]))
         assert len(kept) == 1, f"two different {what} of {name} have left under one mask"
 
-    def givers(self, lot: Lot, sent: frozenset[int]) -> set[str]:
+    def givers(self, lot: SumName, sent: frozenset[int]) -> set[str]:
         return self.revealed[self.round.session, lot][sent]
 
     def learn(self, c: Hostile, sent: frozenset[int]) -> None:
@@ -212,7 +212,7 @@ class Fuzzer:
             reveals[c.place(name)] = unpack_by_place(content, SHARE_BYTES)
         c.learn(c.total("statistics", names, reveals))
 
-    def opened(self) -> list[tuple[str, Lot]]:
+    def opened(self) -> list[tuple[str, SumName]]:
         """The sums that were opened; raises if there were two of one lot in a session."""
         found = []
         for (session, lot), given in self.revealed.items():
@@ -226,7 +226,7 @@ class Fuzzer:
 
     def _check_epochs(self) -> None:
         """Raise if shares of enough members have left for two different sums with one member's data of one epoch."""
-        totals: dict[tuple[str, str, Lot], set[Any]] = defaultdict(set)
+        totals: dict[tuple[str, str, SumName], set[Any]] = defaultdict(set)
         for (session, lot), given in self.revealed.items():
             for sent in (sent for sent, givers in given.items() if len(givers) >= NEEDED):
                 c = self.rounds[session]

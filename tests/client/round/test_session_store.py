@@ -16,7 +16,7 @@ from ridgeway.client.round.session_store import ERASED, SessionFile, SessionStat
 from ridgeway.client.round.totals import SIGNED
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.shares import SHARE_BYTES
-from ridgeway.common.protocol.messages import LOTS, Announce, Lot, Message, OpenSum, Refusal, Revealed, Seal
+from ridgeway.common.protocol.messages import SUM_NAMES, Announce, Message, OpenSum, Refusal, Revealed, Seal, SumName
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import Crash, make_haste
@@ -41,9 +41,9 @@ from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Direct, no_watch
 
 STEPS = (ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN)
-PLACES: list[tuple[int, Lot]] = [
+PLACES: list[tuple[int, SumName]] = [
     *((step, "statistics") for step in STEPS),
-    *((step, lot) for lot in LOTS[1:] for step in (SEAL, CONFIRM, LOCK, OPEN)),
+    *((step, lot) for lot in SUM_NAMES[1:] for step in (SEAL, CONFIRM, LOCK, OPEN)),
 ]
 """Every step of a session: those with the statistics, and those that come again with each of the counts."""
 
@@ -72,8 +72,8 @@ def state_of(coordinator: Hostile, name: str = VICTIM) -> SessionState:
 def secrets_in(state: SessionState) -> dict[str, bytes]:
     """Every secret that a state has, by a name for it."""
     own = {"cipher": state.cipher, "kept": state.kept}
-    own |= {f"mask {lot}": key for lot, key in zip(LOTS, state.masks, strict=True)}
-    own |= {f"seed {lot}": seed for lot, seed in zip(LOTS, state.seeds, strict=True)}
+    own |= {f"mask {lot}": key for lot, key in zip(SUM_NAMES, state.masks, strict=True)}
+    own |= {f"seed {lot}": seed for lot, seed in zip(SUM_NAMES, state.seeds, strict=True)}
     size = 2 * SHARE_BYTES
     for place, held in enumerate(state.held):
         own |= {f"share {at} of {place}": held[at : at + size] for at in range(0, len(held), size)}
@@ -86,7 +86,7 @@ def secrets_in(state: SessionState) -> dict[str, bytes]:
 def test_every_message_may_be_answered_by_a_process_of_its_own(at: At) -> None:
     """All that a member must know lies in its file: here nobody remembers anything from one message to the next."""
     coordinator = at(ANNOUNCE)
-    sums = coordinator.play(*LOTS)
+    sums = coordinator.play(*SUM_NAMES)
     assert (sums["statistics"] == plain_sum(coordinator.parties, coordinator.cohort(), ALL)).all()
     assert sums["counts"].sum() > 0
 
@@ -96,7 +96,7 @@ def test_no_file_of_a_holder_holds_a_secret_of_its_session_in_plain_form(at: At,
     """Neither as bytes nor as digits, in the state, the journal or the log; and the state is its owner's alone."""
     coordinator = at(step)
     secrets = secrets_in(state_of(coordinator))
-    assert len(secrets) >= 2 * len(LOTS) - 2
+    assert len(secrets) >= 2 * len(SUM_NAMES) - 2
     for path in (path for path in coordinator.parties.homes[VICTIM].rglob("*") if path.is_file()):
         content = path.read_bytes()
         for name, secret in secrets.items():
@@ -165,11 +165,11 @@ def test_the_cipher_key_is_gone_once_the_shares_are_held(at: At) -> None:
     assert cipher not in after.model_dump_json()
 
 
-@pytest.mark.parametrize("lot", LOTS)
-def test_the_secrets_of_a_sum_are_gone_once_it_was_opened(at: At, lot: Lot) -> None:
+@pytest.mark.parametrize("lot", SUM_NAMES)
+def test_the_secrets_of_a_sum_are_gone_once_it_was_opened(at: At, lot: SumName) -> None:
     """Its mask key, its seed, and every share held for others but those that have left; other sums keep theirs."""
     coordinator = at(OPEN, lot)
-    before, index = state_of(coordinator), LOTS.index(lot)
+    before, index = state_of(coordinator), SUM_NAMES.index(lot)
     coordinator.send(VICTIM, coordinator.request(OPEN, lot, VICTIM))
     after = state_of(coordinator)
     words = after.model_dump_json()
@@ -181,7 +181,7 @@ def test_the_secrets_of_a_sum_are_gone_once_it_was_opened(at: At, lot: Lot) -> N
         seed, mask = (held[size * at : size * (at + 1)] for at in (2 * index, 2 * index + 1))
         assert mask not in words
         assert words.count(seed) == 1  # in the answer that may be repeated
-    kept = [at for at in range(len(LOTS)) if at != index]
+    kept = [at for at in range(len(SUM_NAMES)) if at != index]
     assert [after.masks[at] for at in kept] == [before.masks[at] for at in kept]
     assert all(
         new[2 * size * at : 2 * size * (at + 1)] == old[2 * size * at : 2 * size * (at + 1)]
@@ -234,7 +234,7 @@ def answers_of(coordinator: Hostile, packets: list[Packet]) -> Iterator[Opened[A
             continue
 
 
-def other_request(coordinator: Hostile, step: int, lot: Lot) -> Packet:
+def other_request(coordinator: Hostile, step: int, lot: SumName) -> Packet:
     """Another request for the same step, as a coordinator that hopes for a second answer would make it.
 
     Beside a lock of one sum, a signature for another would be such an answer.
@@ -270,7 +270,7 @@ def test_a_crash_at_any_step_never_lets_two_different_answers_out(
     monkeypatch: pytest.MonkeyPatch,
     written: tuple[Any, str],
     step: int,
-    lot: Lot,
+    lot: SumName,
     error: Callable[[], BaseException],
     turn: int,
     afterwards: bool,
@@ -294,9 +294,9 @@ def test_a_crash_at_any_step_never_lets_two_different_answers_out(
     assert codes <= {"failed", "session_reused", "already_answered", "two_survivor_sets"}
 
 
-@pytest.mark.parametrize("lot", LOTS)
+@pytest.mark.parametrize("lot", SUM_NAMES)
 def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
-    at: At, monkeypatch: pytest.MonkeyPatch, lot: Lot
+    at: At, monkeypatch: pytest.MonkeyPatch, lot: SumName
 ) -> None:
     """Killed in between, the holder takes the sum for one that may be opened; it never forgets one that was."""
     coordinator = at(CONFIRM, lot)
@@ -319,7 +319,7 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
         assert code_of(later.ask(VICTIM, later.confirm_request(lot, ALL))) == "already_counted"
 
 
-def signed_by_victim(coordinator: Hostile, lot: Lot) -> list[set[str]]:
+def signed_by_victim(coordinator: Hostile, lot: SumName) -> list[set[str]]:
     """The members of every total of a lot that the victim's journal says to be signed."""
     entries = coordinator.parties.holder(VICTIM).journal.entries(SIGNED)
     return [set(entry.facts["members"]) for entry in entries if entry.facts["lot"] == lot]

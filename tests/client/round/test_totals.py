@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotal, SignedTotals
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.protocol.messages import Lot
+from ridgeway.common.protocol.messages import SumName
 
 TOTAL = SignedTotal("statistics", "terms", "mine", {"a": "1", "b": "2", "me": "mine"}, {"a": 5, "b": 5, "me": 5})
 
@@ -55,11 +55,11 @@ def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
     As masked_answers does, a session signs smaller and smaller totals, and opens the one that it signed last.
     """
     kept = SignedTotals(Journal(tmp_path_factory.mktemp("totals") / "journal.db"))
-    last: dict[tuple[str, Lot, str], SignedTotal] = {}
-    opened: set[tuple[str, Lot, str]] = set()
+    last: dict[tuple[str, SumName, str], SignedTotal] = {}
+    opened: set[tuple[str, SumName, str]] = set()
     for request in requests:
         total = request.total
-        session = request.session, total.lot, total.epoch
+        session = request.session, total.sum_name, total.epoch
         before = last.get(session)
         if request.kind == "open":
             if before is not None:
@@ -71,7 +71,7 @@ def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
         try:
             kept.sign(total, request.session, paid=False)
         except Refused as refused:
-            assert refused.code == ("epoch_used" if total.lot == "statistics" else "already_counted")
+            assert refused.code == ("epoch_used" if total.sum_name == "statistics" else "already_counted")
             continue
         last[session] = total
     can_be_opened = defaultdict(set)

@@ -81,25 +81,12 @@ def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert not journal.path.exists()
 
 
-@given(sessions=st.lists(st.none() | st.sampled_from(("a", "b", 'a"', "")), max_size=6), nested=st.booleans())
-def test_entries_of_a_session_are_left_out_and_no_others(
-    tmp_path_factory: pytest.TempPathFactory, sessions: list[str | None], nested: bool
-) -> None:
-    """Only by the fact itself: not where another fact holds the same word, or where there is none."""
-    journal = Journal(tmp_path_factory.mktemp("journal") / "journal.db")
-    for session in sessions:
-        other = {"parts": [["a", {"session": "a"}]]} if nested else {"lot": "a"}
-        journal.append(("signed", other | ({} if session is None else {"session": session})))
-    left = journal.entries("signed", but_for=("session", "a"))
-    assert left == [entry for entry in journal.entries() if entry.facts.get("session") != "a"]
-
-
 def test_an_entry_that_is_no_longer_json_is_not_left_out_in_silence(tmp_path: Path) -> None:
     """It is said to have been altered, as wherever it is read."""
     journal = filled(tmp_path)
     change(journal, "update entries set facts = 'not json' where number = 2")
     with pytest.raises(JournalError, match="entry 2 was altered"):
-        journal.entries(but_for=("name", "law"))
+        journal.entries()
 
 
 @given(place=st.integers(1, 4), column=st.sampled_from(COLUMNS), data=st.data())

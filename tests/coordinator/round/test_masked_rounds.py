@@ -151,8 +151,7 @@ def test_the_weights_are_those_of_the_reference(later: Parties, under_masks: boo
 def total_is_that_of(parties: Parties, offered: Collection[str], sent: Collection[str]) -> None:
     """The stored total is exactly that of those who sent, under the shares of those who offered."""
     federation = parties.federation()
-    stored = federation.ledger.standing().total
-    assert stored is not None
+    stored = federation.ledger.standing().totals[-1]
     assert [member.name for member in stored.members] == sorted(sent)
     cohort = cohort_of(federation.terms, federation.ledger.standing().active, set(offered))
     expected = from_vector(plain_sum(parties, cohort, sent), FEATURES, len(cohort.domains))

@@ -231,8 +231,8 @@ def test_deployment_reports_rounds_and_exchanges(
     asked: list[tuple[int, str]] = []
 
     class Told(deployment.LoopbackFederation):
-        def call(self, *words: str | Path) -> bytes:
-            return json.dumps({"exchanges": [{"seconds": each} for each in (0.5, seconds, 9.0)]}).encode()
+        def call(self, *words: str | Path) -> str:
+            return json.dumps({"exchanges": [{"seconds": each} for each in (0.5, seconds, 9.0)]})
 
     @contextmanager
     def loopback(width: int, mode: str) -> Iterator[deployment.LoopbackFederation]:

@@ -76,5 +76,5 @@ def test_the_whole_measurement_runs(tmp_path: Path) -> None:
     found = list(serving.release_rows(tmp_path / "release", TEXT, tmp_path))
     assert len(found) == 6
     assert all(row.ours and row.theirs for row in found)
-    assert "bare proxy" in found[3].theirs
+    assert "without" in found[3].theirs
     assert not found[5].misses

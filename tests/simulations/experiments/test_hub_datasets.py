@@ -3,10 +3,8 @@ for the hub."""
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import lzma
 import tarfile
 import time
 from collections.abc import Iterator
@@ -30,14 +28,13 @@ from ridgeway.simulations.experiments.hub_datasets import (
 )
 from tests.support.waiting import processes_per_core
 
-SOURCES = {source for preset in _PRESETS.values() for own in preset.domains.values() for source in own.train + own.test}
+SOURCES = {source for preset in _PRESETS.values() for own in preset.values() for source in own.train + own.test}
 RECORDS = 60
 
 
 def row(source: HubSource, number: int) -> dict[str, Any]:
     """A record as the source has it; the text names where it comes from."""
-    text = f"{source.repo} {source.config} {source.split} {source.files} number {number}"
-    return {source.field: [{"content": text, "role": "user"}] if source.field == "messages" else text, "extra": number}
+    return {source.field: f"{source.repo} {source.config} {source.split} number {number}", "extra": number}
 
 
 def rows(source: HubSource, seed: int) -> Iterator[dict[str, Any]]:
@@ -52,13 +49,8 @@ def lines(source: HubSource) -> bytes:
 def settle(hub: Path, source: HubSource) -> None:
     """Put what the source names where the library looks for it."""
     folder = hub / source.repo
-    if source.files.endswith(".tar.gz"):
-        _archive(folder / source.files)
-    elif source.files:
-        path = folder / source.files.replace("*", "00000-of-00001")
-        packer = gzip.compress if path.suffix == ".gz" else lzma.compress
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(packer(lines(source)))
+    if source.archive:
+        _archive(folder / source.archive)
     else:
         path = folder / (source.config or "default") / f"{source.split}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +92,7 @@ def test_every_preset_is_read_by_the_real_library(name: str, hub: Path) -> None:
     """Names, configurations, splits, files and fields are such that `datasets` reads them; no text is on both sides."""
     found = preset_dataset(name, most_train=30, most_test=12, seed=3, load=partial(stream, root=str(hub)))
     assert found.name == name
-    assert found.domains == tuple(_PRESETS[name].domains)
+    assert found.domains == tuple(_PRESETS[name])
     assert "hub" in found.source
     for domain in found.domains:
         assert 3 <= len(found.test[domain]) <= 12, domain
@@ -119,12 +111,13 @@ def test_a_seed_decides_which_texts_are_taken(hub: Path) -> None:
     assert one.digest != other.digest
 
 
-def test_a_split_that_serves_both_sides_is_divided_by_a_hash_of_the_text() -> None:
-    """Whatever the seed and the limits, a text is always on the same side."""
+def test_an_archive_that_serves_both_sides_is_divided_by_a_hash_of_the_block() -> None:
+    """Whatever the seed and the limits, a block is always on the same side."""
+    held_out = {block for block in range(2 * RECORDS // 8) if is_held_out(f"data/cs_l1.tar.gz {block}", TEST_SHARE)}
     for seed in (1, 2):
-        found = preset_dataset("clm-large", most_train=40, most_test=10, seed=seed, load=rows)
-        assert not any(is_held_out(text, TEST_SHARE) for text in found.train["math"])
-        assert all(is_held_out(text, TEST_SHARE) for text in found.test["math"])
+        found = preset_dataset("clm", most_train=40, most_test=10, seed=seed, load=rows)
+        for texts, blocks in ((found.test, held_out), (found.train, set(range(15)) - held_out)):
+            assert {(int(text.split()[-1]) - seed) // 4 for text in texts["coding"]} <= blocks
 
 
 def test_neighbouring_pieces_of_an_archive_stay_on_one_side(hub: Path) -> None:
@@ -132,7 +125,7 @@ def test_neighbouring_pieces_of_an_archive_stay_on_one_side(hub: Path) -> None:
     found = preset_dataset("clm", most_train=400, most_test=400, seed=1, load=partial(stream, root=str(hub)))
     records = {
         record["text"]: record["block"]
-        for record in stream(HubSource("machelreid/m2d2", files="data/cs_l1.tar.gz"), 1, root=str(hub))
+        for record in stream(HubSource("machelreid/m2d2", archive="data/cs_l1.tar.gz"), 1, root=str(hub))
     }
     assert all(len(text) >= _MIN_PIECE_CHARACTERS for text in records)
     blocks = {
@@ -193,7 +186,7 @@ def test_an_error_of_the_library_is_told_in_one_sentence(tmp_path: Path) -> None
 
 def test_a_preset_that_does_not_exist_is_refused() -> None:
     """With the names of those that do."""
-    with pytest.raises(InputError, match="there is no preset 'law'; there are clm, clm-large, reasoning"):
+    with pytest.raises(InputError, match="there is no preset 'law'; there are clm, reasoning"):
         preset_dataset("law")
 
 

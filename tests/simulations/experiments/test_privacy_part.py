@@ -9,7 +9,7 @@ import pytest
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import make_prior
-from ridgeway.simulations.experiments.private_rounds import (
+from ridgeway.simulations.experiments.privacy_part import (
     _MODES,
     PrivateGround,
     PrivateSizes,
