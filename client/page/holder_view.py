@@ -17,10 +17,11 @@ from typing import Any
 
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import CLIENT_TOML
-from ridgeway.common.base.files import stamp_if_there
+from ridgeway.common.base.files import stamp_if_there, without_place
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, source_files
-from ridgeway.common.http.page_app import without_place
+from ridgeway.common.http.page_app import PageParts
+from ridgeway.common.http.request_metrics import RequestMetrics
 from ridgeway.common.protocol.invitation import INVITE
 
 JOURNAL = "journal.db"
@@ -58,6 +59,12 @@ CONTENTS: Mapping[str, str] = {
     "refusal": "that it refuses, a code, and a reason without anything private",
 }
 """What an answer holds, by its kind."""
+
+
+def holder_page(folder: Path) -> PageParts:
+    view = HolderView(folder)
+    looks = {"/standing": view.standing, "/checks": view.checks}
+    return PageParts(__package__, folder, looks, RequestMetrics())
 
 
 class HolderView:
@@ -103,12 +110,13 @@ class HolderView:
         """Whether the records are as they were written, and agree."""
         record = HolderRecord(self._folder)
         return [
-            {"name": check.name, "words": self.plain(check.words), "good": check.good}
+            {
+                "name": check.name,
+                "words": without_place(check.words, self._folder),
+                "good": check.good,
+            }
             for check in record.check()
         ]
-
-    def plain(self, error: object) -> str:
-        return without_place(error, self._folder)
 
 
 def _sent(record: HolderRecord, items: Iterable[SentItem]) -> dict[str, Any]:

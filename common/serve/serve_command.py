@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.common.cli.options import Key, Keys, TlsCert, TlsKey
+from ridgeway.common.cli.options import Key, Keys, TlsCert, TlsKey, argument, option
 from ridgeway.common.cli.terminal import count, step
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 ReleasePath = Annotated[
     Path,
-    typer.Argument(
-        metavar="RELEASE",
+    argument(
+        "A release's folder; or a coordinator's, or its releases/: the newest.",
+        "RELEASE",
         envvar="RIDGEWAY_SERVE_RELEASE",
-        help="A release's folder; or a coordinator's, or its releases/: the newest.",
     ),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Settings: serve.toml; options override it."),
+    option("Settings: serve.toml; options override it.", metavar="FILE"),
 ]
 
 
@@ -46,29 +46,27 @@ def _write_config(path: Path | None) -> None:
 
 WriteConfig = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "Write a serve.toml with every setting and its default, and exit.",
         metavar="FILE",
         callback=_write_config,
         is_eager=True,
-        help="Write a serve.toml with every setting and its default, and exit.",
     ),
 ]
 HostOption = Annotated[
     str | None,
-    typer.Option(
-        help="Address to listen on (127.0.0.1); any but loopback needs --keys."
-    ),
+    option("Address to listen on (127.0.0.1); any but loopback needs --keys."),
 ]
 PortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="Port to listen on (8080).")
+    int | None, option("Port to listen on (8080).", min=1, max=65535)
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, max=256, help="Worker processes (1); SIGHUP reloads them."),
+    option("Worker processes (1); SIGHUP reloads them.", min=1, max=256),
 ]
 ExpertsPath = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="experts.toml: who answers for which domain."),
+    option("experts.toml: who answers for which domain.", metavar="FILE"),
 ]
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
-from fastapi import APIRouter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ridgeway.common.http.page_app import PageParts, looked
+from ridgeway.common.http.page_app import PageParts
 from ridgeway.common.http.request_metrics import RequestMetrics
 from ridgeway.coordinator.page.federation_view import FederationView
 
@@ -39,29 +36,15 @@ LABELLED = (
 def federation_page(view: FederationView) -> PageParts:
     metrics = RequestMetrics()
     metrics.registry.register(FederationCollector(view))
-    return PageParts(__package__, _api(view), view.plain, metrics)
-
-
-def _api(view: FederationView) -> APIRouter:
-    api = APIRouter(prefix="/v1")
     looks = {
         "/standing": view.standing,
         "/rounds": view.rounds,
         "/releases": view.releases,
+        "/releases/{before}/{after}": view.changes,
+        "/ledger": view.entries,
         "/ledger/verification": view.verification,
     }
-    for path, look in looks.items():
-        api.add_api_route(path, partial(looked, look, view.plain))
-
-    @api.get("/releases/{before}/{after}")
-    async def changes(before: int, after: int) -> Any:
-        return await looked(partial(view.changes, before, after), view.plain)
-
-    @api.get("/ledger")
-    async def ledger(before: int | None = None) -> Any:
-        return await looked(partial(view.entries, before), view.plain)
-
-    return api
+    return PageParts(__package__, view.folder, looks, metrics)
 
 
 class FederationCollector(Collector):

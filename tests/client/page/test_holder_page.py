@@ -15,8 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from ridgeway.client.evidence import HolderRecord
-from ridgeway.client.page.holder_page import holder_page
-from ridgeway.client.page.holder_view import CONTENTS, HolderView
+from ridgeway.client.page.holder_view import CONTENTS, holder_page
 from ridgeway.client.round.answers import answer
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import MODE_SENTENCES
@@ -56,7 +55,7 @@ def home(played: Parties, tmp_path: Path) -> Path:
 
 @contextmanager
 def asked(home: Path, rules: AccessRules | None = None) -> Iterator[TestClient]:
-    with TestClient(create_page_app(holder_page(HolderView(home)), rules)) as http:
+    with TestClient(create_page_app(holder_page(home), rules)) as http:
         yield http
 
 
