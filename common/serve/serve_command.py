@@ -193,7 +193,7 @@ def _service_and_gateway(
     from ridgeway.common.serve.tracing import find_tracing
 
     settings = job.settings
-    experts = find_experts(settings.experts, settings.mu)
+    experts = find_experts(settings.experts)
     confidence = {
         name: value
         for name in ("threshold", "fallback")

@@ -51,12 +51,6 @@ class ServeSettings(Record):
         description="File of experts: which one answers for which domain.",
         examples=["experts.toml"],
     )
-    mu: float | None = Field(
-        default=None,
-        ge=0,
-        description="Weight of cost when an expert is chosen; overrides experts.toml.",
-        examples=[0.0],
-    )
     key: str | None = Field(
         default=None,
         description="The coordinator's public key: 64 digits, or an absolute path.",

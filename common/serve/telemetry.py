@@ -86,7 +86,7 @@ class Metrics(RequestMetrics):
         )
         self.expert_addresses_up = gauge(
             "expert_addresses_up",
-            "Addresses of an expert that are asked now, spares included.",
+            "Addresses of an expert that are asked now.",
             expert,
         )
         self.first_token_seconds = histogram(
