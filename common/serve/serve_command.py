@@ -106,7 +106,7 @@ def serve(
     }
     settings = serve_settings(config, options)
     certificate = find_certificate(settings.tls_cert, settings.tls_key)
-    address = Address(settings.host, settings.port, certificate, settings.unix_socket)
+    address = Address(settings.host, settings.port, certificate)
     rules = make_rules(
         settings.host,
         settings.keys,

@@ -64,11 +64,6 @@ class ServeSettings(Record):
         description="Private key of the certificate.",
         examples=["key.pem"],
     )
-    unix_socket: Path | None = Field(
-        default=None,
-        description="Unix socket to listen on, in place of host and port.",
-        examples=["serve.socket"],
-    )
     compare: Path | None = Field(
         default=None,
         description="A second release, whose decisions the page shows beside.",
