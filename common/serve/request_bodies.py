@@ -108,33 +108,29 @@ class WantedDecisions:
     after: str | None = None
 
 
+_Prompts = Annotated[
+    list[str], Field(min_length=1, max_length=_MAX_PROMPTS, fail_fast=True)
+]
+
+
 class RouteRequest(BaseModel):
     """What to route: one prompt, many, or a conversation. Exactly one of the three."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-    prompt: str | None = Field(None, description="One prompt.")
-    prompts: (
-        Annotated[
-            list[str], Field(min_length=1, max_length=_MAX_PROMPTS, fail_fast=True)
-        ]
-        | None
-    ) = Field(None, description="Many prompts, each routed on its own.")
-    messages: ChatMessages | None = Field(
-        None,
-        description=(
-            "A conversation; the last user turn weighs more than all the others."
-        ),
+    model_config = ConfigDict(
+        extra="forbid", strict=True, use_attribute_docstrings=True
     )
-    explain: bool = Field(
-        False, description="Add each word and what it added to the decision."
-    )
-    after: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
-        None,
-        description=(
-            "The domain that the chat is with: its last user message alone is routed,"
-            " and may leave it."
-        ),
-    )
+    prompt: str | None = None
+    """One prompt."""
+    prompts: _Prompts | None = None
+    """Many prompts, each routed on its own."""
+    messages: ChatMessages | None = None
+    """A conversation; the last user turn weighs more than all the others."""
+    explain: bool = False
+    """Add each word and what it added to the decision."""
+    after: Annotated[str, Field(max_length=MAX_NAME)] | None = None
+    """The domain that the chat is with: its last user message alone is routed, and may
+    leave it.
+    """
 
     @model_validator(mode="after")
     def _one_of_three(self) -> RouteRequest:
@@ -194,8 +190,9 @@ Prompt = Annotated[
 class GatewayRequest(BaseModel):
     """What every request to an expert has. Unknown fields are passed on."""
 
-    model_config = ConfigDict(extra="allow")
-    model: str = Field(description='"auto", or the name of an expert: see /v1/models.')
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model: str
+    """The name of an expert, or "auto": see /v1/models."""
 
 
 class ChatRequest(GatewayRequest):
