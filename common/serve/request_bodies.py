@@ -33,10 +33,10 @@ from ridgeway.common.http.request_context import current_request, hold
 from ridgeway.common.routing.conversation import Turn, weighted_turns
 from ridgeway.common.serve.conversations import (
     CutTurns,
+    Exchange,
     Message,
-    Talk,
     cut_turns,
-    talk_of,
+    exchange_of,
 )
 
 SESSION_HEADER = "x-session-id"
@@ -341,7 +341,7 @@ class GatewayBody:
 
     model:   the name that was asked for.
     routed:  what is routed; None if the client named an expert.
-    talk:    of a chat that is routed, which conversation it is.
+    exchange:    of a chat that is routed, which conversation it is.
     goes_on_from: the response or conversation that an expert keeps.
     """
 
@@ -350,7 +350,7 @@ class GatewayBody:
     streamed: bool
     routed: CutTurns | None = field(repr=False)
     goes_on_from: str | None = None
-    talk: Talk | None = field(default=None, repr=False)
+    exchange: Exchange | None = field(default=None, repr=False)
 
     def fields(self) -> dict[str, Any]:
         """Every field, read anew: parsed values may take ten times the memory of their text, for as
@@ -394,7 +394,7 @@ async def read_gateway_body(
         checked.goes_on_from if isinstance(checked, ResponsesRequest) else None
     )
     routed = None
-    talk = None
+    exchange = None
     if checked.model != AUTO:
         pass
     elif isinstance(checked, CompletionRequest | EmbeddingRequest):
@@ -403,11 +403,11 @@ async def read_gateway_body(
         user = fields.get("user")
         session = request.headers.get(SESSION_HEADER, "")
         client = current_request().key
-        talk = talk_of(
+        exchange = exchange_of(
             checked.said(), user if isinstance(user, str) else "", session, client
         )
-        routed = talk.turns
-    return GatewayBody(content, checked.model, streamed, routed, goes_on_from, talk)
+        routed = exchange.turns
+    return GatewayBody(content, checked.model, streamed, routed, goes_on_from, exchange)
 
 
 def _check_values(content: bytes) -> None:
