@@ -7,7 +7,6 @@ Reads the folder's records, which hold no text of the corpus, and writes nothing
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -25,16 +24,7 @@ from ridgeway.common.http.request_metrics import RequestMetrics
 from ridgeway.common.protocol.invitation import INVITE
 
 JOURNAL = "journal.db"
-AUDIT = "audit.json"
-"""Where an audit's figures are shown from: what `ridgeway client audit … --json` prints, if it is
-put there.
-"""
-WATCHED = (JOURNAL, f"{JOURNAL}-wal", CLIENT_TOML, INVITE, AUDIT, "roster.json")
-AUDIT_FIGURES = (
-    "found recovered rare_recovered chance precision exact proven window".split()
-)
-"""What is shown of a finding; whatever else the file holds is left out."""
-
+WATCHED = (JOURNAL, f"{JOURNAL}-wal", CLIENT_TOML, INVITE, "roster.json")
 CONTENTS: Mapping[str, str] = {
     "here": "that it is there, and which release it has",
     "offer": (
@@ -103,7 +93,6 @@ class HolderView:
             "kinds": _by_kind(items),
             "budget": budget(record, items),
             "bundle": _bundle(record),
-            "audit": audit_figures(self._folder / AUDIT),
         }
 
     def checks(self) -> list[dict[str, Any]]:
@@ -221,20 +210,3 @@ def _installed() -> dict[str, Any]:
         "files": files,
         "lines": sum(each["lines"] for each in files),
     }
-
-
-def audit_figures(path: Path) -> list[dict[str, Any]] | None:
-    """The figures of an audit; None where there is none, or the file is something else."""
-    try:
-        findings = json.loads(path.read_bytes())["findings"]
-        return [
-            {"view": str(each["view"])[:100]}
-            | {
-                name: each[name]
-                for name in AUDIT_FIGURES
-                if isinstance(each.get(name), int | float)
-            }
-            for each in findings
-        ]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None

@@ -240,8 +240,7 @@ def calibrate(
 _PANELS = {
     "Set up": (init, up, invite, admit, remove, retire, page),
     "Run rounds": (preflight, round_, schedule, deliver, releases, rollback),
-    "Maintain": (status, verify, backup, restore, prune, renew),
-    "Without a network": (solve, calibrate, key),
+    "Maintain": (status, verify, backup, restore, prune, renew, solve, calibrate, key),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

@@ -132,17 +132,6 @@ def test_the_bundle_is_listed_file_by_file_and_an_approval_counts_at_once(home: 
         assert http.get("/v1/standing").json()["bundle"]["approved"]
 
 
-def test_an_audit_is_shown_in_figures_and_nothing_else_of_its_file(home: Path) -> None:
-    """Tokens that somebody has added to the file stay in the file; a file of another kind is no audit."""
-    assert standing(home)["audit"] is None
-    finding = {"view": "sums", "recovered": 0.25, "chance": 0.01, "proven": True, "tokens": ["secret"], "window": "x"}
-    (home / "audit.json").write_text(json.dumps({"findings": [finding]}))
-    assert standing(home)["audit"] == [{"view": "sums", "recovered": 0.25, "chance": 0.01, "proven": True}]
-    for other in ("[1]", "{", '{"findings": 1}', '{"findings": [1]}'):
-        (home / "audit.json").write_text(other)
-        assert standing(home)["audit"] is None
-
-
 def test_no_text_and_no_path_is_in_any_answer(played: Parties, home: Path) -> None:
     """Neither a piece of the corpus nor where anything lies on this machine."""
     [corpus] = played.holder("law").settings.corpus
