@@ -118,15 +118,15 @@ class KeyAccount:
         self.book.add(self.name, self.start, KeyUsage(0, tokens, cost))
 
 
+@dataclass(slots=True, eq=False)
 class UsageBook:
     """The file in which is written what keys spend; it is made when the first key with a budget
     asks.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self._path = path
-        self._clock = clock
-        self._file: sqlite3.Connection | None = None
+    _path: Path
+    _clock: Callable[[], float] = time.time
+    _file: sqlite3.Connection | None = None
 
     def enter(self, name: str, budget: KeyBudget) -> KeyAccount:
         """Count a request and let it in, or raise if a limit is reached."""

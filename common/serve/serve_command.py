@@ -188,7 +188,6 @@ def _service_and_gateway(
         ReleaseSource,
         find_release,
     )
-    from ridgeway.common.serve.routing.drift import DriftSettings
     from ridgeway.common.serve.routing.routing_service import RoutingService
     from ridgeway.common.serve.tracing import find_tracing
 
@@ -211,8 +210,9 @@ def _service_and_gateway(
     if settings.compare is not None:
         folder = find_release(settings.compare)
         compared = replace(source, folder=folder, check=None, changes={}).open()
-    drift = DriftSettings(share=settings.drift_share)
-    service = RoutingService(source, drift, tracing=find_tracing(), compared=compared)
+    service = RoutingService(
+        source, settings.drift_share, tracing=find_tracing(), compared=compared
+    )
     _show_release("release", service.current.served)
     if compared is not None:
         _show_release("compared", compared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -47,13 +48,13 @@ def federation_page(view: FederationView) -> PageParts:
     return PageParts(__package__, view.folder, looks, metrics)
 
 
+@dataclass(frozen=True, slots=True)
 class FederationCollector(Collector):
     """Counts at the moment in which Prometheus asks; what was counted is the ledger's, so no
     restart loses it.
     """
 
-    def __init__(self, view: FederationView) -> None:
-        self._view = view
+    _view: FederationView
 
     def describe(self) -> list[Metric]:
         """Nothing is looked at when this is registered."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
 from typing import Literal, get_args
@@ -313,19 +314,17 @@ class ExpertLink:
         return f"<ExpertLink {self.name} {self.state}>"
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One request to an address, from the place it takes to the place it leaves, once, however it
     ends.
     """
 
-    __slots__ = ("_began", "_ended", "_ticket", "address", "link")
-
-    def __init__(self, link: ExpertLink, address: AddressLink, ticket: int) -> None:
-        self.link = link
-        self.address = address
-        self._ticket = ticket
-        self._began = time.perf_counter()
-        self._ended = False
+    link: ExpertLink
+    address: AddressLink
+    _ticket: int
+    _began: float = field(default_factory=time.perf_counter)
+    _ended: bool = False
 
     def heard(self) -> None:
         """The head of a good answer has come."""

@@ -126,18 +126,13 @@ def _new_assignment(decision: Decision, choice: ExpertChoice) -> Assignment:
     return Assignment(domain, choice.expert, choice.expert)
 
 
+@dataclass(frozen=True, slots=True)
 class ForwardingPlanner:
     """Makes plans; `owners` and `conversations` say where a response lies and a conversation is."""
 
-    def __init__(
-        self,
-        service: RoutingService,
-        owners: ResponseOwners,
-        conversations: RecentNotes[Assignment],
-    ) -> None:
-        self._service = service
-        self._owners = owners
-        self._conversations = conversations
+    _service: RoutingService
+    _owners: ResponseOwners
+    _conversations: RecentNotes[Assignment]
 
     async def plan(
         self, body: GatewayBody, connected: ConnectedExperts

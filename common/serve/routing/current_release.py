@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeway.common.base.errors import ReleaseError, RidgewayError
-from ridgeway.common.base.files import stamp_if_there, without_place
+from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.routing.release import (
     MANIFEST,
     ROUTER,
@@ -133,6 +133,15 @@ class ReleaseSource:
         return ServedRelease(release, router, folder, time.time())
 
 
+def _without_path(words: str, folder: Path) -> str:
+    """What is wrong with a release, without saying where on this machine it lies."""
+    for path in (str(folder.resolve()), str(folder.absolute())):
+        words = words.replace(f"the release in {path}", "the new release").replace(
+            f"{path}/", ""
+        )
+    return words
+
+
 class CurrentRelease:
     """The release in use. `refresh` takes a new one if there is one and it is good; a bad one is
     refused.
@@ -171,7 +180,7 @@ class CurrentRelease:
             self._stamp = []  # that may pass: look again
             self.refused = "it cannot be read now, and is tried again"
         except RidgewayError as error:
-            self.refused = without_place(error, self._source.folder)
+            self.refused = _without_path(str(error), self._source.folder)
         else:
             self.refused = None
             if taken.id != self.served.id:
