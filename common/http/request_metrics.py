@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from functools import partial
 from importlib import metadata
-from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -53,10 +52,10 @@ class RequestMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        own: dict[str, Any] = {"namespace": "ridgeway", "registry": self.registry}
-        self.counter = partial(Counter, **own)
-        self.gauge = partial(Gauge, **own)
-        self.histogram = partial(Histogram, **own)
+        registry = self.registry
+        self.counter = partial(Counter, namespace="ridgeway", registry=registry)
+        self.gauge = partial(Gauge, namespace="ridgeway", registry=registry)
+        self.histogram = partial(Histogram, namespace="ridgeway", registry=registry)
         self.requests = self.counter(
             "requests", "Answers, by address and status.", ("path", "status")
         )

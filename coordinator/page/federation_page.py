@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -37,7 +38,7 @@ LABELLED = (
 def federation_page(view: FederationView) -> PageParts:
     metrics = RequestMetrics()
     metrics.registry.register(FederationCollector(view))
-    looks = {
+    looks: dict[str, Callable[..., Any]] = {
         "/standing": view.standing,
         "/rounds": view.rounds,
         "/releases": view.releases,

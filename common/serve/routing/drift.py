@@ -14,7 +14,7 @@ from ridgeway.common.routing.decision import Decision
 from ridgeway.common.serve.routing.current_release import ServedRelease
 
 MAX_RECENT_PROMPTS = 1000
-LOW_CONFIDENCE = 0.5
+LOW_BELOW = 0.5
 MIN_PROMPTS_FOR_ALARM = 50
 
 MIN_SHARE_ALARM = 0.25
@@ -36,13 +36,13 @@ def expected_share(manifest: Mapping[str, Any]) -> float:
     """The most prompts of low confidence that held-out accuracy explains, if confidence means what
     it says.
 
-    A decision of confidence c is wrong in 1 − c of cases, so those below LOW_CONFIDENCE are at
-    most errors / (1 − LOW_CONFIDENCE).
+    A decision of confidence c is wrong in 1 − c of cases, so those below LOW_BELOW are at
+    most errors / (1 − LOW_BELOW).
     """
     figures = manifest.get("evaluation")
     if not figures or not manifest["confidence"].get("calibrated"):
         return 0.0
-    return float((1 - figures["accuracy"] / 100) / (1 - LOW_CONFIDENCE))
+    return float((1 - figures["accuracy"] / 100) / (1 - LOW_BELOW))
 
 
 class _Signs(NamedTuple):
@@ -72,8 +72,7 @@ class DriftMonitor:
             self._served = served
             self._recent.clear()
         self._recent.extend(
-            _Signs(each.confidence < LOW_CONFIDENCE, not each.belongs)
-            for each in decisions
+            _Signs(each.confidence < LOW_BELOW, not each.belongs) for each in decisions
         )
 
     def to_json(self, served: ServedRelease | None = None) -> dict[str, Any]:
@@ -87,7 +86,7 @@ class DriftMonitor:
             "prompts": len(recent),
             "low_confidence_share": uncertain,
             "out_of_scope_share": outside,
-            "low_below": LOW_CONFIDENCE,
+            "low_below": LOW_BELOW,
             "share_alarm": limit,
             "alarm": (
                 len(recent) >= MIN_PROMPTS_FOR_ALARM

@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -117,7 +118,7 @@ def test_a_file_that_another_process_holds_is_a_sentence_and_loses_no_answer(
     "options", [("week", 1, None, None), ("day", None, None, None), (None, 1, None, None), ("day", None, None, -1.0)]
 )
 def test_a_budget_that_cannot_be_is_one_sentence(tmp_path: Path, options: tuple[str, int, int, float]) -> None:
-    limits = dict(zip(("window", "max_requests", "max_tokens", "max_cost"), options, strict=True))
+    limits: dict[str, Any] = dict(zip(("window", "max_requests", "max_tokens", "max_cost"), options, strict=True))
     with pytest.raises(InputError, match=r"window|max_cost"):
         add_key(tmp_path / "keys.toml", "shop", **limits)
 

@@ -124,7 +124,7 @@ def test_what_the_operator_says_of_confidence_holds_for_every_release(folder: Pa
 
 def test_metrics_and_activity_tell_of_drift(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Share and alarm for Prometheus; the same for the page."""
-    monkeypatch.setattr(drift_module, "LOW_CONFIDENCE", 2.0)
+    monkeypatch.setattr(drift_module, "LOW_BELOW", 2.0)
 
     async def asked() -> tuple[str, dict[str, object]]:
         service = RoutingService(ReleaseSource(folder), watch_s=0)
