@@ -8,11 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.cli.options import Fields, Json, SkipBroken
+from ridgeway.common.cli.options import Fields, Json, SkipBroken, argument, option
 from ridgeway.common.cli.terminal import (
     TextTable,
     count,
@@ -32,21 +30,17 @@ if TYPE_CHECKING:
     from ridgeway.common.privacy.public_prior import PublicPrior
     from ridgeway.common.statistics.statistics_file import Prepared
 
-EncoderOption = Annotated[str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")]
+EncoderOption = Annotated[str, option("smollm2, hf:NAME_OR_DIR or dir:PATH")]
 AuditedEpsilon = Annotated[
     float | None,
-    typer.Option(
-        "--epsilon", help="Attack sums of documents under noise of this ε instead."
-    ),
+    option("Attack sums of documents under noise of this ε instead.", "--epsilon"),
 ]
 AuditedMode = Annotated[
-    str, typer.Option("--privacy", help="What is noised and sent: columns or full.")
+    str, option("What is noised and sent: columns or full.", "--privacy")
 ]
 PriorFile = Annotated[
     Path | None,
-    typer.Option(
-        "--prior", metavar="FILE", help="The public prior. (default: of built-in text)"
-    ),
+    option("The public prior. (default: of built-in text)", "--prior", metavar="FILE"),
 ]
 
 RARE = "rare tokens: those that occur once or twice in what was summed"
@@ -63,14 +57,14 @@ _SHARES = ("recovered", "rare_recovered", "chance", "precision", "exact")
 def audit(
     statistics: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE",
-            help="Your statistics file, or a holder's folder, which names its corpus.",
+        argument(
+            "Your statistics file, or a holder's folder, which names its corpus.",
+            "FILE",
         ),
     ],
     corpus: Annotated[
         list[Path] | None,
-        typer.Option(help="The files and folders it was made of; may be given again."),
+        option("The files and folders it was made of; may be given again."),
     ] = None,
     encoder: EncoderOption = DEFAULT.encoder,
     text_field: Fields = "text",

@@ -10,11 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.client.cli.holder_commands import HolderFolder, open_holder
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import TextTable, count, show
 
 if TYPE_CHECKING:
@@ -24,16 +22,11 @@ if TYPE_CHECKING:
 def bundle(
     folder: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[DIR]",
-            help="A holder's folder: compare with what it has approved.",
-        ),
+        argument("A holder's folder: compare with what it has approved.", "[DIR]"),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the bundle's files to this new folder, to read or compare them."
-        ),
+        option("Write the bundle's files to this new folder, to read or compare them."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -130,9 +123,9 @@ def approve(
     folder: HolderFolder,
     digest: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[HASH]",
-            help="The bundle; left out: the newest that the coordinator has announced.",
+        argument(
+            "The bundle; left out: the newest that the coordinator has announced.",
+            "[HASH]",
         ),
     ] = None,
     json: Json = False,

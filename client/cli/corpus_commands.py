@@ -8,8 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.client.cli.audit_commands import audit
 from ridgeway.client.cli.bundle_commands import approve, bundle
 from ridgeway.client.cli.evidence_commands import export, page, statement, verify
@@ -35,7 +33,14 @@ from ridgeway.common.base.settings import (
     preset,
 )
 from ridgeway.common.base.threads import cores
-from ridgeway.common.cli.options import Fields, Json, SkipBroken, with_sampling_options
+from ridgeway.common.cli.options import (
+    Fields,
+    Json,
+    SkipBroken,
+    argument,
+    option,
+    with_sampling_options,
+)
 from ridgeway.common.cli.terminal import (
     TextTable,
     command_group,
@@ -59,18 +64,14 @@ COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single to
 
 Corpus = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="CORPUS...", help="Files, folders and URLs with the domain's text."
-    ),
+    argument("Files, folders and URLs with the domain's text.", "CORPUS..."),
 ]
 PresetName = Annotated[
-    str, typer.Option("--preset", help="default, or paper for the published method.")
+    str, option("default, or paper for the published method.", "--preset")
 ]
 Holdout = Annotated[
     float | None,
-    typer.Option(
-        help="Share of documents kept for evaluation. (default: the preset's)"
-    ),
+    option("Share of documents kept for evaluation. (default: the preset's)"),
 ]
 
 
@@ -117,38 +118,36 @@ def _check_output(out: Path, roots: list[Path]) -> None:
 @with_sampling_options
 def prepare(
     corpus: Corpus,
-    domain: Annotated[str, typer.Option(help="The domain that the text belongs to.")],
-    out: Annotated[Path, typer.Option(help="The statistics file to write.")],
+    domain: Annotated[str, option("The domain that the text belongs to.")],
+    out: Annotated[Path, option("The statistics file to write.")],
     encoder: Annotated[
-        str | None, typer.Option(help=f"{ENCODERS}. (default: the preset's)")
+        str | None, option(f"{ENCODERS}. (default: the preset's)")
     ] = None,
     preset_name: PresetName = "default",
     holdout: Holdout = None,
     text_field: Fields = "text",
     skip_broken: SkipBroken = 0.0,
-    threads: Annotated[int, typer.Option(help="Threads (0: one per core).")] = 0,
+    threads: Annotated[int, option("Threads (0: one per core).")] = 0,
     device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda (all GPUs), or one GPU such as cuda:0.")
+        str, option("auto, cpu, cuda (all GPUs), or one GPU such as cuda:0.")
     ] = "auto",
     part: Annotated[
         str,
-        typer.Option(
+        option(
+            "Sum the K-th of N parts of the corpus; `client add` adds them up.",
             metavar="K/N",
-            help="Sum the K-th of N parts of the corpus; `client add` adds them up.",
         ),
     ] = "",
     engine: Annotated[
         str,
-        typer.Option(
-            help="local, or ray for a Ray cluster whose machines all see the corpus."
-        ),
+        option("local, or ray for a Ray cluster whose machines all see the corpus."),
     ] = "local",
     address: Annotated[
         str,
-        typer.Option(help="Address of the Ray cluster. (default: this machine)"),
+        option("Address of the Ray cluster. (default: this machine)"),
     ] = "",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Ignore what interrupted runs have kept.")
+        bool, option("Ignore what interrupted runs have kept.", "--fresh")
     ] = False,
     json: Json = False,
     **sampling: int | None,
@@ -342,9 +341,9 @@ def _wrote(out: Path, prepared: Prepared) -> tuple[str, ...]:
 def add(
     parts: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="All files that `prepare --part` made."),
+        argument("All files that `prepare --part` made.", "FILE..."),
     ],
-    out: Annotated[Path, typer.Option(help="The statistics file to write.")],
+    out: Annotated[Path, option("The statistics file to write.")],
     json: Json = False,
 ) -> None:
     """Add up the files that `prepare --part` made.
@@ -386,9 +385,7 @@ def held_out(
     corpus: Corpus,
     out: Annotated[
         Path,
-        typer.Option(
-            help="Where to write them: DOMAIN.test.jsonl, readable by you alone."
-        ),
+        option("Where to write them: DOMAIN.test.jsonl, readable by you alone."),
     ],
     preset_name: PresetName = "default",
     holdout: Holdout = None,
@@ -451,9 +448,7 @@ MEANINGS = {
 
 
 def inspect(
-    statistics: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A statistics file.")
-    ],
+    statistics: Annotated[Path, argument("A statistics file.", "FILE")],
     json: Json = False,
 ) -> None:
     """List what a statistics file would tell: shapes, masses, hashes.

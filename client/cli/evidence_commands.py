@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.common.base.errors import InputError, JournalError
 from ridgeway.common.cli.options import (
     AllowHost,
@@ -22,6 +20,8 @@ from ridgeway.common.cli.options import (
     RequestRate,
     TlsCert,
     TlsKey,
+    argument,
+    option,
 )
 from ridgeway.common.cli.terminal import TextTable, show, step
 
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 Copy = Annotated[
     Path,
-    typer.Argument(
-        metavar="DIR", help="The holder's folder, or a copy of it, also without keys."
-    ),
+    argument("The holder's folder, or a copy of it, also without keys.", "DIR"),
 ]
 _SHOWN_DIGITS = 12
 MEMBERS_SHOWN = 6
@@ -65,9 +63,7 @@ def verify(folder: Copy, json: Json = False) -> None:
 def export(
     folder: Copy,
     json: Json = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")
-    ] = False,
+    as_csv: Annotated[bool, option("Print CSV, for a spreadsheet.", "--csv")] = False,
 ) -> None:
     """List what left the machine of DIR, when and with whom.
 
@@ -153,9 +149,8 @@ def statement(
     folder: Copy,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a page to print, with nothing in it from elsewhere.",
+        option(
+            "Write a page to print, with nothing in it from elsewhere.", metavar="FILE"
         ),
     ] = None,
     json: Json = False,
@@ -201,9 +196,8 @@ def page(
     The page only reads, and shows no text of the corpus. Any address but loopback needs --keys, as
     with `serve`.
     """
-    from ridgeway.client.page.holder_page import holder_page
-    from ridgeway.client.page.holder_view import HolderView
+    from ridgeway.client.page.holder_view import holder_page
     from ridgeway.common.cli.page_server import serve_page
 
-    parts = holder_page(HolderView(folder))
+    parts = holder_page(folder)
     serve_page(parts, host, port, keys, tls_cert, tls_key, rate, allow_host)

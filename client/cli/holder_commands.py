@@ -7,11 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import (
     TextTable,
     count,
@@ -34,9 +32,7 @@ EXACT_COST = (
     "exact sums cost ε = ∞: no ε bounds what is known of a document after a round"
 )
 
-HolderFolder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The holder's folder.")
-]
+HolderFolder = Annotated[Path, argument("The holder's folder.", "DIR")]
 
 
 def open_holder(folder: Path) -> Holder:
@@ -90,9 +86,9 @@ def ready(
     folder: HolderFolder,
     new_epoch: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Open another epoch although little has changed since the last total.",
             "--new-epoch",
-            help="Open another epoch although little has changed since the last total.",
         ),
     ] = False,
     json: Json = False,
@@ -268,9 +264,7 @@ def join(folder: HolderFolder) -> None:
 
 def accept(
     folder: HolderFolder,
-    invite: Annotated[
-        Path, typer.Option(help="The folder that the operator handed over.")
-    ],
+    invite: Annotated[Path, option("The folder that the operator handed over.")],
     json: Json = False,
 ) -> None:
     """Take what the coordinator of DIR has renewed.
@@ -378,12 +372,9 @@ def renew(
     folder: HolderFolder,
     identity: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Instead: give the holder another key to sign with, and hand over to it.",
             "--identity",
-            help=(
-                "Instead: give the holder another key to sign with, and hand over"
-                " to it."
-            ),
         ),
     ] = False,
     json: Json = False,
@@ -453,12 +444,10 @@ def releases(folder: HolderFolder, json: Json = False) -> None:
 
 def prune(
     folder: HolderFolder,
-    keep: Annotated[
-        int, typer.Option(help="How many releases stay, the newest ones.", min=1)
-    ] = 4,
+    keep: Annotated[int, option("How many releases stay, the newest ones.", min=1)] = 4,
     remove: Annotated[
         bool,
-        typer.Option("--remove", help="Remove it; without this it is only listed."),
+        option("Remove it; without this it is only listed.", "--remove"),
     ] = False,
     json: Json = False,
 ) -> None:

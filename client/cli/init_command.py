@@ -22,7 +22,7 @@ from ridgeway.common.base.settings import (
     MAX_LIFETIME_EPSILON,
     MAX_ROUND_EPSILON,
 )
-from ridgeway.common.cli.options import Fields, Json, SkipBroken
+from ridgeway.common.cli.options import Fields, Json, SkipBroken, option
 from ridgeway.common.cli.terminal import count, show
 
 if TYPE_CHECKING:
@@ -36,92 +36,71 @@ SMALL_WINDOW_TOKENS = 16
 
 AcceptMode = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Take part in rounds of this mode: private, masked or clear; may be given"
+        " again. (default: private)",
         metavar="MODE",
-        help=(
-            "Take part in rounds of this mode: private, masked or clear; may be given"
-            " again. (default: private)"
-        ),
     ),
 ]
 RoundEpsilon = Annotated[
     float | None,
-    typer.Option(
-        help=(
-            "What one private round may cost a document at most, as ε. (default:"
-            f" {MAX_ROUND_EPSILON:g})"
-        )
+    option(
+        "What one private round may cost a document at most, as ε. (default:"
+        f" {MAX_ROUND_EPSILON:g})"
     ),
 ]
 LifetimeEpsilon = Annotated[
     float | None,
-    typer.Option(
-        help=(
-            "What all that ever leaves may cost a document, as ε; inf: anything."
-            f" (default: {MAX_LIFETIME_EPSILON:g})"
-        )
+    option(
+        "What all that ever leaves may cost a document, as ε; inf: anything."
+        f" (default: {MAX_LIFETIME_EPSILON:g})"
     ),
 ]
 
 
 def init(
     folder: HolderFolder,
-    invite: Annotated[
-        Path, typer.Option(help="The folder that the operator handed over.")
-    ],
-    domain: Annotated[str, typer.Option(help="The domain that the text belongs to.")],
+    invite: Annotated[Path, option("The folder that the operator handed over.")],
+    domain: Annotated[str, option("The domain that the text belongs to.")],
     corpus: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A file or folder with the domain's text; may be given again."
-        ),
+        option("A file or folder with the domain's text; may be given again."),
     ] = None,
     statistics: Annotated[
         Path | None,
-        typer.Option(
-            help="Instead of a corpus: sums made ahead with `client prepare`."
-        ),
+        option("Instead of a corpus: sums made ahead with `client prepare`."),
     ] = None,
     held_out: Annotated[
         Path | None,
-        typer.Option(help="With --statistics: documents made with `client held-out`."),
+        option("With --statistics: documents made with `client held-out`."),
     ] = None,
     scores: Annotated[
         Path | None,
-        typer.Option(
-            help="Expert scores on prompts of the domain (only their sums are shared)."
-        ),
+        option("Expert scores on prompts of the domain (only their sums are shared)."),
     ] = None,
     accept_mode: AcceptMode = None,
     max_round_epsilon: RoundEpsilon = None,
     max_epsilon: LifetimeEpsilon = None,
     text_field: Fields = "text",
     holdout: Annotated[
-        float, typer.Option(help="Share of documents kept for evaluation.")
+        float, option("Share of documents kept for evaluation.")
     ] = DEFAULT.holdout,
     skip_broken: SkipBroken = 0.0,
     encoder: Annotated[
         str | None,
-        typer.Option(
-            help="Where this machine finds the encoder, if not under its own name."
-        ),
+        option("Where this machine finds the encoder, if not under its own name."),
     ] = None,
     coordinator_key: Annotated[
         str | None,
-        typer.Option(
-            help=(
-                "The coordinator's key as you know it: refuse an invitation by any"
-                " other."
-            )
+        option(
+            "The coordinator's key as you know it: refuse an invitation by any other."
         ),
     ] = None,
     approve_bundle: Annotated[
         str | None,
-        typer.Option(
-            help=(
-                "Approve a bundle that is not the code of this installation, by its"
-                " SHA-256."
-            )
+        option(
+            "Approve a bundle that is not the code of this installation, by its"
+            " SHA-256."
         ),
     ] = None,
     json: Json = False,

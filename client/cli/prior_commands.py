@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
-from ridgeway.common.cli.options import Fields, Json
+from ridgeway.common.cli.options import Fields, Json, argument, option
 from ridgeway.common.cli.terminal import (
     command_group,
     count,
@@ -29,17 +27,10 @@ app = command_group("The public prior of private rounds.")
 def make(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Public text; without it, what this machine has anyway.",
-        ),
+        argument("Public text; without it, what this machine has anyway.", "FOLDER..."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path(
-        "prior.safetensors"
-    ),
-    encoder: Annotated[
-        str, typer.Option(help="smollm2, hf:NAME_OR_DIR or dir:PATH")
-    ] = "smollm2",
+    out: Annotated[Path, option("The file to write.")] = Path("prior.safetensors"),
+    encoder: Annotated[str, option("smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
     text_field: Fields = "text",
     json: Json = False,
 ) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.client.cli.holder_commands import HolderFolder, check_pinned, open_holder
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import TextTable, count, show
 
 if TYPE_CHECKING:
@@ -26,19 +24,15 @@ def pin(
     folder: HolderFolder,
     cards: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[HOLDER.PUB]...", help="Cards that other holders handed over."
-        ),
+        argument("Cards that other holders handed over.", "[HOLDER.PUB]..."),
     ] = None,
     invite: Annotated[
         Path | None,
-        typer.Option(help="Take the members from the operator's invitation instead."),
+        option("Take the members from the operator's invitation instead."),
     ] = None,
     remove: Annotated[
         str | None,
-        typer.Option(
-            metavar="KEY", help="Unpin a member: its key, or the first digits of it."
-        ),
+        option("Unpin a member: its key, or the first digits of it.", metavar="KEY"),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -7,7 +7,6 @@ Reads the folder's records, which hold no text of the corpus, and writes nothing
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,23 +16,15 @@ from typing import Any
 
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import CLIENT_TOML
-from ridgeway.common.base.files import stamp_if_there
+from ridgeway.common.base.files import stamp_if_there, without_place
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, source_files
-from ridgeway.common.http.page_app import without_place
+from ridgeway.common.http.page_app import PageParts
+from ridgeway.common.http.request_metrics import RequestMetrics
 from ridgeway.common.protocol.invitation import INVITE
 
 JOURNAL = "journal.db"
-AUDIT = "audit.json"
-"""Where an audit's figures are shown from: what `ridgeway client audit … --json` prints, if it is
-put there.
-"""
-WATCHED = (JOURNAL, f"{JOURNAL}-wal", CLIENT_TOML, INVITE, AUDIT, "roster.json")
-AUDIT_FIGURES = (
-    "found recovered rare_recovered chance precision exact proven window".split()
-)
-"""What is shown of a finding; whatever else the file holds is left out."""
-
+WATCHED = (JOURNAL, f"{JOURNAL}-wal", CLIENT_TOML, INVITE, "roster.json")
 CONTENTS: Mapping[str, str] = {
     "here": "that it is there, and which release it has",
     "offer": (
@@ -58,6 +49,12 @@ CONTENTS: Mapping[str, str] = {
     "refusal": "that it refuses, a code, and a reason without anything private",
 }
 """What an answer holds, by its kind."""
+
+
+def holder_page(folder: Path) -> PageParts:
+    view = HolderView(folder)
+    looks = {"/standing": view.standing, "/checks": view.checks}
+    return PageParts(__package__, folder, looks, RequestMetrics())
 
 
 class HolderView:
@@ -96,19 +93,19 @@ class HolderView:
             "kinds": _by_kind(items),
             "budget": budget(record, items),
             "bundle": _bundle(record),
-            "audit": audit_figures(self._folder / AUDIT),
         }
 
     def checks(self) -> list[dict[str, Any]]:
         """Whether the records are as they were written, and agree."""
         record = HolderRecord(self._folder)
         return [
-            {"name": check.name, "words": self.plain(check.words), "good": check.good}
+            {
+                "name": check.name,
+                "words": without_place(check.words, self._folder),
+                "good": check.good,
+            }
             for check in record.check()
         ]
-
-    def plain(self, error: object) -> str:
-        return without_place(error, self._folder)
 
 
 def _sent(record: HolderRecord, items: Iterable[SentItem]) -> dict[str, Any]:
@@ -213,20 +210,3 @@ def _installed() -> dict[str, Any]:
         "files": files,
         "lines": sum(each["lines"] for each in files),
     }
-
-
-def audit_figures(path: Path) -> list[dict[str, Any]] | None:
-    """The figures of an audit; None where there is none, or the file is something else."""
-    try:
-        findings = json.loads(path.read_bytes())["findings"]
-        return [
-            {"view": str(each["view"])[:100]}
-            | {
-                name: each[name]
-                for name in AUDIT_FIGURES
-                if isinstance(each.get(name), int | float)
-            }
-            for each in findings
-        ]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None

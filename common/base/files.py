@@ -69,6 +69,14 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def without_place(words: object, folder: Path) -> str:
+    """What an error or a sentence says, without the place of the folder."""
+    text = str(words)
+    for place in (folder.resolve(), folder):
+        text = text.replace(f"{place}/", "").replace(str(place), "DIR")
+    return text
+
+
 def check_output(path: Path) -> None:
     """Raise unless a file may be written here: over nothing or over an ordinary file."""
     if path.is_dir():

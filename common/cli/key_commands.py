@@ -7,25 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 
 if TYPE_CHECKING:
     from ridgeway.common.http.api_keys import KeyRecord
 
-_KeyScope = Literal["all", "metrics"]
-
 app = command_group("The API keys of `ridgeway serve`: a file of names and hashes.")
 
 KeysPath = Annotated[
     Path,
-    typer.Argument(
-        metavar="FILE", help="The file of keys, as given to `ridgeway serve --keys`."
-    ),
+    argument("The file of keys, as given to `ridgeway serve --keys`.", "FILE"),
 ]
-KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")]
+KeyName = Annotated[str, argument("Whose key it is.", "NAME")]
 
 
 @app.command()
@@ -34,29 +28,25 @@ def add(
     name: KeyName,
     rate: Annotated[
         float | None,
-        typer.Option(
-            help="Requests a second that this key may make. (default: serve's --rate)"
-        ),
+        option("Requests a second that this key may make. (default: serve's --rate)"),
     ] = None,
     scope: Annotated[
-        _KeyScope,
-        typer.Option(help="What the key is for: all, or metrics (/metrics alone)."),
+        Literal["all", "metrics"],
+        option("What the key is for: all, or metrics (/metrics alone)."),
     ] = "all",
     window: Annotated[
-        str | None,
-        typer.Option(
-            metavar="minute|hour|day|month", help="The window of the key's budget."
-        ),
+        Literal["minute", "hour", "day", "month"] | None,
+        option("The window of the key's budget."),
     ] = None,
     max_requests: Annotated[
-        int | None, typer.Option(min=1, help="Requests in each window.")
+        int | None, option("Requests in each window.", min=1)
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of prompts and answers in each window."),
+        option("Tokens of prompts and answers in each window.", min=1),
     ] = None,
     max_cost: Annotated[
-        float | None, typer.Option(help="Cost in each window, by the experts' prices.")
+        float | None, option("Cost in each window, by the experts' prices.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -64,10 +54,17 @@ def add(
     hash alone.
     """
     from ridgeway.common.http.api_keys import add_key
-    from ridgeway.common.http.key_budgets import make_budget
 
-    budget = make_budget(window, max_requests, max_tokens, max_cost)
-    key, entry = add_key(file, name, rate, scope=scope, budget=budget)
+    key, entry = add_key(
+        file,
+        name,
+        rate=rate,
+        scope=scope,
+        window=window,
+        max_requests=max_requests,
+        max_tokens=max_tokens,
+        max_cost=max_cost,
+    )
     show({"key": key, **_shown(entry)}, key, json=json)
     sys.stdout.flush()
     step(
@@ -85,26 +82,20 @@ def listed(file: KeysPath, json: Json = False) -> None:
     from ridgeway.common.http.api_keys import read_keys, usage_path
     from ridgeway.common.http.key_budgets import UsageBook
 
-    entries = read_keys(file)
     book = UsageBook(usage_path(file)) if usage_path(file).exists() else None
-    spent = {
-        each.name: book.spent(each.name, each.window)
-        for each in entries
-        if book and each.window
-    }
-    told = {name: {"spent": asdict(usage)} for name, usage in spent.items()}
-    rows = [
-        (
-            each.name,
-            each.created,
-            each.scope,
-            "" if each.budget is None else each.budget.in_words(spent.get(each.name)),
-            "" if each.rate is None else f"{each.rate:g}",
-        )
-        for each in entries
-    ]
+    facts = []
+    rows = []
+    for each in read_keys(file):
+        fact = _shown(each)
+        spent = book.spent(each.name, each.window) if book and each.window else None
+        if spent:
+            fact["spent"] = asdict(spent)
+        budget = each.budget.in_words(spent) if each.budget else ""
+        rate = f"{each.rate:g}" if each.rate else ""
+        facts.append(fact)
+        rows.append([each.name, each.created, each.scope, budget, rate])
     show(
-        [_shown(each) | told.get(each.name, {}) for each in entries],
+        facts,
         TextTable(("name", "created", "scope", "budget", "requests/s"), rows),
         json=json,
     )

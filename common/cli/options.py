@@ -5,105 +5,92 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import ENCODERS, SAMPLING
-
-if TYPE_CHECKING:
-    from ridgeway.common.base.schema import Mode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-ModeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--mode",
-        metavar="MODE",
-        help="private, masked or clear: what leaves the holders.",
-    ),
-]
+
+def option(words: str, *names: str, **more: Any) -> Any:
+    """An option and its help; `names` where it is not called like its parameter."""
+    return typer.Option(*names, help=words, **more)
+
+
+def argument(words: str, metavar: str | None = None, **more: Any) -> Any:
+    """An argument, its help, and how it is written there."""
+    return typer.Argument(metavar=metavar, help=words, **more)
+
+
+AnyMode = Literal["private", "masked", "clear"]
+Json = Annotated[bool, option("Print JSON for programs.", "--json")]
+ModeOption = Annotated[AnyMode | None, option("What leaves the holders.", "--mode")]
 Key = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "The coordinator's public key (64 digits, or a file): refuse any other signer.",
         "--key",
-        help=(
-            "The coordinator's public key (64 digits, or a file): refuse any other"
-            " signer."
-        ),
     ),
 ]
 Fields = Annotated[
     str,
-    typer.Option(
+    option(
+        "The field that holds the text; of several names, the first a record has.",
         "--text-field",
-        help="The field that holds the text; of several names, the first a record has.",
     ),
 ]
 SkipBroken = Annotated[
     float,
-    typer.Option(
+    option(
+        "Pass over records that cannot be read, up to this share, and list them.",
         metavar="SHARE",
-        help="Pass over records that cannot be read, up to this share, and list them.",
     ),
 ]
-EncoderSource = Annotated[str, typer.Argument(help=ENCODERS)]
+EncoderSource = Annotated[str, argument(ENCODERS)]
 Model = Annotated[
     Path | None,
-    typer.Option(
-        help="The folder of a contextual encoder's model, if it is not known here."
-    ),
+    option("The folder of a contextual encoder's model, if it is not known here."),
 ]
 RunsOn = Annotated[
     str,
-    typer.Option(
+    option(
+        "Where a contextual encoder's model runs: auto, cpu, cuda, or one GPU: cuda:0.",
         "--device",
-        help=(
-            "Where a contextual encoder's model runs: auto, cpu, cuda, or one GPU:"
-            " cuda:0."
-        ),
     ),
 ]
 Host = Annotated[
-    str, typer.Option(help="The address to listen on; any but loopback needs --keys.")
+    str, option("The address to listen on; any but loopback needs --keys.")
 ]
-Port = Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")]
+Port = Annotated[int, option("The port to listen on.", min=1, max=65535)]
 Keys = Annotated[
     Path | None,
-    typer.Option("--keys", metavar="FILE", help="The keys that let clients in."),
+    option("The keys that let clients in.", "--keys", metavar="FILE"),
 ]
 TlsCert = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The certificate to show, in PEM.")
+    Path | None, option("The certificate to show, in PEM.", metavar="FILE")
 ]
 TlsKey = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The certificate's private key.")
+    Path | None, option("The certificate's private key.", metavar="FILE")
 ]
 RequestRate = Annotated[
     float | None,
-    typer.Option(
-        "--rate", help="Requests a second of each key, or without keys of each address."
-    ),
+    option("Requests a second of each key, or without keys of each address.", "--rate"),
 ]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="A name by which the service may be called."),
+    option("A name by which the service may be called.", metavar="NAME"),
 ]
-ReleaseFolder = Annotated[
-    Path, typer.Argument(metavar="RELEASE", help="The folder of a release.")
+ReleaseFolder = Annotated[Path, argument("The folder of a release.", "RELEASE")]
+DataFolder = Annotated[
+    Path, argument("Held-out text: DOMAIN.test.jsonl for every domain.", "DATA_DIR")
 ]
 
 
-def check_mode(name: str) -> Mode:
-    """The mode of this name; raises InputError, with what there is, if there is none."""
-    from ridgeway.common.base.schema import MODE_SENTENCES
-
-    for mode in MODE_SENTENCES:
-        if name == mode:
-            return mode
-    raise InputError(f"there is no mode {name!r}; there are private, masked and clear")
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given a value."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def with_sampling_options(command: Command) -> Command:
@@ -113,13 +100,13 @@ def with_sampling_options(command: Command) -> Command:
     options = []
     for name, about in SAMPLING.items():
         words = f"{about['meaning'][:1].upper()}{about['meaning'][1:]}."
-        option = typer.Option(help=f"{words} (default: the preset's)")
+        meant = option(f"{words} (default: the preset's)")
         options.append(
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
-                annotation=Annotated[int | None, option],
+                annotation=Annotated[int | None, meant],
             )
         )
     signature = signature.replace(parameters=[*others, *options])

@@ -39,5 +39,5 @@ def serve_page(
             " unencrypted",
         )
     step("showing", address.url, "stop it with Ctrl-C")
-    looks = [address.certificate.watch] if address.certificate else []
-    run(create_page_app(parts, rules, looks), sockets, address.certificate)
+    watched = [address.certificate.watch] if address.certificate else []
+    run(create_page_app(parts, rules, watched), sockets, address.certificate)

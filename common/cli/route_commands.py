@@ -9,10 +9,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
-
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import (
+    DataFolder,
     EncoderSource,
     Fields,
     Json,
@@ -20,11 +19,14 @@ from ridgeway.common.cli.options import (
     Model,
     ReleaseFolder,
     RunsOn,
+    argument,
+    given,
+    option,
 )
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 
 if TYPE_CHECKING:
-    from ridgeway.common.experts.expert_choice import ExpertChooser
+    from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
     from ridgeway.common.routing.coverage import Outcomes, Point
     from ridgeway.common.routing.decision import Decision
     from ridgeway.common.routing.evaluation import Evaluation
@@ -39,28 +41,22 @@ def route(
     release: ReleaseFolder,
     prompt: Annotated[
         str,
-        typer.Argument(
-            help="The prompt; - reads prompts from standard input, one a line."
-        ),
+        argument("The prompt; - reads prompts from standard input, one a line."),
     ],
     explain: Annotated[
         bool,
-        typer.Option(
-            "--explain", help="Show the words that decided, and how much each weighed."
-        ),
+        option("Show the words that decided, and how much each weighed.", "--explain"),
     ] = False,
     json: Json = False,
-    threshold: Annotated[
-        float | None, typer.Option(help="Abstain below this confidence.")
-    ] = None,
+    threshold: Annotated[float | None, option("Abstain below this confidence.")] = None,
     fallback: Annotated[
-        str | None, typer.Option(help="Where prompts go when the router abstains.")
+        str | None, option("Where prompts go when the router abstains.")
     ] = None,
     experts: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Name the expert too: experts.toml, as docs/serving.md shows.",
             metavar="FILE",
-            help="Name the expert too: experts.toml, as docs/serving.md shows.",
         ),
     ] = None,
     key: Key = None,
@@ -76,28 +72,16 @@ def route(
     from ridgeway.common.routing.router import Router
 
     router = Router.load(release, key=key, model=model, device=device)
-    changes = {
-        name: value
-        for name, value in (("threshold", threshold), ("fallback", fallback))
-        if value is not None
-    }
-    if changes:
+    if changes := given(threshold=threshold, fallback=fallback):
         router = router.with_confidence(**changes)
     chooser = _chooser(experts, router) if experts else None
     if prompt != "-":
         _show_one(router, prompt, explain, json, chooser)
+    elif sys.stdin is None:
+        raise InputError("standard input is closed, so no prompts can be read from it")
     else:
-        if sys.stdin is None:
-            raise InputError(
-                "standard input is closed, so no prompts can be read from it"
-            )
-        _show_many(
-            router,
-            _arriving_lines(cast(BufferedReader, sys.stdin.buffer)),
-            explain,
-            json,
-            chooser,
-        )
+        lines = _arriving_lines(cast(BufferedReader, sys.stdin.buffer))
+        _show_many(router, lines, explain, json, chooser)
 
 
 def _chooser(path: Path, router: Router) -> ExpertChooser:
@@ -109,6 +93,19 @@ def _chooser(path: Path, router: Router) -> ExpertChooser:
     return ExpertChooser(experts, router.domains, beside or router.quality)
 
 
+def _routed(
+    found: Decision | Explanation, router: Router, chooser: ExpertChooser | None
+) -> tuple[Decision, ExpertChoice | None, dict[str, Any]]:
+    """A decision, the expert that it leads to, and both for programs."""
+    from ridgeway.common.routing.decision import Decision
+    from ridgeway.common.routing.router import origin
+
+    decision = found if isinstance(found, Decision) else found.decision
+    choice = chooser.choose(decision) if chooser else None
+    expert = choice.to_json() if choice else {}
+    return decision, choice, found.to_json() | expert | origin(router)
+
+
 def _show_one(
     router: Router,
     prompt: str,
@@ -116,15 +113,11 @@ def _show_one(
     json: bool,
     chooser: ExpertChooser | None,
 ) -> None:
-    from ridgeway.common.routing.router import origin
-
     explanation = router.explain(prompt) if explain else None
-    decision = explanation.decision if explanation else router.route(prompt)
-    choice = chooser.choose(decision) if chooser else None
-    facts = (explanation or decision).to_json() | origin(router)
+    found = explanation or router.route(prompt)
+    decision, choice, facts = _routed(found, router, chooser)
     lines: list[str | TextTable] = [_words(decision, router)]
     if choice:
-        facts |= choice.to_json()
         quality = choice.quality
         told = "" if quality is None else f", expected quality {100 * quality:.1f} %"
         lines.append(f"expert {choice.expert}   because: {choice.reason}{told}")
@@ -143,26 +136,16 @@ def _show_many(
     """One line of output a prompt, as prompts come in."""
     import json as codec
 
-    from ridgeway.common.routing.decision import Decision
-    from ridgeway.common.routing.router import origin
-
     for batch in prompts:
-        found: Iterable[Decision | Explanation] = (
-            map(router.explain, batch) if explain else router.route_many(batch)
-        )
-        for each in found:
-            choice = (
-                chooser.choose(each if isinstance(each, Decision) else each.decision)
-                if chooser
-                else None
+        many = map(router.explain, batch) if explain else router.route_many(batch)
+        for found in many:
+            decision, choice, facts = _routed(found, router, chooser)
+            plain = [decision.domain, f"{decision.confidence:.3f}"]
+            plain += [choice.expert] if choice else []
+            as_json = json or explain
+            print(
+                codec.dumps(facts, ensure_ascii=False) if as_json else "\t".join(plain)
             )
-            result = (
-                each.to_json() | (choice.to_json() if choice else {}) | origin(router)
-            )
-            plain = f"{result['domain']}\t{result['confidence']:.3f}" + (
-                f"\t{choice.expert}" if choice else ""
-            )
-            print(codec.dumps(result, ensure_ascii=False) if json or explain else plain)
         sys.stdout.flush()
 
 
@@ -234,13 +217,7 @@ def _explanation_table(explanation: Explanation, most: int = 12) -> TextTable:
 
 def evaluate(
     release: ReleaseFolder,
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA_DIR",
-            help="A folder that holds DOMAIN.test.jsonl for every domain.",
-        ),
-    ],
+    data: DataFolder,
     text_field: Fields = "text",
     json: Json = False,
     key: Key = None,
@@ -325,27 +302,15 @@ def _taken_for(result: Evaluation, name: str) -> str:
 
 def calibrate(
     release: ReleaseFolder,
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA_DIR",
-            help="Held-out text: DOMAIN.test.jsonl for every domain.",
-        ),
-    ],
+    data: DataFolder,
     accuracy: Annotated[
         float,
-        typer.Option(help="Target accuracy among answered prompts, in percent."),
+        option("Target accuracy among answered prompts, in percent."),
     ] = 99.0,
     tokens: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="Use only the first N tokens of each text (0: all).",
-        ),
+        option("Use only the first N tokens of each text (0: all).", min=0),
     ] = 0,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the curve: .png, .svg or .pdf.")
-    ] = None,
     text_field: Fields = "text",
     json: Json = False,
     key: Key = None,
@@ -361,7 +326,6 @@ def calibrate(
     again.
     """
     from ridgeway.common.base.jsonl import field_names, labelled_texts
-    from ridgeway.common.cli.plots import check_plot, draw_curve
     from ridgeway.common.routing import coverage
     from ridgeway.common.routing.release import load_release
     from ridgeway.common.routing.router import router_of
@@ -370,8 +334,7 @@ def calibrate(
         raise InputError(
             f"an accuracy is in percent, above 1 and at most 100, not {accuracy:g}"
         )
-    if plot is not None:
-        check_plot(plot)
+
     loaded = load_release(release, key=key, model=model, device=device)
     router = router_of(loaded)
     texts = labelled_texts(data, router.domains, field_names(text_field))
@@ -379,15 +342,7 @@ def calibrate(
     found = outcomes(router, texts, tokens)
     points = coverage.curve(found)
     chosen = coverage.proposal(found, accuracy / 100)
-    if plot is not None:
-        finest = coverage.curve(found, sorted({0.0, *found.confidence.tolist()}))
-        drawn = [
-            point
-            for point in finest
-            if point.texts >= coverage.MIN_ANSWERED_TEXTS and point.accuracy is not None
-        ]
-        draw_curve(plot, drawn, accuracy / 100, chosen)
-        step("drew", str(plot))
+
     lines = advice(loaded, chosen, accuracy)
     if chosen is not None and chosen.threshold > 0:
         sizes = {name: len(own) for name, own in texts.items()}
@@ -553,7 +508,7 @@ def list_encoders(json: Json = False) -> None:
 @encoder.command()
 def save(
     source: EncoderSource,
-    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    folder: Annotated[Path, argument("A new folder.")],
     json: Json = False,
 ) -> None:
     """Write an encoder to a folder that can be carried to other machines and used as dir:PATH.

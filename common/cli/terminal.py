@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ridgeway.common.base.errors import RidgewayError, first_line
 
@@ -30,9 +31,20 @@ _NUMBER = re.compile(r"[–?]?|[+-]?[\d,.]+( ?%| s| [kM]B)?( \([\d,]+\))?")
 """How a cell looks that holds a number, perhaps with its unit and a count, or none."""
 
 
+class _CommandGroup(TyperGroup):
+    """Its help screen leaves out that there is --help, so that the commands fit on it."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.hidden = True
+        return option
+
+
 def command_group(words: str) -> typer.Typer:
     """A group of commands whose help is plain text."""
     return typer.Typer(
+        cls=_CommandGroup,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

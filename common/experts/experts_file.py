@@ -82,18 +82,6 @@ WebAddress = Annotated[str, AfterValidator(_web_address)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)]
 
 
-class ExpertAddress(Record):
-    """One of the places where an expert is served.
-
-    weight: its share of the requests, against the others' weights.
-    spare:  asked only while no other address can take a request.
-    """
-
-    url: WebAddress
-    weight: float = Field(default=1.0, gt=0, le=1000)
-    spare: bool = False
-
-
 class FallbackStep(Record):
     """An expert to ask in another's place, and for which reasons."""
 
@@ -103,9 +91,6 @@ class FallbackStep(Record):
     )
 
 
-AnyAddress = Annotated[
-    ExpertAddress, BeforeValidator(lambda value: _named("url", value))
-]
 AnyStep = Annotated[
     FallbackStep, BeforeValidator(lambda value: _named("expert", value))
 ]
@@ -134,12 +119,10 @@ class Expert(Record):
                      gets this many.
     health:          a path that answers 200 while an address is well, asked every
                      `health_interval`.
-    slow_start:      how long an address takes after an outage until it has its full share again; 0:
-                     no time.
     """
 
     base_url: WebAddress | None = None
-    addresses: Annotated[tuple[AnyAddress, ...], Field(max_length=MAX_ADDRESSES)] = ()
+    addresses: Annotated[tuple[WebAddress, ...], Field(max_length=MAX_ADDRESSES)] = ()
     api: Literal["openai", "anthropic"] = "openai"
     domains: ExpertNames | dict[ExpertName, Annotated[float, Field(ge=0)]] | None = None
     fallbacks: tuple[AnyStep, ...] | None = None
@@ -157,7 +140,6 @@ class Expert(Record):
     max_tokens: int | None = Field(default=None, ge=1)
     health: Annotated[str, AfterValidator(_check_path)] | None = None
     health_interval: Seconds = 5.0
-    slow_start: float = Field(default=30.0, ge=0, le=MAX_TIMEOUT_S)
 
     @model_validator(mode="after")
     def _places(self) -> Expert:
@@ -166,17 +148,13 @@ class Expert(Record):
                 "an expert has a base_url, or a list of addresses, and not both; give"
                 " one of them"
             )
-        urls = [each.url for each in self.places]
-        if len(set(urls)) < len(urls):
-            raise ValueError(
-                "an address stands there twice; give it once, with a weight if it takes"
-                " more requests"
-            )
+        if len(set(self.places)) < len(self.places):
+            raise ValueError("an address stands there twice; give it once")
         return self
 
     @property
-    def places(self) -> tuple[ExpertAddress, ...]:
-        return self.addresses or (ExpertAddress(url=self.base_url or ""),)
+    def places(self) -> tuple[str, ...]:
+        return self.addresses or (self.base_url or "",)
 
     def serves(self, name: str) -> Mapping[str, float]:
         """The domains that an expert of this name serves, and the quality of its answers there."""
@@ -306,32 +284,22 @@ class Experts(Record):
             )
 
 
-def read_experts(
-    path: Path, mu: float | None = None
-) -> tuple[Experts, QualityTable | None]:
-    """What the file says, and the table that it names, if it names one; mu takes the place of the
-    file's.
-    """
+def read_experts(path: Path) -> tuple[Experts, QualityTable | None]:
+    """What the file says, and the table that it names, if it names one."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the file of experts in it")
     if not path.is_file():
         raise InputError(f"there is no {path}; write one as docs/serving.md shows")
     experts = read_settings(path, Experts)
     table = load_quality(path.parent / experts.table) if experts.table else None
-    return (experts if mu is None else experts.model_copy(update={"mu": mu})), table
+    return experts, table
 
 
 class ExpertsFile:
     """The file and what it said last. `refresh` reads it again if it has changed."""
 
-    def __init__(
-        self,
-        path: Path,
-        mu: float | None = None,
-        environment: Mapping[str, str] = os.environ,
-    ) -> None:
+    def __init__(self, path: Path, environment: Mapping[str, str] = os.environ) -> None:
         self.path = path
-        self._mu = mu
         self._environment = environment
         # the release that the file, as it is now, could not be used with
         self._refused_for: str | None = None
@@ -339,7 +307,7 @@ class ExpertsFile:
         self._stamps = self._looked_at()
 
     def _read(self) -> tuple[Experts, QualityTable | None]:
-        experts, table = read_experts(self.path, self._mu)
+        experts, table = read_experts(self.path)
         for name in experts.experts:
             self.key(name, experts)
         return experts, table
@@ -388,13 +356,6 @@ def _facts(table: QualityTable | None) -> dict[str, Any] | None:
     return table.to_json() if table else None
 
 
-def find_experts(path: Path | None, mu: float | None = None) -> ExpertsFile | None:
-    """The file, if one is named; mu takes the place of what it says."""
-    if path is None:
-        if mu is not None:
-            raise InputError(
-                "mu weighs the cost of experts, and there are none; name them with"
-                " --experts"
-            )
-        return None
-    return ExpertsFile(path, mu)
+def find_experts(path: Path | None) -> ExpertsFile | None:
+    """The file, if one is named."""
+    return ExpertsFile(path) if path is not None else None

@@ -9,7 +9,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -172,6 +172,7 @@ def rate_of(per_s: float) -> Rate:
     return Rate(per_s, max(1, math.ceil(BURST_S * per_s)))
 
 
+@dataclass(slots=True)
 class RateLimiter:
     """A bucket of requests for every client; one number each, the time by which what was taken is
     paid off.
@@ -184,16 +185,10 @@ class RateLimiter:
     whatever others do.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        max_clients: int | None = None,
-        shared: SharedTimes | None = None,
-    ) -> None:
-        self._clock = clock
-        self._max_clients = max_clients
-        self._shared = shared
-        self._paid: OrderedDict[str, float] = OrderedDict()
+    _clock: Callable[[], float] = time.monotonic
+    _max_clients: int | None = None
+    _shared: SharedTimes | None = None
+    _paid: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
         return len(self._paid)

@@ -19,13 +19,20 @@ import secrets
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output, stamp_if_there, write_whole
-from ridgeway.common.base.settings_file import read_settings, toml_literal
+from ridgeway.common.base.settings_file import plain_reason, read_settings, toml_literal
 from ridgeway.common.http.key_budgets import KeyBudget, Window
 
 _KEY_BYTES = 32
@@ -34,9 +41,6 @@ _ABOUT = """\
 # The keys of a service, written by `ridgeway keys`. A key itself is not here: only its SHA-256.
 """
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
-
-_KeyScope = Literal["all", "metrics"]
-"""What a key lets in to: everything, or /metrics alone."""
 
 log = logging.getLogger("ridgeway.http")
 
@@ -51,7 +55,8 @@ class KeyRecord(BaseModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     created: str
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    scope: _KeyScope = "all"
+    scope: Literal["all", "metrics"] = "all"
+    """What a key lets in to: everything, or /metrics alone."""
     window: Window | None = None
     max_requests: Annotated[int, Field(gt=0)] | None = None
     max_tokens: Annotated[int, Field(gt=0)] | None = None
@@ -126,35 +131,25 @@ def read_keys(path: Path) -> list[KeyRecord]:
 def add_key(
     path: Path,
     name: str,
-    rate: float | None = None,
     random: Callable[[int], str] = secrets.token_urlsafe,
-    scope: _KeyScope = "all",
-    budget: KeyBudget | None = None,
+    **limits: Any,
 ) -> tuple[str, KeyRecord]:
-    """Make a key, and keep its hash; returns the key, which cannot be had again."""
+    """Make a key, and keep its hash; returns the key, which cannot be had again.
+
+    limits: the fields of its record: rate, scope, window, max_requests, max_tokens, max_cost.
+    """
     key = f"rw-{random(_KEY_BYTES)}"
+    digest = hashlib.sha256(key.encode()).hexdigest()
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    check_rate_option(rate)
     try:
-        digest = hashlib.sha256(key.encode()).hexdigest()
-        record = KeyRecord(
-            name=name, sha256=digest, created=created, rate=rate, scope=scope
-        )
-        if budget is not None:
-            limits = {
-                "max_requests": budget.requests,
-                "max_tokens": budget.tokens,
-                "max_cost": budget.cost,
-            }
-            record = record.model_copy(update={"window": budget.window, **limits})
-    except ValueError:
-        raise InputError(
-            f"{name!r} is no name of a key: that is up to 64 letters, digits and . _ @"
-            " -, a letter or a digit first"
-        ) from None
+        record = KeyRecord(name=name, sha256=digest, created=created, **limits)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = "".join(f"{part}: " for part in first["loc"])
+        raise InputError(f"{field}{plain_reason(first['msg'])}") from None
     check_output(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path.parent):
+    with _exclusive_lock(path.parent):
         known = read_keys(path) if path.exists() else []
         if any(each.name == name for each in known):
             raise InputError(
@@ -176,7 +171,7 @@ def revoke_key(path: Path, name: str) -> None:
     check_output(path)
     if not path.exists():
         read_keys(path)  # says so
-    with _alone(path.parent):
+    with _exclusive_lock(path.parent):
         known = read_keys(path)
         left = [each for each in known if each.name != name]
         if len(left) == len(known):
@@ -192,7 +187,7 @@ def _write(path: Path, records: list[KeyRecord]) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _exclusive_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder: one process at a time changes the keys in it."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from starlette.responses import Response
@@ -317,6 +318,7 @@ class RequestGuard:
         check_rate(self._addresses, client_network(client[0]) if client else "", rate)
 
 
+@dataclass(slots=True)
 class LimitedBody:
     """`receive` of a request with a body, which it holds. What is wrong is raised where it is read,
     and told `refused`.
@@ -325,30 +327,13 @@ class LimitedBody:
     on for long.
     """
 
-    __slots__ = (
-        "_ended",
-        "_holding",
-        "_left",
-        "_max_bytes",
-        "_receive",
-        "_refused",
-        "_scope",
-    )
-
-    def __init__(
-        self,
-        receive: Receive,
-        scope: Scope,
-        max_bytes: int,
-        holding: Holding,
-        refused: Callable[[RefusedRequest], None],
-    ) -> None:
-        self._receive = receive
-        self._scope = scope
-        self._max_bytes = self._left = max_bytes
-        self._holding = holding
-        self._refused = refused
-        self._ended = False
+    _receive: Receive
+    _scope: Scope
+    _max_bytes: int
+    _holding: Holding
+    _refused: Callable[[RefusedRequest], None]
+    _read: int = 0
+    _ended: bool = False
 
     async def __call__(self) -> Message:
         event = await self._receive()
@@ -357,9 +342,10 @@ class LimitedBody:
         if event["type"] == "http.disconnect":
             raise Problem(400, "the body ended too early", code="incomplete_body")
         size = len(event.get("body", b""))
-        self._left -= size
-        self._ended = self._left >= 0 and not event.get("more_body", False)
-        if self._left < 0:
+        self._read += size
+        is_too_large = self._read > self._max_bytes
+        self._ended = not is_too_large and not event.get("more_body", False)
+        if is_too_large:
             refused = too_large(self._max_bytes)
         elif not self._ended and BODY_IS_SLOW in self._scope:
             words = "the body did not come in time"

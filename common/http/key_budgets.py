@@ -16,9 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal
 
-from ridgeway.common.base.errors import InputError
 from ridgeway.common.http.http_errors import RefusedRequest
 
 Window = Literal["minute", "hour", "day", "month"]
@@ -91,26 +90,6 @@ class KeyBudget:
         return f"{', '.join(shares)} a {self.window}"
 
 
-def make_budget(
-    window: str | None, requests: int | None, tokens: int | None, cost: float | None
-) -> KeyBudget | None:
-    """What options say; None if they say nothing."""
-    if window is None and requests is None and tokens is None and cost is None:
-        return None
-    if window not in get_args(Window):
-        raise InputError(
-            "--window is minute, hour, day or month, and goes with a limit; not"
-            f" {window!r}"
-        )
-    if requests is None and tokens is None and cost is None:
-        raise InputError(
-            "--window needs a limit: --max-requests, --max-tokens or --max-cost"
-        )
-    if cost is not None and not 0 < cost < math.inf:
-        raise InputError(f"--max-cost is a number above 0, not {cost:g}")
-    return KeyBudget(cast(Window, window), requests, tokens, cost)
-
-
 def window_at(window: Window, now: float) -> tuple[int, int]:
     """The window in which a time lies: its first second, and that of the next."""
     if window != "month":
@@ -139,15 +118,15 @@ class KeyAccount:
         self.book.add(self.name, self.start, KeyUsage(0, tokens, cost))
 
 
+@dataclass(slots=True, eq=False)
 class UsageBook:
     """The file in which is written what keys spend; it is made when the first key with a budget
     asks.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self._path = path
-        self._clock = clock
-        self._file: sqlite3.Connection | None = None
+    _path: Path
+    _clock: Callable[[], float] = time.time
+    _file: sqlite3.Connection | None = None
 
     def enter(self, name: str, budget: KeyBudget) -> KeyAccount:
         """Count a request and let it in, or raise if a limit is reached."""

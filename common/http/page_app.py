@@ -6,17 +6,17 @@ What a page shows is somebody else's job.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
 from ridgeway.common.base.errors import InputError, RidgewayError
+from ridgeway.common.base.files import without_place
 from ridgeway.common.http.access_rules import AccessRules
 from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_errors import Problem, add_error_handlers
@@ -24,34 +24,29 @@ from ridgeway.common.http.request_metrics import EXPOSITION, RequestMetrics
 from ridgeway.common.http.server import Look, watching
 from ridgeway.common.http.site import read_site, site_api
 
-_Words = Callable[[RidgewayError], str]
-"""An error in the words that a browser may see."""
-
 
 @dataclass(frozen=True, slots=True)
 class PageParts:
-    """package: holds the page's own files in `static`. api: what it asks for. words: what is said
-    of errors.
+    """package: holds the page's own files in `static`. folder: what is shown; no answer says where
+    it lies. looks: what is at each address below /v1, found anew whenever it is asked for.
     """
 
     package: str
-    api: APIRouter
-    words: _Words
+    folder: Path
+    looks: Mapping[str, Callable[..., Any]]
     metrics: RequestMetrics
 
 
 def create_page_app(
-    parts: PageParts, rules: AccessRules | None = None, looks: Iterable[Look] = ()
+    parts: PageParts, rules: AccessRules | None = None, watched: Iterable[Look] = ()
 ) -> ASGIApp:
-    """Every address of the page in its place. looks: what is watched while it is served, beside the
-    keys.
-    """
+    """Every address of the page in its place. watched: while it is served, beside the keys."""
     rules = rules or AccessRules()
-    watched = [*looks, *([rules.keys.watch] if rules.keys is not None else [])]
+    all_watched = [*watched, *([rules.keys.watch] if rules.keys is not None else [])]
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with watching(watched):
+        async with watching(all_watched):
             yield
 
     app = FastAPI(
@@ -62,48 +57,26 @@ def create_page_app(
         lifespan=lifespan,
     )
     add_error_handlers(app)
-    for api in (
-        parts.api,
-        _operating_api(parts),
-        site_api(read_site(parts.package), {"/": "index.html"}),
-    ):
-        app.include_router(api)
-    return RequestGuard(app, rules, parts.metrics)
 
+    @app.exception_handler(RidgewayError)
+    async def unreadable(request: Request, error: RidgewayError) -> Response:
+        words = without_place(error, parts.folder)
+        if isinstance(error, InputError):
+            return Problem(404, words, code="not_found").response()
+        return Problem(503, words, code="unreadable").response()
 
-def _operating_api(parts: PageParts) -> APIRouter:
-    api = APIRouter()
-
-    @api.get("/health")
+    @app.get("/health")
     async def health() -> Mapping[str, str]:
         """Whether the process answers."""
         return {"status": "ok"}
 
-    @api.get("/metrics")
-    async def metrics() -> Response:
+    @app.get("/metrics")
+    def metrics() -> Response:
         """Everything that is counted, for Prometheus."""
-        return Response(
-            await looked(parts.metrics.exposition, parts.words), media_type=EXPOSITION
-        )
+        return Response(parts.metrics.exposition(), media_type=EXPOSITION)
 
-    return api
-
-
-def without_place(words: object, folder: Path) -> str:
-    """What an error or a sentence says, without the place of the folder."""
-    text = str(words)
-    for place in (folder.resolve(), folder):
-        text = text.replace(f"{place}/", "").replace(str(place), "DIR")
-    return text
-
-
-async def looked(look: Callable[[], Any], words: _Words) -> Any:
-    """What a look at a folder finds, beside the event loop; one that cannot be read is an error
-    with its reason.
-    """
-    try:
-        return await asyncio.to_thread(look)
-    except InputError as error:
-        raise Problem(404, words(error), code="not_found") from None
-    except RidgewayError as error:
-        raise Problem(503, words(error), code="unreadable") from None
+    # a plain function is called in a thread, beside the event loop
+    for path, look in parts.looks.items():
+        app.add_api_route(f"/v1{path}", look, response_model=None)
+    app.include_router(site_api(read_site(parts.package), {"/": "index.html"}))
+    return RequestGuard(app, rules, parts.metrics)

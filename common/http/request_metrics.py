@@ -52,27 +52,26 @@ class RequestMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        counter = partial(Counter, namespace="ridgeway", registry=self.registry)
-        self.requests = counter(
+        registry = self.registry
+        self.counter = partial(Counter, namespace="ridgeway", registry=registry)
+        self.gauge = partial(Gauge, namespace="ridgeway", registry=registry)
+        self.histogram = partial(Histogram, namespace="ridgeway", registry=registry)
+        self.requests = self.counter(
             "requests", "Answers, by address and status.", ("path", "status")
         )
-        self.refusals = counter(
+        self.refusals = self.counter(
             "refusals", "Requests that were not let in, by reason.", ("reason",)
         )
-        words = "Requests that are being served now."
-        self.in_flight = Gauge(
-            "requests_in_flight", words, namespace="ridgeway", registry=self.registry
+        self.in_flight = self.gauge(
+            "requests_in_flight", "Requests that are being served now."
         )
         Info("ridgeway_build", "What runs here.", registry=self.registry).info(
             {"version": version(), "python": PYTHON}
         )
-        words = "From a request's head to the end of its answer."
-        self.request_seconds = Histogram(
+        self.request_seconds = self.histogram(
             "request_seconds",
-            words,
+            "From a request's head to the end of its answer.",
             ("path",),
-            namespace="ridgeway",
-            registry=self.registry,
             buckets=REQUEST_BUCKETS_S,
         )
 

@@ -159,27 +159,20 @@ def _certificate_reason(certificate: Path, key: Path, error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the service listens, and the certificate that it shows; `path`: of a Unix socket, in
-    place of a port.
-    """
+    """Where the service listens, and the certificate that it shows."""
 
     host: str = "127.0.0.1"
     port: int = 8080
     certificate: Certificate | None = None
-    path: Path | None = None
 
     @property
     def url(self) -> str:
-        if self.path is not None:
-            return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.certificate else 'http'}://{host}:{self.port}/"
 
 
 def bind_sockets(address: Address) -> list[socket.socket]:
     """Listening sockets: one, or for a name of several addresses, several."""
-    if address.path is not None:
-        return [_bind_path(address.path)]
     try:
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -197,37 +190,6 @@ def bind_sockets(address: Address) -> list[socket.socket]:
             each.close()
         raise InputError(_bind_reason(address, error)) from None
     return sockets
-
-
-def _bind_path(path: Path) -> socket.socket:
-    """A Unix socket that its owner alone can reach; one that a service left behind is replaced."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if path.is_socket():
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
-                if other.connect_ex(str(path)) == 0:
-                    raise InputError(
-                        f"another service listens on {path}; stop it, or choose another"
-                        " --unix-socket"
-                    )
-            path.unlink()
-        mask = os.umask(0o177)
-        try:
-            made.bind(str(path))
-        finally:
-            os.umask(mask)
-        made.listen(BACKLOG)
-    except OSError as error:
-        made.close()
-        words = (error.strerror or str(error)).lower()
-        raise InputError(
-            f"--unix-socket {path} cannot be made: {words}; name a new file in a folder"
-            " of yours"
-        ) from None
-    except InputError:
-        made.close()
-        raise
-    return made
 
 
 def _bind_reason(address: Address, error: OSError) -> str:

@@ -24,6 +24,8 @@ MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+SHARED_PARTS = ("head.html", "key.html")
+"""A document names them in a comment."""
 READ_METHODS = ["GET", "HEAD"]
 NO_CACHE = {"Cache-Control": "no-cache"}
 KEEP_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
@@ -65,8 +67,11 @@ def site_api(site: Site, documents: Mapping[str, str]) -> APIRouter:
     api = APIRouter(include_in_schema=False, default_response_class=Response)
 
     def add(path: str, name: str) -> None:
-        """A document, its addresses those of this version."""
-        body = site.contents[name].replace(
+        """A document: the parts that it shares put in, its addresses those of this version."""
+        body = site.contents[name]
+        for part in SHARED_PARTS:
+            body = body.replace(f"<!-- {part} -->\n".encode(), site.contents[part])
+        body = body.replace(
             ASSET_PREFIX.encode(), f"{ASSET_PREFIX}{site.version}/".encode()
         )
 

@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from ridgeway.common.base.errors import InputError
@@ -71,6 +71,7 @@ TOOL_ROLES = frozenset(("tool", "function"))
 
 log = logging.getLogger("ridgeway.serve")
 
+_Note = TypeVar("_Note")
 Message = tuple[str, str]
 """A role and a text."""
 
@@ -111,7 +112,7 @@ def cut_turns(turns: Sequence[Turn]) -> CutTurns:
     )
 
 
-class Seat(NamedTuple):
+class Assignment(NamedTuple):
     """Where a conversation is.
 
     domain:   None if the router abstained.
@@ -124,7 +125,7 @@ class Seat(NamedTuple):
     answered: str
 
 
-class Talk(NamedTuple):
+class Exchange(NamedTuple):
     """What a request says of its conversation.
 
     key:        its digest.
@@ -144,7 +145,9 @@ class Talk(NamedTuple):
     uses_tools: bool
 
 
-def talk_of(messages: Sequence[Message], user: str, session: str, client: str) -> Talk:
+def exchange_of(
+    messages: Sequence[Message], user: str, session: str, client: str
+) -> Exchange:
     """A chat as a conversation of a client; `messages` with tool results have a role of their
     own.
     """
@@ -155,12 +158,10 @@ def talk_of(messages: Sequence[Message], user: str, session: str, client: str) -
     before = messages[: users[-2] + 1] if len(users) > 1 else None
     first = messages[users[0]][1] if users else messages[0][1]
     named = ("session", session) if session else ("turns", user, first)
-    key = hashlib.blake2b(
-        "\0".join((client, *named)).encode(errors="replace"), digest_size=16
-    ).digest()
+    key = _digest("\0".join((client, *named)))
     earlier = None if before is None else cut_turns(weighted_turns(before))
     goes_on = bool(session) or before is not None or uses_tools
-    return Talk(key, cut_turns(weighted_turns(now)), earlier, goes_on, uses_tools)
+    return Exchange(key, cut_turns(weighted_turns(now)), earlier, goes_on, uses_tools)
 
 
 _leanings: WeakKeyDictionary[Router, Mapping[str, float]] = WeakKeyDictionary()
@@ -224,16 +225,10 @@ def evidence_to_leave(
     return Evidence(found <= needed, found, needed)
 
 
-def is_clear(
-    decision: Decision, domain: str | None, leaning: Mapping[str, float]
-) -> bool:
-    """Whether the decision on a user turn alone is evidence enough to leave a domain."""
-    return not evidence_to_leave(decision, domain, leaning).stays
+class RecentNotes(Generic[_Note]):
+    """A note for each key; of more than MAX_NOTES, those that were noted last.
 
-
-class RecentNotes:
-    """A few names for each key; of more than MAX_NOTES, those that were noted last.
-
+    kind: what a note is, made of its fields.
     path: a file that processes share; without one, they are this process's own. What cannot be
           written at once, because
     another process writes, is known here, and is written with the next note. Where the file cannot
@@ -241,7 +236,8 @@ class RecentNotes:
     what stands in it is not known.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, kind: type[_Note], path: Path | None = None) -> None:
+        self._kind = kind
         try:
             self._file = (
                 sqlite3.connect(
@@ -263,9 +259,9 @@ class RecentNotes:
                 f"the file {path} that workers share cannot be made: {error}; {words}"
             ) from None
 
-    def find(self, key: bytes) -> list[str | None] | None:
+    def find(self, key: bytes) -> _Note | None:
         if key in self._unwritten:
-            return list(json.loads(self._unwritten[key]))
+            return self._kind(*json.loads(self._unwritten[key]))
         try:
             row = self._file.execute(
                 "SELECT names FROM notes WHERE key = ?", (key,)
@@ -273,12 +269,12 @@ class RecentNotes:
         except sqlite3.Error as error:
             log.error("what was noted cannot be read: %s", error)
             return None
-        return None if row is None else list(json.loads(row[0]))
+        return None if row is None else self._kind(*json.loads(row[0]))
 
-    def note(self, key: bytes, names: Sequence[str | None]) -> None:
+    def note(self, key: bytes, note: _Note) -> None:
         """A key that is noted again has the highest number again."""
         self._unwritten.pop(key, None)
-        self._unwritten[key] = json.dumps(names)
+        self._unwritten[key] = json.dumps(note)
         try:
             put = (
                 "INSERT OR REPLACE INTO notes SELECT coalesce(max(number), 0) + 1, ?, ?"
@@ -298,20 +294,6 @@ class RecentNotes:
                 del self._unwritten[next(iter(self._unwritten))]
 
 
-class Conversations:
-    """Where conversations are."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._notes = RecentNotes(path)
-
-    def find(self, key: bytes) -> Seat | None:
-        names = self._notes.find(key)
-        return None if names is None else Seat(names[0], str(names[1]), str(names[2]))
-
-    def note(self, key: bytes, seat: Seat) -> None:
-        self._notes.note(key, seat)
-
-
 class Owner(NamedTuple):
     """An expert, the number of its address, and the name of the key that the response was made
     with.
@@ -326,29 +308,19 @@ class ResponseOwners:
     """Of too many, those that were used last are known."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._notes = RecentNotes(path)
+        self._notes = RecentNotes(Owner, path)
 
     def find(self, name: str | None) -> Owner | None:
-        names = None if name is None else self._notes.find(_digest(name))
-        return (
-            None
-            if names is None
-            else Owner(str(names[0]), int(str(names[1])), str(names[2]))
-        )
+        return None if name is None else self._notes.find(_digest(name))
 
     def note_answer(
         self, answer: bytes, owner: Owner, goes_on_from: str | None
     ) -> None:
         """answer: a response, or how its stream begins."""
-        found = RESPONSE_ID.search(answer[:LOOKED_AT_BYTES])
-        for name in (
-            goes_on_from,
-            found[1].decode(errors="replace") if found else None,
-        ):
-            if name is not None:
-                self._notes.note(
-                    _digest(name), (owner.expert, str(owner.address), owner.key)
-                )
+        if goes_on_from is not None:
+            self._notes.note(_digest(goes_on_from), owner)
+        if found := RESPONSE_ID.search(answer[:LOOKED_AT_BYTES]):
+            self._notes.note(_digest(found[1].decode(errors="replace")), owner)
 
 
 def _digest(name: str) -> bytes:

@@ -33,10 +33,10 @@ from ridgeway.common.http.request_context import current_request, hold
 from ridgeway.common.routing.conversation import Turn, weighted_turns
 from ridgeway.common.serve.conversations import (
     CutTurns,
+    Exchange,
     Message,
-    Talk,
     cut_turns,
-    talk_of,
+    exchange_of,
 )
 
 SESSION_HEADER = "x-session-id"
@@ -108,33 +108,29 @@ class WantedDecisions:
     after: str | None = None
 
 
+_Prompts = Annotated[
+    list[str], Field(min_length=1, max_length=_MAX_PROMPTS, fail_fast=True)
+]
+
+
 class RouteRequest(BaseModel):
     """What to route: one prompt, many, or a conversation. Exactly one of the three."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-    prompt: str | None = Field(None, description="One prompt.")
-    prompts: (
-        Annotated[
-            list[str], Field(min_length=1, max_length=_MAX_PROMPTS, fail_fast=True)
-        ]
-        | None
-    ) = Field(None, description="Many prompts, each routed on its own.")
-    messages: ChatMessages | None = Field(
-        None,
-        description=(
-            "A conversation; the last user turn weighs more than all the others."
-        ),
+    model_config = ConfigDict(
+        extra="forbid", strict=True, use_attribute_docstrings=True
     )
-    explain: bool = Field(
-        False, description="Add each word and what it added to the decision."
-    )
-    after: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
-        None,
-        description=(
-            "The domain that the chat is with: its last user message alone is routed,"
-            " and may leave it."
-        ),
-    )
+    prompt: str | None = None
+    """One prompt."""
+    prompts: _Prompts | None = None
+    """Many prompts, each routed on its own."""
+    messages: ChatMessages | None = None
+    """A conversation; the last user turn weighs more than all the others."""
+    explain: bool = False
+    """Add each word and what it added to the decision."""
+    after: Annotated[str, Field(max_length=MAX_NAME)] | None = None
+    """The domain that the chat is with: its last user message alone is routed, and may
+    leave it.
+    """
 
     @model_validator(mode="after")
     def _one_of_three(self) -> RouteRequest:
@@ -194,8 +190,9 @@ Prompt = Annotated[
 class GatewayRequest(BaseModel):
     """What every request to an expert has. Unknown fields are passed on."""
 
-    model_config = ConfigDict(extra="allow")
-    model: str = Field(description='"auto", or the name of an expert: see /v1/models.')
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model: str
+    """The name of an expert, or "auto": see /v1/models."""
 
 
 class ChatRequest(GatewayRequest):
@@ -344,7 +341,7 @@ class GatewayBody:
 
     model:   the name that was asked for.
     routed:  what is routed; None if the client named an expert.
-    talk:    of a chat that is routed, which conversation it is.
+    exchange:    of a chat that is routed, which conversation it is.
     goes_on_from: the response or conversation that an expert keeps.
     """
 
@@ -353,7 +350,7 @@ class GatewayBody:
     streamed: bool
     routed: CutTurns | None = field(repr=False)
     goes_on_from: str | None = None
-    talk: Talk | None = field(default=None, repr=False)
+    exchange: Exchange | None = field(default=None, repr=False)
 
     def fields(self) -> dict[str, Any]:
         """Every field, read anew: parsed values may take ten times the memory of their text, for as
@@ -397,7 +394,7 @@ async def read_gateway_body(
         checked.goes_on_from if isinstance(checked, ResponsesRequest) else None
     )
     routed = None
-    talk = None
+    exchange = None
     if checked.model != AUTO:
         pass
     elif isinstance(checked, CompletionRequest | EmbeddingRequest):
@@ -406,11 +403,11 @@ async def read_gateway_body(
         user = fields.get("user")
         session = request.headers.get(SESSION_HEADER, "")
         client = current_request().key
-        talk = talk_of(
+        exchange = exchange_of(
             checked.said(), user if isinstance(user, str) else "", session, client
         )
-        routed = talk.turns
-    return GatewayBody(content, checked.model, streamed, routed, goes_on_from, talk)
+        routed = exchange.turns
+    return GatewayBody(content, checked.model, streamed, routed, goes_on_from, exchange)
 
 
 def _check_values(content: bytes) -> None:

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict
+
+
+class _Answer(BaseModel):
+    """What stands below a field is its description."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class Word(BaseModel):
@@ -21,72 +27,58 @@ class Word(BaseModel):
     parts: list[float]
 
 
-class RoutedPrompt(BaseModel):
+class RoutedPrompt(_Answer):
     """Where one prompt should go. The last four are there if an explanation was asked for."""
 
-    domain: str = Field(
-        description="Where it should go; the fallback's name if the router abstained."
-    )
-    confidence: float = Field(
-        description="The probability that `best` is right, if the router is calibrated."
-    )
-    scores: dict[str, float] = Field(description="Every domain's probability.")
-    abstained: bool = Field(
-        description=(
-            "Whether it belongs to no domain, or the confidence is below the threshold."
-        )
-    )
-    scope: float | None = Field(
-        None,
-        description="The chance that it belongs to any domain, if that was learnt.",
-    )
-    belongs: bool = Field(True, description="Whether that chance is large enough.")
-    reason: str | None = Field(
-        None, description="Why it abstained: out_of_scope or low_confidence."
-    )
-    best: str = Field(description="The domain ahead of the others, abstention or not.")
-    tokens: int = Field(description="How many tokens the prompt has.")
-    expert: str | None = Field(
-        None,
-        description="Where the gateway would send it, cost and quality considered.",
-    )
-    expert_reason: str | None = Field(
-        None, description="Why this expert: see docs/serving.md."
-    )
-    expert_quality: float | None = Field(
-        None, description="What is expected of its answer, where that was measured."
-    )
-    left_out: int | None = Field(
-        None, description="Characters that were not routed: see docs/serving.md."
-    )
-    stays: bool | None = Field(
-        None, description="Whether the chat stays with the domain it was `after`."
-    )
-    evidence: float | None = Field(
-        None, description="log p(best)/p(after), if both are domains of the release."
-    )
-    evidence_needed: float | None = Field(
-        None, description="What it takes to leave: more where the text is short."
-    )
-    runner_up: str | None = Field(None, description="The domain in the second place.")
-    margin: float | None = Field(
-        None, description="What separates `best` from the runner-up."
-    )
-    order: list[str] | None = Field(
-        None, description="The domains in the order of the words' parts."
-    )
-    explanation: list[Word] | None = Field(
-        None, description="The words; their weights add up to the margin."
-    )
+    domain: str
+    """Where it should go; the fallback's name if the router abstained."""
+    confidence: float
+    """The probability that `best` is right, if the router is calibrated."""
+    scores: dict[str, float]
+    """Every domain's probability."""
+    abstained: bool
+    """Whether it belongs to no domain, or the confidence is below the threshold."""
+    scope: float | None = None
+    """The chance that it belongs to any domain, if that was learnt."""
+    belongs: bool = True
+    """Whether that chance is large enough."""
+    reason: str | None = None
+    """Why it abstained: out_of_scope or low_confidence."""
+    best: str
+    """The domain ahead of the others, abstention or not."""
+    tokens: int
+    """How many tokens the prompt has."""
+    expert: str | None = None
+    """Where the gateway would send it, cost and quality considered."""
+    expert_reason: str | None = None
+    """Why this expert: see docs/serving.md."""
+    expert_quality: float | None = None
+    """What is expected of its answer, where that was measured."""
+    left_out: int | None = None
+    """Characters that were not routed: see docs/serving.md."""
+    stays: bool | None = None
+    """Whether the chat stays with the domain it was `after`."""
+    evidence: float | None = None
+    """log p(best)/p(after), if both are domains of the release."""
+    evidence_needed: float | None = None
+    """What it takes to leave: more where the text is short."""
+    runner_up: str | None = None
+    """The domain in the second place."""
+    margin: float | None = None
+    """What separates `best` from the runner-up."""
+    order: list[str] | None = None
+    """The domains in the order of the words' parts."""
+    explanation: list[Word] | None = None
+    """The words; their weights add up to the margin."""
 
 
-class Origin(BaseModel):
+class Origin(_Answer):
     """Where decisions come from."""
 
-    calibrated: bool = Field(
-        description="Whether confidence was fitted on held-out text."
-    )
-    release: str = Field(description="The release that decided.")
+    calibrated: bool
+    """Whether confidence was fitted on held-out text."""
+    release: str
+    """The release that decided."""
 
 
 class Routed(RoutedPrompt, Origin):
@@ -118,29 +110,27 @@ class Health(BaseModel):
     status: str
 
 
-class Readiness(BaseModel):
+class Readiness(_Answer):
     ready: bool
     release: str
-    experts: dict[str, str] = Field(
-        description=(
-            "Each expert: up, degraded (up at some of its addresses), down, trying"
-            " (again), or refusing (its address, model or key is wrong)."
-        )
-    )
+    experts: dict[str, str]
+    """Each expert: up, degraded (up at some of its addresses), down, trying (again),
+    or refusing (its address, model or key is wrong).
+    """
 
 
-class ReleaseCard(BaseModel):
+class ReleaseCard(_Answer):
     """The release in use: what its manifest says, who signed it, since when it is in use."""
 
     release: str
     signer: str
-    since: float = Field(description="Seconds since 1970.")
+    since: float
+    """Seconds since 1970."""
     domains: list[str]
     masses: dict[str, int]
     manifest: dict[str, Any]
-    refused: str | None = Field(
-        description="Why a newer release was not taken, if one was not."
-    )
+    refused: str | None
+    """Why a newer release was not taken, if one was not."""
 
 
 class ModelCard(BaseModel):

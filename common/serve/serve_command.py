@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.common.cli.options import Key, Keys, TlsCert, TlsKey
+from ridgeway.common.cli.options import Key, Keys, TlsCert, TlsKey, argument, option
 from ridgeway.common.cli.terminal import count, step
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 ReleasePath = Annotated[
     Path,
-    typer.Argument(
-        metavar="RELEASE",
+    argument(
+        "A release's folder; or a coordinator's, or its releases/: the newest.",
+        "RELEASE",
         envvar="RIDGEWAY_SERVE_RELEASE",
-        help="A release's folder; or a coordinator's, or its releases/: the newest.",
     ),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Settings: serve.toml; options override it."),
+    option("Settings: serve.toml; options override it.", metavar="FILE"),
 ]
 
 
@@ -46,29 +46,27 @@ def _write_config(path: Path | None) -> None:
 
 WriteConfig = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "Write a serve.toml with every setting and its default, and exit.",
         metavar="FILE",
         callback=_write_config,
         is_eager=True,
-        help="Write a serve.toml with every setting and its default, and exit.",
     ),
 ]
 HostOption = Annotated[
     str | None,
-    typer.Option(
-        help="Address to listen on (127.0.0.1); any but loopback needs --keys."
-    ),
+    option("Address to listen on (127.0.0.1); any but loopback needs --keys."),
 ]
 PortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="Port to listen on (8080).")
+    int | None, option("Port to listen on (8080).", min=1, max=65535)
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, max=256, help="Worker processes (1); SIGHUP reloads them."),
+    option("Worker processes (1); SIGHUP reloads them.", min=1, max=256),
 ]
 ExpertsPath = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="experts.toml: who answers for which domain."),
+    option("experts.toml: who answers for which domain.", metavar="FILE"),
 ]
 
 
@@ -108,7 +106,7 @@ def serve(
     }
     settings = serve_settings(config, options)
     certificate = find_certificate(settings.tls_cert, settings.tls_key)
-    address = Address(settings.host, settings.port, certificate, settings.unix_socket)
+    address = Address(settings.host, settings.port, certificate)
     rules = make_rules(
         settings.host,
         settings.keys,
@@ -190,12 +188,11 @@ def _service_and_gateway(
         ReleaseSource,
         find_release,
     )
-    from ridgeway.common.serve.routing.drift import DriftSettings
     from ridgeway.common.serve.routing.routing_service import RoutingService
     from ridgeway.common.serve.tracing import find_tracing
 
     settings = job.settings
-    experts = find_experts(settings.experts, settings.mu)
+    experts = find_experts(settings.experts)
     confidence = {
         name: value
         for name in ("threshold", "fallback")
@@ -213,8 +210,9 @@ def _service_and_gateway(
     if settings.compare is not None:
         folder = find_release(settings.compare)
         compared = replace(source, folder=folder, check=None, changes={}).open()
-    drift = DriftSettings(share=settings.drift_share)
-    service = RoutingService(source, drift, tracing=find_tracing(), compared=compared)
+    service = RoutingService(
+        source, settings.drift_share, tracing=find_tracing(), compared=compared
+    )
     _show_release("release", service.current.served)
     if compared is not None:
         _show_release("compared", compared)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import write_whole
@@ -35,122 +35,60 @@ def _checked(parse: Callable[[str], bytes]) -> Callable[[str], str]:
 
 
 class ServeSettings(Record):
-    host: str = Field(
-        default="127.0.0.1",
-        description="Address to listen on; any but loopback needs keys.",
-    )
-    port: int = Field(default=8080, ge=1, le=65535, description="Port to listen on.")
-    workers: int = Field(
-        default=1, ge=1, le=256, description="Worker processes; SIGHUP reloads them."
-    )
-    keys: Path | None = Field(
-        default=None, description="File of API keys.", examples=["keys.toml"]
-    )
-    experts: Path | None = Field(
-        default=None,
-        description="File of experts: which one answers for which domain.",
-        examples=["experts.toml"],
-    )
-    mu: float | None = Field(
-        default=None,
-        ge=0,
-        description="Weight of cost when an expert is chosen; overrides experts.toml.",
-        examples=[0.0],
-    )
-    key: str | None = Field(
-        default=None,
-        description="The coordinator's public key: 64 digits, or an absolute path.",
-        examples=["/etc/ridgeway/coordinator.pub"],
-    )
-    tls_cert: Path | None = Field(
-        default=None, description="TLS certificate in PEM.", examples=["cert.pem"]
-    )
-    tls_key: Path | None = Field(
-        default=None,
-        description="Private key of the certificate.",
-        examples=["key.pem"],
-    )
-    unix_socket: Path | None = Field(
-        default=None,
-        description="Unix socket to listen on, in place of host and port.",
-        examples=["serve.socket"],
-    )
-    compare: Path | None = Field(
-        default=None,
-        description="A second release, whose decisions the page shows beside.",
-        examples=["other/release"],
-    )
-    model: Path | None = Field(
-        default=None,
-        description="Folder of a contextual encoder's model.",
-        examples=["model"],
-    )
-    device: str = Field(
-        default="auto",
-        description="Device of that model: auto, cpu, cuda, or one GPU: cuda:0.",
-    )
-    threshold: float | None = Field(
-        default=None,
-        description="Abstain below this confidence; 0: never. Overrides the release.",
-        examples=[0.5],
-    )
-    fallback: str | None = Field(
-        default=None,
-        description="Domain for prompts on which the router abstains.",
-        examples=["general"],
-    )
-    drift_share: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="Drift alarm above this share of low-confidence prompts.",
-        examples=[0.25],
-    )
-    drain: float = Field(
-        default=10.0,
-        ge=0,
-        description="Graceful-shutdown timeout in seconds; /readyz fails first.",
-    )
-    keep_alive: float = Field(
-        default=5.0, ge=0, description="Seconds that an idle connection stays open."
-    )
-    rate: float | None = Field(
-        default=None,
-        gt=0,
-        description="Requests per second for each key; without keys, each address.",
-        examples=[10.0],
-    )
-    max_body: float = Field(
-        default=4.0, gt=0, le=MAX_BODY_MIB, description="Largest request body, in MiB."
-    )
-    max_requests: int = Field(
-        default=2048, ge=1, description="Requests that are served at the same time."
-    )
-    max_held: float = Field(
-        default=96.0,
-        description="Memory limit for in-flight requests and responses, in MiB.",
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    host: str = "127.0.0.1"
+    """Address to listen on; any but loopback needs keys."""
+    port: int = Field(default=8080, ge=1, le=65535)
+    """Port to listen on."""
+    workers: int = Field(default=1, ge=1, le=256)
+    """Worker processes; SIGHUP reloads them."""
+    keys: Path | None = Field(default=None, examples=["keys.toml"])
+    """File of API keys."""
+    experts: Path | None = Field(default=None, examples=["experts.toml"])
+    """File of experts: which one answers for which domain."""
+    key: str | None = Field(default=None, examples=["/etc/ridgeway/coordinator.pub"])
+    """The coordinator's public key: 64 digits, or an absolute path."""
+    tls_cert: Path | None = Field(default=None, examples=["cert.pem"])
+    """TLS certificate in PEM."""
+    tls_key: Path | None = Field(default=None, examples=["key.pem"])
+    """Private key of the certificate."""
+    compare: Path | None = Field(default=None, examples=["other/release"])
+    """A second release, whose decisions the page shows beside."""
+    model: Path | None = Field(default=None, examples=["model"])
+    """Folder of a contextual encoder's model."""
+    device: str = "auto"
+    """Device of that model: auto, cpu, cuda, or one GPU: cuda:0."""
+    threshold: float | None = Field(default=None, examples=[0.5])
+    """Abstain below this confidence; 0: never. Overrides the release."""
+    fallback: str | None = Field(default=None, examples=["general"])
+    """Domain for prompts on which the router abstains."""
+    drift_share: float | None = Field(default=None, gt=0, le=1, examples=[0.25])
+    """Drift alarm above this share of low-confidence prompts."""
+    drain: float = Field(default=10.0, ge=0)
+    """Graceful-shutdown timeout in seconds; /readyz fails first."""
+    keep_alive: float = Field(default=5.0, ge=0)
+    """Seconds that an idle connection stays open."""
+    rate: float | None = Field(default=None, gt=0, examples=[10.0])
+    """Requests per second for each key; without keys, each address."""
+    max_body: float = Field(default=4.0, gt=0, le=MAX_BODY_MIB)
+    """Largest request body, in MiB."""
+    max_requests: int = Field(default=2048, ge=1)
+    """Requests that are served at the same time."""
+    max_held: float = 96.0
+    """Memory limit for in-flight requests and responses, in MiB."""
     allow_host: tuple[Annotated[str, AfterValidator(_checked(plain_host))], ...] = (
-        Field(
-            default=(),
-            description="Accepted Host headers, without port.",
-            examples=[["router.example.com"]],
-        )
+        Field(default=(), examples=[["router.example.com"]])
     )
+    """Accepted Host headers, without port."""
     allow_origin: tuple[Annotated[str, AfterValidator(_checked(plain_origin))], ...] = (
-        Field(
-            default=(),
-            description="Allowed CORS origins.",
-            examples=[["https://app.example.com"]],
-        )
+        Field(default=(), examples=[["https://app.example.com"]])
     )
-    log_format: LogFormat = Field(
-        default="text", description="Log lines as text or json."
-    )
-    log_level: LogLevel = Field(
-        default="warning",
-        description="error, warning, or info: one line per request, without its text.",
-    )
+    """Allowed CORS origins."""
+    log_format: LogFormat = "text"
+    """Log lines as text or json."""
+    log_level: LogLevel = "warning"
+    """error, warning, or info: one line per request, without its text."""
 
     @model_validator(mode="after")
     def _room_for_two_bodies(self) -> ServeSettings:

@@ -9,10 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from prometheus_client import Counter, Gauge, Histogram, Info
+from prometheus_client import Info
 
 from ridgeway.common.http.request_metrics import REQUEST_BUCKETS_S, RequestMetrics
 
@@ -41,9 +40,9 @@ class Metrics(RequestMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        counter = partial(Counter, namespace="ridgeway", registry=self.registry)
-        gauge = partial(Gauge, namespace="ridgeway", registry=self.registry)
-        histogram = partial(Histogram, namespace="ridgeway", registry=self.registry)
+        counter = self.counter
+        gauge = self.gauge
+        histogram = self.histogram
         expert = ("expert",)
         self.routing_seconds = histogram(
             "routing_seconds",
@@ -86,7 +85,7 @@ class Metrics(RequestMetrics):
         )
         self.expert_addresses_up = gauge(
             "expert_addresses_up",
-            "Addresses of an expert that are asked now, spares included.",
+            "Addresses of an expert that are asked now.",
             expert,
         )
         self.first_token_seconds = histogram(

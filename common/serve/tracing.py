@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -138,12 +139,12 @@ def find_tracing(environment: Mapping[str, str] = os.environ) -> Tracing:
     return OpenTelemetryTracing(provider)
 
 
+@dataclass(frozen=True, slots=True)
 class TracedRequests:
     """An application each of whose requests is a span."""
 
-    def __init__(self, app: ASGIApp, tracing: Tracing) -> None:
-        self.app = app
-        self._tracing = tracing
+    app: ASGIApp
+    _tracing: Tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

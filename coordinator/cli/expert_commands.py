@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import Json, Key, Model, ReleaseFolder, RunsOn
+from ridgeway.common.cli.options import Json, Key, Model, ReleaseFolder, RunsOn, option
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 from ridgeway.coordinator.cli.solve_commands import KeyFile, signing_identity
 
@@ -27,27 +25,25 @@ def measure(
     release: ReleaseFolder,
     scores: Annotated[
         list[Path],
-        typer.Option(
+        option(
+            "Scores of experts' answers, .jsonl or .csv; may be given again.",
             metavar="FILE",
-            help="Scores of experts' answers, .jsonl or .csv; may be given again.",
         ),
     ],
     domain: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "The domain of lines without one. (default: routed by RELEASE)",
             metavar="NAME",
-            help="The domain of lines without one. (default: routed by RELEASE)",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the table beside, for experts.toml."),
+        option("Write the table beside, for experts.toml.", metavar="FILE"),
     ] = None,
     sign: Annotated[
         bool,
-        typer.Option(
-            "--sign", help="Put the table into the release, and sign it again."
-        ),
+        option("Put the table into the release, and sign it again.", "--sign"),
     ] = False,
     key_file: KeyFile = None,
     key: Key = None,
@@ -116,9 +112,8 @@ def show_quality(
     release: ReleaseFolder,
     experts: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="experts.toml: its table, and its experts, costs and mu.",
+        option(
+            "experts.toml: its table, and its experts, costs and mu.", metavar="FILE"
         ),
     ] = None,
     key: Key = None,

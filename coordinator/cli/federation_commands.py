@@ -5,7 +5,6 @@ care over the years.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +27,8 @@ from ridgeway.common.cli.options import (
     RequestRate,
     TlsCert,
     TlsKey,
-    check_mode,
+    argument,
+    option,
 )
 from ridgeway.common.cli.terminal import (
     TextTable,
@@ -47,31 +47,25 @@ if TYPE_CHECKING:
 NOT_AS_WISHED = 1
 """The exit code of a command that did what it was asked, and found that something is amiss."""
 
-CoordinatorFolder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The coordinator's folder.")
-]
+CoordinatorFolder = Annotated[Path, argument("The coordinator's folder.", "DIR")]
 
 
 def init(
     folder: CoordinatorFolder,
     listen: Annotated[
         str,
-        typer.Option(help="Where holders' SuperNodes connect: the address to bind."),
+        option("Where holders' SuperNodes connect: the address to bind."),
     ] = DEFAULT_LISTEN,
     address: Annotated[
         str | None,
-        typer.Option(
-            help="The address that invitations say, if it differs from --listen."
-        ),
+        option("The address that invitations say, if it differs from --listen."),
     ] = None,
     mode: ModeOption = "private",
     encoder: Annotated[
         str | None,
-        typer.Option(
-            help=(
-                f"{ENCODERS} (default: {PLAIN_ENCODER} for private rounds, else"
-                f" {DEFAULT.encoder})"
-            )
+        option(
+            f"{ENCODERS} (default: {PLAIN_ENCODER} for private rounds, else"
+            f" {DEFAULT.encoder})"
         ),
     ] = None,
     json: Json = False,
@@ -94,7 +88,7 @@ def init(
         usual_settings,
     )
 
-    chosen = check_mode(mode or "private")
+    chosen = mode or "private"
     address = address or listen
     try:
         # before the encoder is looked for, which may take a while
@@ -162,20 +156,20 @@ def renew(
     folder: CoordinatorFolder,
     authority: Annotated[
         bool,
-        typer.Option("--authority", help="Renew the certificate of the authority too."),
+        option("Renew the certificate of the authority too.", "--authority"),
     ] = False,
     new_key: Annotated[
         bool,
-        typer.Option(
+        option(
+            "With --authority: give the authority another key, as after a theft.",
             "--new-key",
-            help="With --authority: give the authority another key, as after a theft.",
         ),
     ] = False,
     signing_key: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Instead: sign with another key, to which the one before hands over.",
             "--signing-key",
-            help="Instead: sign with another key, to which the one before hands over.",
         ),
     ] = False,
     json: Json = False,
@@ -281,148 +275,49 @@ def _hosts(*places: str) -> list[str]:
 def status(folder: CoordinatorFolder, json: Json = False) -> None:
     """Who is on the roster of DIR, online, and has which release.
 
-    The exit code is 0 if the coordinator is up, 1 if it is down, and 2 if the folder cannot be
-    read.
+    What stands in the way of the next round is told with what to do about it. The exit code is 0
+    if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
-    from ridgeway.common.base.schema import MODE_SENTENCES
-    from ridgeway.coordinator.deploy.authority import (
-        certificate_ends,
-        ending_certificates,
-    )
-    from ridgeway.coordinator.page.federation_view import connected
+    from ridgeway.coordinator.page.federation_view import FederationView
+    from ridgeway.coordinator.page.problems import bundle_facts
 
     federation = open_federation(folder)
-    standing = federation.ledger.standing()
-    newest = federation.newest
-    online = connected(federation)
-    ends = certificate_ends(federation.link)
-    ending = ending_certificates(federation.link, datetime.now(UTC))
-    holders = _holders(federation, online or frozenset())
-    bundle = _bundle(federation)
-    mode = federation.settings.mode
-    evaluation = federation.manifest(newest.number)["evaluation"] if newest else None
-    facts = {
-        "up": online is not None,
-        "mode": mode,
-        "rounds": standing.rounds,
-        "unfinished_round": standing.open_round is not None,
-        "release": newest.number if newest else 0,
-        "release_id": newest.release if newest else None,
-        "accuracy": evaluation and evaluation["accuracy"],
-        "interval": evaluation and evaluation.get("interval"),
-        "certificates": {name: end.isoformat() for name, end in ends.items()},
-        "warnings": ending,
-        "bundle": bundle,
-        "holders": holders,
-    }
-    until = ", ".join(f"{name} to {end:%Y-%m-%d}" for name, end in ends.items())
-    place = f"at {federation.settings.listen}", f"certificates: {until}"
-    released = (
-        (f"release {newest.number:04}", accuracy_words(evaluation))
-        if newest
-        else ("no release yet",)
+    facts = FederationView(federation).standing() | {"bundle": bundle_facts(federation)}
+    state = "up" if facts["up"] else "down"
+    certificates = facts["certificates"].items()
+    ends = ", ".join(f"{name} to {each['ends'][:10]}" for name, each in certificates)
+    last = facts["round"]
+    obstacles = (
+        (
+            "stops" if each["stops"] else "note",
+            ", ".join(each["names"]),
+            each["words"],
+            each["remedy"],
+        )
+        for each in facts["obstacles"]
     )
-    waiting: list[tuple[str, ...]] = []
-    if bundle and bundle["waiting"]:
-        names = ", ".join(bundle["waiting"])
-        waiting = [
-            ("bundle", bundle["newest"], "not known to be approved by", names),
-            ("", bundle["in_use"], "runs in rounds"),
+    rows = [
+        [
+            each["name"],
+            each["domain"] + (" (retired)" if each["retired"] else ""),
+            "yes" if each["online"] else "no",
+            "yes" if each["in_newest"] else "no",
+            f"{each['release']:04}" if each["release"] else "none",
         ]
-    unfinished = "the last round runs now, or was cut off; what it accepted is kept"
+        for each in facts["members"]
+    ]
     show(
         facts,
-        ("down" if online is None else "up", *place),
-        ("mode", mode, MODE_SENTENCES[mode]),
-        *(("warning", words) for words in ending),
-        *waiting,
-        ("rounds", str(standing.rounds), *released),
-        ("note", unfinished) if standing.open_round is not None else None,
-        TextTable(
-            ["holder", "domain", "online", "sums", "release"],
-            [_holder_row(each) for each in holders],
-        ),
+        (state, f"at {facts['listen']}", f"certificates: {ends}"),
+        ("mode", facts["mode"], facts["sentence"]),
+        ("release", f"{facts['release'] or 0:04}"),
+        ("round", str(last["number"]), last["outcome"]) if last else None,
+        *obstacles,
+        TextTable(["holder", "domain", "online", "in the release", "has"], rows),
         json=json,
     )
-    if not json:
-        _tell_obstacles(federation)
-    if online is None:
+    if not facts["up"]:
         raise typer.Exit(NOT_AS_WISHED)
-
-
-def _holders(federation: Federation, online: frozenset[str]) -> list[dict[str, Any]]:
-    """What is known of everyone on the roster."""
-    standing = federation.ledger.standing()
-    newest = federation.newest
-    summed = {member.name for member in newest.members} if newest else set()
-    return [
-        {
-            "name": name,
-            "domain": holder.domain,
-            "online": name in online,
-            "retired": name in standing.retired,
-            "contributed": name in standing.contributions,
-            "in_total": name in summed,
-            "release": (
-                standing.delivered[name].number if name in standing.delivered else 0
-            ),
-            "release_id": (
-                standing.delivered[name].release if name in standing.delivered else None
-            ),
-            "other_release": name in standing.ahead,
-        }
-        for name, holder in sorted(standing.roster.items())
-    ]
-
-
-def _holder_row(holder: dict[str, Any]) -> list[str]:
-    retired = " (retired)" if holder["retired"] else ""
-    sums = "here" if holder["contributed"] else "none"
-    release = f"{holder['release']:04}" if holder["release"] else "none"
-    if holder["other_release"]:
-        release += f" {str(holder['release_id'])[:12]}, another"
-    return [
-        holder["name"],
-        holder["domain"] + retired,
-        "yes" if holder["online"] else "no",
-        "in the release" if holder["in_total"] else sums,
-        release,
-    ]
-
-
-def _tell_obstacles(federation: Federation) -> None:
-    """What stands in the way of a round or a delivery."""
-    from ridgeway.coordinator.page.narrator import tell_event
-    from ridgeway.coordinator.round.progress import DeliveryBlocked
-    from ridgeway.coordinator.round.remedies import OTHER_RELEASE
-
-    ahead = federation.ledger.standing().ahead
-    newest = federation.newest
-    if ahead and newest:
-        tell_event(DeliveryBlocked(OTHER_RELEASE, sorted(ahead), newest.number))
-    tell_too_few(federation)
-
-
-def _bundle(federation: Federation) -> dict[str, Any] | None:
-    """The newest bundle, the one that rounds run, and who is not known to have approved the
-    newest.
-    """
-    from ridgeway.coordinator.deploy.kept_bundles import (
-        kept_bundles,
-        ranked,
-        waiting,
-    )
-
-    kept = kept_bundles(federation.link)
-    standing = federation.ledger.standing()
-    if not kept:
-        return None
-    newest = kept[0].sha256
-    return {
-        "newest": newest,
-        "in_use": ranked(kept, standing)[0],
-        "waiting": waiting(newest, standing),
-    }
 
 
 def tell_too_few(federation: Federation) -> None:
@@ -472,7 +367,7 @@ def backup(
     folder: CoordinatorFolder,
     target: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="The file to write; none is overwritten."),
+        argument("The file to write; none is overwritten.", "FILE"),
     ],
     json: Json = False,
 ) -> None:
@@ -502,12 +397,8 @@ def backup(
 
 
 def restore(
-    source: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A file that `backup` wrote.")
-    ],
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The new folder to make of it.")
-    ],
+    source: Annotated[Path, argument("A file that `backup` wrote.", "FILE")],
+    folder: Annotated[Path, argument("The new folder to make of it.", "DIR")],
     json: Json = False,
 ) -> None:
     """Make the coordinator's folder DIR of a backup FILE.
@@ -550,13 +441,11 @@ def prune(
     folder: CoordinatorFolder,
     keep: Annotated[
         int,
-        typer.Option(
-            help="How many releases keep their routers, the newest ones.", min=1
-        ),
+        option("How many releases keep their routers, the newest ones.", min=1),
     ] = 10,
     remove_: Annotated[
         bool,
-        typer.Option("--remove", help="Remove it; without this it is only listed."),
+        option("Remove it; without this it is only listed.", "--remove"),
     ] = False,
     json: Json = False,
 ) -> None:

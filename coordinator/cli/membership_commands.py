@@ -7,10 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.common.base.errors import LinkDown
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import show, step
 from ridgeway.coordinator.cli.federation_commands import (
     CoordinatorFolder,
@@ -40,11 +38,9 @@ def admit(
     folder: CoordinatorFolder,
     card: Annotated[
         Path,
-        typer.Argument(
-            metavar="HOLDER.PUB", help="The card that the holder handed over."
-        ),
+        argument("The card that the holder handed over.", "HOLDER.PUB"),
     ],
-    name: Annotated[str, typer.Option(help="What to call the holder.")],
+    name: Annotated[str, option("What to call the holder.")],
     json: Json = False,
 ) -> None:
     """Put the holder with the card HOLDER.PUB on the roster of DIR."""
@@ -122,7 +118,7 @@ def retire(
     folder: CoordinatorFolder,
     domain: Annotated[
         str,
-        typer.Argument(metavar="DOMAIN", help="The domain whose column is dropped."),
+        argument("The domain whose column is dropped.", "DOMAIN"),
     ],
     json: Json = False,
 ) -> None:
@@ -138,9 +134,7 @@ def retire(
 
 def remove(
     folder: CoordinatorFolder,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The holder to take off the roster.")
-    ],
+    name: Annotated[str, argument("The holder to take off the roster.", "NAME")],
     json: Json = False,
 ) -> None:
     """Take the holder NAME off the roster of DIR.
@@ -161,9 +155,7 @@ def rollback(
     folder: CoordinatorFolder,
     number: Annotated[
         int,
-        typer.Argument(
-            metavar="NUMBER", help="The earlier release that is to count again."
-        ),
+        argument("The earlier release that is to count again.", "NUMBER"),
     ],
     json: Json = False,
 ) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import Json, option
 from ridgeway.common.cli.terminal import TextTable, show
 
 if TYPE_CHECKING:
@@ -14,17 +12,13 @@ if TYPE_CHECKING:
 
 
 def plan(
-    documents: Annotated[
-        int, typer.Option(min=1, help="Documents of each domain, about.")
-    ],
-    domains: Annotated[
-        int, typer.Option(min=2, help="How many domains there are.")
-    ] = 5,
+    documents: Annotated[int, option("Documents of each domain, about.", min=1)],
+    domains: Annotated[int, option("How many domains there are.", min=2)] = 5,
     epsilon: Annotated[
         list[float] | None,
-        typer.Option(help="ε of the round; may be given again. (default: 1)"),
+        option("ε of the round; may be given again. (default: 1)"),
     ] = None,
-    delta: Annotated[float, typer.Option(help="δ of the round.")] = 1e-8,
+    delta: Annotated[float, option("δ of the round.")] = 1e-8,
     json: Json = False,
 ) -> None:
     """Predict the accuracy of a private round.

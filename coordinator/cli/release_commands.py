@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import Json, argument
 from ridgeway.common.cli.terminal import TextTable, count, show, step
 from ridgeway.coordinator.cli.federation_commands import (
     CoordinatorFolder,
@@ -25,7 +23,7 @@ def releases(
     folder: CoordinatorFolder,
     number: Annotated[
         int | None,
-        typer.Argument(metavar="[NUMBER]", help="Show one of them; 0: the newest."),
+        argument("Show one of them; 0: the newest.", "[NUMBER]"),
     ] = None,
     json: Json = False,
 ) -> None:

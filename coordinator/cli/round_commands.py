@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ridgeway.common.base.errors import InputError, RidgewayError
-from ridgeway.common.cli.options import Json, ModeOption, check_mode
+from ridgeway.common.cli.options import Json, ModeOption, argument, option
 from ridgeway.common.cli.terminal import (
     TextTable,
     emit_json,
@@ -37,10 +37,7 @@ from ridgeway.coordinator.round.progress import (
 
 RunsBundle = Annotated[
     str | None,
-    typer.Option(
-        metavar="HASH",
-        help="Bundle to run. (default: the most widely approved)",
-    ),
+    option("Bundle to run. (default: the most widely approved)", metavar="HASH"),
 ]
 
 
@@ -136,23 +133,23 @@ def _marks(checked: HolderChecked) -> list[str]:
 
 AcceptWorse = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Publish though this domain is routed worse than before; may be repeated.",
         metavar="DOMAIN",
-        help="Publish though this domain is routed worse than before; may be repeated.",
     ),
 ]
 AcceptUnevaluated = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Publish though no holder of this domain has counted; may be repeated.",
         metavar="DOMAIN",
-        help="Publish though no holder of this domain has counted; may be repeated.",
     ),
 ]
 AllowMissing = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Publish though no holder of this domain is there; may be repeated.",
         metavar="DOMAIN",
-        help="Publish though no holder of this domain is there; may be repeated.",
     ),
 ]
 
@@ -165,12 +162,10 @@ def round_(
     allow_missing: AllowMissing = None,
     even_unchanged: Annotated[
         bool,
-        typer.Option(
-            "--even-unchanged", help="Evaluate and publish though nothing has changed."
-        ),
+        option("Evaluate and publish though nothing has changed.", "--even-unchanged"),
     ] = False,
     times: Annotated[
-        bool, typer.Option("--times", help="Begin every line with its time, for a log.")
+        bool, option("Begin every line with its time, for a log.", "--times")
     ] = False,
     bundle: RunsBundle = None,
     json: Json = False,
@@ -213,7 +208,7 @@ def round_(
 
     order = RunOrder(
         work="round",
-        mode=None if mode is None else check_mode(mode),
+        mode=mode,
         accept_worse=worse,
         accept_unevaluated=unevaluated,
         allow_missing=missing,
@@ -250,17 +245,13 @@ def schedule(
     folder: CoordinatorFolder,
     line: Annotated[
         str,
-        typer.Argument(
-            metavar="CRON", help="When: minute, hour, day, month, weekday, in UTC."
-        ),
+        argument("When: minute, hour, day, month, weekday, in UTC.", "CRON"),
     ],
     min_changed: Annotated[
         int,
-        typer.Option(
-            help=(
-                "The fewest holders that must be new or have changed since the newest"
-                " release."
-            ),
+        option(
+            "The fewest holders that must be new or have changed since the newest"
+            " release.",
             min=0,
         ),
     ] = 0,

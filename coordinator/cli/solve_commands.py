@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.common.base.settings import preset
-from ridgeway.common.cli.options import Fields, Json, Model, ReleaseFolder, RunsOn
+from ridgeway.common.cli.options import (
+    DataFolder,
+    Fields,
+    Json,
+    Model,
+    ReleaseFolder,
+    RunsOn,
+    argument,
+    given,
+    option,
+)
 from ridgeway.common.cli.route_commands import evaluation_lines, tell_left_out
 from ridgeway.common.cli.terminal import command_group, show, size, step
 from ridgeway.coordinator.cli.federation_commands import (
@@ -44,41 +52,31 @@ app = command_group("The operator's side: statistics to signed releases.")
 
 KeyFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "The coordinator's private key. (default: in your configuration folder,"
+        " made on first use)",
         "--key-file",
-        help=(
-            "The coordinator's private key. (default: in your configuration folder,"
-            " made on first use)"
-        ),
     ),
 ]
-Threshold = Annotated[
-    float, typer.Option(help="Abstain below this confidence; 0: never.")
-]
-Fallback = Annotated[
-    str | None, typer.Option(help="Where prompts go when the router abstains.")
-]
+Threshold = Annotated[float, option("Abstain below this confidence; 0: never.")]
+Fallback = Annotated[str | None, option("Where prompts go when the router abstains.")]
 
 
 def solve(
     statistics: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE...", help="Statistics files; those of one domain add up."
-        ),
+        argument("Statistics files; those of one domain add up.", "FILE..."),
     ],
-    out: Annotated[Path, typer.Option(help="The folder of the release.")],
+    out: Annotated[Path, option("The folder of the release.")],
     preset_name: Annotated[
         str,
-        typer.Option("--preset", help="default, or paper for the published method."),
+        option("default, or paper for the published method.", "--preset"),
     ] = "default",
     threshold: Threshold = 0.0,
     fallback: Fallback = None,
     encoder: Annotated[
         str | None,
-        typer.Option(
-            help="The encoder, if it is not on this machine under its own name."
-        ),
+        option("The encoder, if it is not on this machine under its own name."),
     ] = None,
     key_file: KeyFile = None,
     json: Json = False,
@@ -182,23 +180,17 @@ def key(key_file: KeyFile = None, json: Json = False) -> None:
 
 def calibrate(
     release: ReleaseFolder,
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA_DIR",
-            help="Held-out text: DOMAIN.test.jsonl for every domain.",
-        ),
-    ],
+    data: DataFolder,
     text_field: Fields = "text",
     threshold: Annotated[
-        float | None, typer.Option(help="Abstain below this confidence; 0: never.")
+        float | None, option("Abstain below this confidence; 0: never.")
     ] = None,
     fallback: Fallback = None,
     public_text: Annotated[
         bool,
-        typer.Option(
+        option(
+            "The text is public: needed for releases of private rounds.",
             "--public-text",
-            help="The text is public: needed for releases of private rounds.",
         ),
     ] = False,
     key_file: KeyFile = None,
@@ -213,8 +205,7 @@ def calibrate(
     from ridgeway.common.base.jsonl import field_names
     from ridgeway.coordinator.solving.publish import calibrate_release
 
-    named = {"threshold": threshold, "fallback": fallback}
-    changes = {name: value for name, value in named.items() if value is not None}
+    changes = given(threshold=threshold, fallback=fallback)
     identity = signing_identity(key_file, make=False)
     fields = field_names(text_field)
     done = calibrate_release(
@@ -249,8 +240,7 @@ def calibrate(
 _PANELS = {
     "Set up": (init, up, invite, admit, remove, retire, page),
     "Run rounds": (preflight, round_, schedule, deliver, releases, rollback),
-    "Maintain": (status, verify, backup, restore, prune, renew),
-    "Without a network": (solve, calibrate, key),
+    "Maintain": (status, verify, backup, restore, prune, renew, solve, calibrate, key),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

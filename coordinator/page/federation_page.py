@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ridgeway.common.http.page_app import PageParts, looked
+from ridgeway.common.http.page_app import PageParts
 from ridgeway.common.http.request_metrics import RequestMetrics
 from ridgeway.coordinator.page.federation_view import FederationView
 
@@ -39,38 +38,24 @@ LABELLED = (
 def federation_page(view: FederationView) -> PageParts:
     metrics = RequestMetrics()
     metrics.registry.register(FederationCollector(view))
-    return PageParts(__package__, _api(view), view.plain, metrics)
-
-
-def _api(view: FederationView) -> APIRouter:
-    api = APIRouter(prefix="/v1")
-    looks = {
+    looks: dict[str, Callable[..., Any]] = {
         "/standing": view.standing,
         "/rounds": view.rounds,
         "/releases": view.releases,
+        "/releases/{before}/{after}": view.changes,
+        "/ledger": view.entries,
         "/ledger/verification": view.verification,
     }
-    for path, look in looks.items():
-        api.add_api_route(path, partial(looked, look, view.plain))
-
-    @api.get("/releases/{before}/{after}")
-    async def changes(before: int, after: int) -> Any:
-        return await looked(partial(view.changes, before, after), view.plain)
-
-    @api.get("/ledger")
-    async def ledger(before: int | None = None) -> Any:
-        return await looked(partial(view.entries, before), view.plain)
-
-    return api
+    return PageParts(__package__, view.folder, looks, metrics)
 
 
+@dataclass(frozen=True, slots=True)
 class FederationCollector(Collector):
     """Counts at the moment in which Prometheus asks; what was counted is the ledger's, so no
     restart loses it.
     """
 
-    def __init__(self, view: FederationView) -> None:
-        self._view = view
+    _view: FederationView
 
     def describe(self) -> list[Metric]:
         """Nothing is looked at when this is registered."""

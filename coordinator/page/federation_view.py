@@ -12,9 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ridgeway.common.base.errors import InputError, LinkError, RidgewayError
+from ridgeway.common.base.files import without_place
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.http.page_app import without_place
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import round_progress
@@ -59,6 +59,7 @@ class FederationView:
         clock: Clock = system_clock,
     ) -> None:
         self._federation = federation
+        self.folder = federation.folder
         self._clock = clock
         self._ask_online = online or (lambda: connected(federation))
         self._online: tuple[float, frozenset[str] | None] | None = None
@@ -181,7 +182,7 @@ class FederationView:
             }
 
     def plain(self, error: object) -> str:
-        return without_place(error, self._federation.folder)
+        return without_place(error, self.folder)
 
     def _standing(self) -> Standing:
         """The ledger as it is now; the rounds are brought up to date with it."""

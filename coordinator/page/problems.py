@@ -7,17 +7,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from ridgeway.common.base.errors import CertificateError
 from ridgeway.coordinator.deploy.authority import (
     check_certificates,
     ending_certificates,
 )
+from ridgeway.coordinator.deploy.kept_bundles import kept_bundles, ranked, waiting
 from ridgeway.coordinator.page.live_round import last_preflight
+from ridgeway.coordinator.page.narrator import OLDER_COPY
 from ridgeway.coordinator.page.round_history import Outcome, RoundRecord
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.masked_round import too_few_on_roster
-from ridgeway.coordinator.round.remedies import REMEDIES
+from ridgeway.coordinator.round.remedies import BUNDLE, OTHER_RELEASE, REMEDIES
 
 BEGINNING = "1970-01-01T00:00:00+00:00"
 ADMIT = "admit more holders with `ridgeway coordinator admit`"
@@ -54,6 +57,8 @@ def problems(
         *_of_roster(federation),
         *(_of_round(federation, *last) if last else ()),
         *_of_preflight(federation, last[0].began if last else BEGINNING),
+        *_of_releases(federation),
+        *_of_bundle(federation),
         *_of_certificates(federation, now),
     ]
     return sorted(found, key=lambda problem: not problem.stops)
@@ -140,6 +145,40 @@ def _of_preflight(federation: Federation, after: str) -> Problems:
 
 def _with_remedy(code: str, words: str, names: list[str]) -> RoundProblem:
     return RoundProblem(False, words, REMEDIES.get(code, ""), tuple(sorted(names)))
+
+
+def _of_releases(federation: Federation) -> Problems:
+    ahead = federation.ledger.standing().ahead
+    newest = federation.newest
+    if ahead and newest:
+        words = OLDER_COPY.format(number=newest.number)
+        yield _with_remedy(OTHER_RELEASE, words, list(ahead))
+
+
+def bundle_facts(federation: Federation) -> dict[str, Any] | None:
+    """The newest bundle, the one that rounds run, and who is not known to have approved the
+    newest; None if there is none yet.
+    """
+    kept = kept_bundles(federation.link)
+    standing = federation.ledger.standing()
+    if not kept:
+        return None
+    newest = kept[0].sha256
+    return {
+        "newest": newest,
+        "in_use": ranked(kept, standing)[0],
+        "waiting": waiting(newest, standing),
+    }
+
+
+def _of_bundle(federation: Federation) -> Problems:
+    facts = bundle_facts(federation)
+    if facts and facts["waiting"]:
+        words = (
+            f"the bundle {facts['newest']} is not known to be approved; rounds run"
+            f" {facts['in_use']}"
+        )
+        yield _with_remedy(BUNDLE, words, facts["waiting"])
 
 
 def _of_certificates(federation: Federation, now: datetime) -> Problems:

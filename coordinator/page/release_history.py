@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,12 @@ _SETTINGS: Mapping[str, Callable[[Manifest], str]] = {
 """What a manifest says that may differ between releases, and in which words."""
 
 
+@dataclass(frozen=True, slots=True)
 class ReleaseHistory:
     """Reads each manifest once: a release never changes."""
 
-    def __init__(self, releases: Path) -> None:
-        self._folder = releases
-        self._read: dict[str, Manifest] = {}
+    _folder: Path
+    _read: dict[str, Manifest] = field(default_factory=dict)
 
     def manifest(self, made: LedgerRelease) -> Manifest | None:
         """The manifest of a release; None if it is gone, or is not the one that the ledger speaks

@@ -72,12 +72,12 @@ class RoundRecord:
         }
 
 
+@dataclass(frozen=True, slots=True)
 class RoundHistory:
     """The rounds so far, the newest last; entries are taken in once, in their order."""
 
-    def __init__(self) -> None:
-        self.rounds: list[RoundRecord] = []
-        self._by_nonce: dict[str, RoundRecord] = {}
+    rounds: list[RoundRecord] = field(default_factory=list)
+    _by_nonce: dict[str, RoundRecord] = field(default_factory=dict)
 
     def take_in(self, entries: Iterable[JournalEntry]) -> None:
         for entry in entries:

@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.client.cli.audit_commands import (
     RARE,
     AuditedEpsilon,
@@ -29,7 +27,7 @@ from ridgeway.client.cli.audit_commands import (
 )
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT, Sampling
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import Json, option
 from ridgeway.common.cli.terminal import count, show, step, ticking
 
 if TYPE_CHECKING:
@@ -42,28 +40,22 @@ CANARY_RUNS = 100
 def audit(
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="A folder with DOMAIN.train.jsonl. (default: text on this machine)"
-        ),
+        option("A folder with DOMAIN.train.jsonl. (default: text on this machine)"),
     ] = None,
     windows: Annotated[
         list[int] | None,
-        typer.Option(
-            help="Tokens per sample; may be given again. (default: 1, and the default)"
-        ),
+        option("Tokens per sample; may be given again. (default: 1, and the default)"),
     ] = None,
     holder: Annotated[
         str | None,
-        typer.Option(
-            metavar="DOMAIN", help="Whom to attack. (default: who has the least text)"
-        ),
+        option("Whom to attack. (default: who has the least text)", metavar="DOMAIN"),
     ] = None,
     encoder: EncoderOption = DEFAULT.encoder,
     epsilon: AuditedEpsilon = None,
     privacy: AuditedMode = "columns",
     prior: PriorFile = None,
     canaries: Annotated[
-        int, typer.Option(min=0, help="With --epsilon: documents to plant in each run.")
+        int, option("With --epsilon: documents to plant in each run.", min=0)
     ] = 200,
     json: Json = False,
 ) -> None:

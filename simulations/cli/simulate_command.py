@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder
 from ridgeway.common.base.settings import (
@@ -16,7 +14,7 @@ from ridgeway.common.base.settings import (
     ENCODERS,
     PLAIN_ENCODER,
 )
-from ridgeway.common.cli.options import Json
+from ridgeway.common.cli.options import Json, option
 from ridgeway.common.cli.route_commands import evaluation_lines
 from ridgeway.common.cli.terminal import CountingBar, count, show, step
 from ridgeway.coordinator.round.progress import Event, Watch
@@ -29,88 +27,68 @@ if TYPE_CHECKING:
 def simulate(
     data: Annotated[
         Path | None,
-        typer.Option(
-            help=(
-                "A folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl. (default: text"
-                " on this machine)"
-            )
+        option(
+            "A folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl. (default: text"
+            " on this machine)"
         ),
     ] = None,
     holders: Annotated[
         int | None,
-        typer.Option(
-            help=(
-                "How many holders; several of one domain share its text. (default: one"
-                " a domain)"
-            )
+        option(
+            "How many holders; several of one domain share its text. (default: one"
+            " a domain)"
         ),
     ] = None,
     engine: Annotated[
         str,
-        typer.Option(
-            help="memory: on the cores of this machine; flower: on Flower's engine."
-        ),
+        option("memory: on the cores of this machine; flower: on Flower's engine."),
     ] = "memory",
     drop: Annotated[
         list[str] | None,
-        typer.Option(help="A holder that is not there; may be given again."),
+        option("A holder that is not there; may be given again."),
     ] = None,
     drop_rate: Annotated[
         float,
-        typer.Option(
-            help=(
-                "The part of the holders that fall away in the middle, at every stage"
-                " of the round."
-            )
+        option(
+            "The part of the holders that fall away in the middle, at every stage"
+            " of the round."
         ),
     ] = 0.0,
     private: Annotated[
         bool,
-        typer.Option(
+        option(
+            "A private round, the default of a deployment: noise hides any document.",
             "--private",
-            help=(
-                "A private round, the default of a deployment: noise hides any"
-                " document."
-            ),
         ),
     ] = False,
     clear: Annotated[
-        bool, typer.Option("--clear", help="Exact sums without masks: the same router.")
+        bool, option("Exact sums without masks: the same router.", "--clear")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Where to put the release.")] = None,
+    out: Annotated[Path | None, option("Where to put the release.")] = None,
     work: Annotated[
         Path | None,
-        typer.Option(help="Keep everything the federation writes in this new folder."),
+        option("Keep everything the federation writes in this new folder."),
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option(
-            help=(
-                f"{ENCODERS}. (default: {DEFAULT.encoder}; with --private"
-                f" {PLAIN_ENCODER})"
-            )
+        option(
+            f"{ENCODERS}. (default: {DEFAULT.encoder}; with --private {PLAIN_ENCODER})"
         ),
     ] = None,
     sums: Annotated[
         str | None,
-        typer.Option(
-            help=(
-                "With --private: columns, or full, which sums products, too. (default:"
-                " columns)"
-            )
+        option(
+            "With --private: columns, or full, which sums products, too. (default:"
+            " columns)"
         ),
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(
-            help="With --private: what the round costs a document. (default: 1)"
-        ),
+        option("With --private: what the round costs a document. (default: 1)"),
     ] = None,
     prior: Annotated[
         Path | None,
-        typer.Option(
-            help="With --private: a file of `prior make`. (default: of built-in text)"
-        ),
+        option("With --private: a file of `prior make`. (default: of built-in text)"),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from ridgeway.client.page.holder_page import holder_page
-from ridgeway.client.page.holder_view import HolderView
+from ridgeway.client.page.holder_view import holder_page
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.http.access_rules import make_rules
 from ridgeway.common.http.api_keys import add_key
@@ -61,7 +60,7 @@ def federation(browser: Browser, parties: Parties, **options: Any) -> Iterator[V
 
 @contextmanager
 def holder(browser: Browser, home: Path, **options: Any) -> Iterator[Visit]:
-    with running(create_page_app(holder_page(HolderView(home)))) as url, visit(browser, url, **options) as seen:
+    with running(create_page_app(holder_page(home))) as url, visit(browser, url, **options) as seen:
         expect(seen.page.locator("#verified")).not_to_have_text("The records are being verified.")
         yield seen
 
@@ -128,7 +127,7 @@ def test_a_key_is_asked_for_and_is_enough(browser: Browser, parties: Parties, tm
     """The page itself comes without one, and holds nothing of the folder until it is given."""
     key, _ = add_key(tmp_path / "keys.toml", "owner")
     rules = make_rules("127.0.0.1", tmp_path / "keys.toml")
-    app = create_page_app(holder_page(HolderView(parties.homes["law"])), rules)
+    app = create_page_app(holder_page(parties.homes["law"]), rules)
     with running(app) as url, visit(browser, url, calm=False) as seen:
         expect(seen.page.locator("#key")).to_be_visible()
         expect(seen.page.locator("#glance")).to_have_text("The folder is being read.")

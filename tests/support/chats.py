@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Router
-from ridgeway.common.serve.conversations import Message, is_clear, leaning
+from ridgeway.common.serve.conversations import Message, evidence_to_leave, leaning
 
 OPENING_LETTERS = (120, 400)
 ANSWER_LETTERS = 600
@@ -78,7 +78,7 @@ def rates(router: Router, chats: Sequence[Dialogue]) -> tuple[float, ...]:
 
     def by_the_rule(chat: Dialogue) -> str:
         decision = router.route(chat.last)
-        return decision.best if is_clear(decision, chat.began, leans) else chat.began
+        return chat.began if evidence_to_leave(decision, chat.began, leans).stays else decision.best
 
     def by_all_turns(chat: Dialogue) -> str:
         return router.route_turns(weighted_turns([*chat.messages, ("user", chat.last)])).best

@@ -1,6 +1,6 @@
 // The page of a holder: puts the parts together, and reads them again when something has changed.
 
-import { showAudit, showBundle } from "./approved.js";
+import { showBundle } from "./approved.js";
 import { startChecks, verify } from "./checks.js";
 import { facts, fill, find, make } from "./dom.js";
 import { backticks } from "./folder.js";
@@ -18,7 +18,6 @@ async function standing(now) {
   budget(now.budget);
   showSent(now);
   showRefused(now);
-  showAudit(now.audit);
   showBundle(now.bundle);
   await verify();
 }

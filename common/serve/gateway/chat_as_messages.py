@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -321,17 +322,17 @@ def _chat_usage(usage: _Json) -> _Json:
     return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
+@dataclass(slots=True)
 class ChatEvents:
     """A stream of /messages as one of /chat/completions. with_usage: whether its last event tells
     the tokens used.
     """
 
-    def __init__(self, with_usage: bool) -> None:
-        self._with_usage = with_usage
-        self._frame: _Json | None = None
-        self._calls: dict[int, int] = {}
-        self._usage: _Json = {}
-        self._is_ended = False
+    with_usage: bool
+    _frame: _Json | None = None
+    _calls: dict[int, int] = field(default_factory=dict)
+    _usage: _Json = field(default_factory=dict)
+    _is_ended: bool = False
 
     def feed(self, events: bytes) -> bytes:
         try:
@@ -346,7 +347,7 @@ class ChatEvents:
         if self._frame is None or not self._is_ended:
             raise BadStream(GARBAGE)
         usage = {**self._frame, "choices": [], "usage": _chat_usage(self._usage)}
-        last = b"data: " + to_json(usage) + b"\n\n" if self._with_usage else b""
+        last = b"data: " + to_json(usage) + b"\n\n" if self.with_usage else b""
         return last + b"data: " + DONE + b"\n\n"
 
     def _turned(self, event: _Json) -> Iterator[_Json]:

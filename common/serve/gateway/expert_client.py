@@ -394,9 +394,7 @@ async def _begun(attempt: Attempt, response: aiohttp.ClientResponse) -> StreamAn
 async def check_health(
     links: Callable[[], Iterable[ExpertLink]], client: ExpertClient
 ) -> None:
-    """Ask every address whose expert names a health path at its interval, until cancelled. That
-    also keeps a connection to a spare open.
-    """
+    """Ask every address whose expert names a health path at its interval, until cancelled."""
     now = asyncio.get_running_loop().time
     due: dict[AddressLink, float] = {}
     running: dict[AddressLink, asyncio.Task[None]] = {}

@@ -6,8 +6,7 @@ An address that fails again and again is left alone for a while, then tried once
                                   ▲────────────────failure────────────────┘
 
 So is one that does not pass its health checks, until it passes one. A request goes to the address
-with the fewest requests for its weight, which grows slowly after an outage; a spare is asked only
-while no other can be.
+with the fewest requests, one whose trial is due first.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
 from typing import Literal, get_args
@@ -23,7 +23,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from ridgeway.common.experts.experts_file import Expert, ExpertAddress
+from ridgeway.common.experts.experts_file import Expert
 from ridgeway.common.serve.gateway import failures
 from ridgeway.common.serve.gateway.failures import ExpertFailure, FailureKind
 from ridgeway.common.serve.telemetry import Metrics
@@ -32,8 +32,6 @@ MAX_FAILURES = 5
 PAUSE_S = 10.0
 MAX_FAILED_CHECKS = 2
 """So many health checks in a row, and an address is left alone until it passes one."""
-LEAST_SHARE = 0.1
-"""The share of its weight that an address begins with after an outage."""
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 ANTHROPIC_VERSION = "2023-06-01"
@@ -139,20 +137,15 @@ class AddressLink:
         self,
         shown: str,
         number: int,
-        address: ExpertAddress,
+        url: str,
         expert: Expert,
         clock: Callable[[], float],
     ) -> None:
         self.shown = shown
         self.number = number
-        self.address = address
-        self.urls = {
-            endpoint: URL(address.url + endpoint) for endpoint in get_args(Endpoint)
-        }
+        self.urls = {endpoint: URL(url + endpoint) for endpoint in get_args(Endpoint)}
         self.health_url = (
-            URL(address.url).with_path(expert.health)
-            if expert.health is not None
-            else None
+            URL(url).with_path(expert.health) if expert.health is not None else None
         )
         self.breaker = CircuitBreaker(clock, self._turned)
         self.running = 0
@@ -160,8 +153,6 @@ class AddressLink:
         self.is_healthy = True
         self._failed_checks = 0
         self._expert = expert
-        self._clock = clock
-        self._back: float | None = None
 
     @property
     def state(self) -> ShownState:
@@ -180,28 +171,9 @@ class AddressLink:
         """Whether it may be sent a request now, if it has a place for it."""
         return self.is_healthy and (self.breaker.state == "up" or self.breaker.is_due())
 
-    def share(self) -> float:
-        """Its weight; after an outage, what it has of it by now."""
-        if self._back is None:
-            return self.address.weight
-        grown = (
-            (self._clock() - self._back) / self._expert.slow_start
-            if self._expert.slow_start
-            else 1.0
-        )
-        if grown >= 1:
-            self._back = None
-        return self.address.weight * min(1.0, max(LEAST_SHARE, grown))
-
-    def rank(self) -> tuple[bool, bool, float]:
-        """The least is asked next: spares last, one whose trial is due first, then by requests for
-        its weight.
-        """
-        return (
-            self.address.spare,
-            not self.breaker.is_due(),
-            (self.running + 1) / self.share(),
-        )
+    def rank(self) -> tuple[bool, int]:
+        """The least is asked next: one whose trial is due first, then the fewest requests."""
+        return not self.breaker.is_due(), self.running
 
     def note_check(self, passed: bool) -> None:
         """What a health check found."""
@@ -215,7 +187,6 @@ class AddressLink:
             )
         elif passed and not self.is_healthy:
             self.is_healthy = True
-            self._back = self._clock()
             log.warning("expert %s passes its health checks again", self.shown)
 
     def _turned(self, before: _State, after: _State) -> None:
@@ -226,7 +197,6 @@ class AddressLink:
                 MAX_FAILURES,
             )
         elif after == "up":
-            self._back = self._clock()
             log.warning("expert %s is up again", self.shown)
 
 
@@ -247,16 +217,16 @@ class ExpertLink:
         self.timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=expert.connect_timeout
         )
-        places = expert.places
+        many = len(expert.places) > 1
         self.addresses = tuple(
             AddressLink(
-                f"{self.shown} at address {number}" if len(places) > 1 else self.shown,
+                f"{self.shown} at address {number}" if many else self.shown,
                 number,
-                *rest,
+                url,
+                expert,
+                clock,
             )
-            for number, rest in enumerate(
-                ((place, expert, clock) for place in places), 1
-            )
+            for number, url in enumerate(expert.places, 1)
         )
         self.seconds = metrics.expert_seconds.labels(name)
         self.first_token_seconds = metrics.first_token_seconds.labels(name)
@@ -344,19 +314,17 @@ class ExpertLink:
         return f"<ExpertLink {self.name} {self.state}>"
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One request to an address, from the place it takes to the place it leaves, once, however it
     ends.
     """
 
-    __slots__ = ("_began", "_ended", "_ticket", "address", "link")
-
-    def __init__(self, link: ExpertLink, address: AddressLink, ticket: int) -> None:
-        self.link = link
-        self.address = address
-        self._ticket = ticket
-        self._began = time.perf_counter()
-        self._ended = False
+    link: ExpertLink
+    address: AddressLink
+    _ticket: int
+    _began: float = field(default_factory=time.perf_counter)
+    _ended: bool = False
 
     def heard(self) -> None:
         """The head of a good answer has come."""

@@ -22,11 +22,11 @@ from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.conversations import (
-    Conversations,
+    Assignment,
+    Exchange,
+    RecentNotes,
     ResponseOwners,
-    Seat,
-    Talk,
-    is_clear,
+    evidence_to_leave,
     leaning,
 )
 from ridgeway.common.serve.gateway.expert_link import (
@@ -71,7 +71,7 @@ class ForwardingPlan:
     decision.
 
     only: the number of the one address that can answer.
-    seat: where the conversation is from now on, and its digest.
+    assignment: where the conversation is from now on, and its digest.
     """
 
     first: ExpertLink
@@ -79,7 +79,7 @@ class ForwardingPlan:
     headers: Mapping[str, str]
     chain: Chain = ()
     only: int | None = None
-    seat: tuple[bytes, Seat] | None = None
+    assignment: tuple[bytes, Assignment] | None = None
 
     def headers_for(
         self, link: ExpertLink, tried: Sequence[TriedExpert]
@@ -121,23 +121,18 @@ def following(
     return None
 
 
-def _new_seat(decision: Decision, choice: ExpertChoice) -> Seat:
+def _new_assignment(decision: Decision, choice: ExpertChoice) -> Assignment:
     domain = None if decision.abstained else decision.best
-    return Seat(domain, choice.expert, choice.expert)
+    return Assignment(domain, choice.expert, choice.expert)
 
 
+@dataclass(frozen=True, slots=True)
 class ForwardingPlanner:
     """Makes plans; `owners` and `conversations` say where a response lies and a conversation is."""
 
-    def __init__(
-        self,
-        service: RoutingService,
-        owners: ResponseOwners,
-        conversations: Conversations,
-    ) -> None:
-        self._service = service
-        self._owners = owners
-        self._conversations = conversations
+    _service: RoutingService
+    _owners: ResponseOwners
+    _conversations: RecentNotes[Assignment]
 
     async def plan(
         self, body: GatewayBody, connected: ConnectedExperts
@@ -159,16 +154,22 @@ class ForwardingPlanner:
             )
         if body.routed is None:
             return self._forced(body.model, connected)
-        seat = None if body.talk is None else await self._seat(body.talk, connected)
+        assignment = (
+            None
+            if body.exchange is None
+            else await self._assignment(body.exchange, connected)
+        )
         if (
-            body.talk is not None
-            and body.talk.uses_tools
-            and seat is not None
-            and seat.answered in connected.links
+            body.exchange is not None
+            and body.exchange.uses_tools
+            and assignment is not None
+            and assignment.answered in connected.links
         ):
-            link = connected.links[seat.answered]
-            return ForwardingPlan(link, "sticky", release, seat=(body.talk.key, seat))
-        turns = body.routed.turns if seat is None else body.routed.turns[:1]
+            link = connected.links[assignment.answered]
+            return ForwardingPlan(
+                link, "sticky", release, assignment=(body.exchange.key, assignment)
+            )
+        turns = body.routed.turns if assignment is None else body.routed.turns[:1]
         served, decision = await self._service.decide(turns)
         chooser = connected.chooser(served.router)
         choice = chooser.choose(decision)
@@ -179,15 +180,17 @@ class ForwardingPlanner:
                 code="no_expert",
             )
         if (
-            seat is not None
-            and choice.expert != seat.expert
-            and not is_clear(
-                decision, seat.domain, await asyncio.to_thread(leaning, served.router)
-            )
+            assignment is not None
+            and choice.expert != assignment.expert
+            and evidence_to_leave(
+                decision,
+                assignment.domain,
+                await asyncio.to_thread(leaning, served.router),
+            ).stays
         ):
-            choice = ExpertChoice(seat.expert, "sticky")
-        elif seat is None or choice.expert != seat.expert:
-            seat = _new_seat(decision, choice)
+            choice = ExpertChoice(assignment.expert, "sticky")
+        elif assignment is None or choice.expert != assignment.expert:
+            assignment = _new_assignment(decision, choice)
         headers = {
             "x-ridgeway-domain": in_a_header(decision.best),
             "x-ridgeway-confidence": f"{decision.confidence:.4f}",
@@ -197,24 +200,36 @@ class ForwardingPlanner:
             headers["x-ridgeway-left-out"] = str(body.routed.left_out)
         steps = connected.experts.chain(choice.expert, chooser.peers(decision))
         chain = [(step, connected.links[step.expert]) for step in steps]
-        named = None if body.talk is None else (body.talk.key, seat)
+        named = None if body.exchange is None else (body.exchange.key, assignment)
         return ForwardingPlan(
-            connected.links[choice.expert], choice.reason, headers, chain, seat=named
+            connected.links[choice.expert],
+            choice.reason,
+            headers,
+            chain,
+            assignment=named,
         )
 
-    async def _seat(self, talk: Talk, connected: ConnectedExperts) -> Seat | None:
+    async def _assignment(
+        self, exchange: Exchange, connected: ConnectedExperts
+    ) -> Assignment | None:
         """Where a conversation is; if that is not known, where it must have been when its user
         spoke before.
         """
-        seat = self._conversations.find(talk.key) if talk.goes_on else None
-        if seat is None and talk.before is not None:
+        assignment = (
+            self._conversations.find(exchange.key) if exchange.goes_on else None
+        )
+        if assignment is None and exchange.before is not None:
             served, decision = await self._service.threads.route_turns(
-                talk.before.turns
+                exchange.before.turns
             )
             choice = connected.chooser(served.router).choose(decision)
             if choice is not None:
-                seat = _new_seat(decision, choice)
-        return seat if seat is not None and seat.expert in connected.links else None
+                assignment = _new_assignment(decision, choice)
+        return (
+            assignment
+            if assignment is not None and assignment.expert in connected.links
+            else None
+        )
 
     def _forced(self, model: str, connected: ConnectedExperts) -> ForwardingPlan:
         """A client that names an expert gets that one or an error, never another in its place."""

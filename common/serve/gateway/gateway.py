@@ -23,7 +23,12 @@ from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.common.http.request_context import current_request
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.router import Router
-from ridgeway.common.serve.conversations import Conversations, Owner, ResponseOwners
+from ridgeway.common.serve.conversations import (
+    Assignment,
+    Owner,
+    RecentNotes,
+    ResponseOwners,
+)
 from ridgeway.common.serve.gateway.expert_client import (
     ExpertClient,
     WholeAnswer,
@@ -116,7 +121,9 @@ class Gateway:
         self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
         self._client = ExpertClient(service.tracing)
         self._owners = ResponseOwners(shared and shared / "responses")
-        self._conversations = Conversations(shared and shared / "conversations")
+        self._conversations = RecentNotes(
+            Assignment, shared and shared / "conversations"
+        )
         self._planner = ForwardingPlanner(service, self._owners, self._conversations)
         self._checks: asyncio.Task[None] | None = None
         self._take()
@@ -291,9 +298,11 @@ class Gateway:
                     [each.failure for each in tried if each.failure is not None],
                 )
             elif response is not None:
-                if plan.seat is not None:
-                    key, seat = plan.seat
-                    self._conversations.note(key, seat._replace(answered=link.name))
+                if plan.assignment is not None:
+                    key, assignment = plan.assignment
+                    self._conversations.note(
+                        key, assignment._replace(answered=link.name)
+                    )
                 return response
 
     def _passed_on(

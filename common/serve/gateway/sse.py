@@ -70,6 +70,7 @@ class BadStream(Exception):
         self.kind = kind
 
 
+@dataclass(slots=True)
 class EventStream:
     """The events of one answer.
 
@@ -78,16 +79,11 @@ class EventStream:
                so.
     """
 
-    __slots__ = ("_framed", "_held", "_last", "_read", "_silence_s")
-
-    def __init__(
-        self, read: Callable[[], Awaitable[bytes]], silence_s: float, framed: bool
-    ) -> None:
-        self._read = read
-        self._silence_s = silence_s
-        self._framed = framed
-        self._held = b""
-        self._last = b""
+    _read: Callable[[], Awaitable[bytes]]
+    _silence_s: float
+    _framed: bool
+    _held: bytes = b""
+    _last: bytes = b""
 
     async def next(self) -> bytes:
         """Some whole events; nothing at the end."""

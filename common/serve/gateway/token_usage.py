@@ -6,6 +6,7 @@ Keeps nothing else of them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -60,12 +61,12 @@ def whole_usage(body: bytes) -> TokenUsage | None:
     return _found(told, TokenUsage()) if isinstance(told, dict) else None
 
 
+@dataclass(slots=True)
 class StreamedUsage:
     """What a stream says, here and there: the last word counts."""
 
-    def __init__(self) -> None:
-        self.found: TokenUsage | None = None
-        self.events = 0
+    found: TokenUsage | None = None
+    events: int = 0
 
     def feed(self, events: bytes) -> None:
         self.events += events.count(b"data:")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.serve.routing.current_release import ServedRelease
 
 MAX_RECENT_PROMPTS = 1000
+LOW_BELOW = 0.5
 MIN_PROMPTS_FOR_ALARM = 50
 
 MIN_SHARE_ALARM = 0.25
@@ -22,43 +22,27 @@ SHARE_ALARM_MARGIN = 0.15
 """The usual alarms; docs/serving.md has the measurements behind them."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriftSettings:
-    """When prompts count as drifted.
-
-    low:   a confidence below this is low.
-    share: the alarm is raised above this share of prompts of low confidence, or that belong to no
-           domain; None: as fits the release.
+def share_alarm(served: ServedRelease | None, wanted: float | None) -> float:
+    """What was asked for, else a quarter, or more where the release itself is less certain than
+    that.
     """
-
-    low: float = 0.5
-    share: float | None = None
-
-    def share_alarm(self, served: ServedRelease | None) -> float:
-        """What was asked for, else a quarter, or more where the release itself is less certain than
-        that.
-        """
-        if self.share is not None:
-            return self.share
-        expected = (
-            expected_share(served.release.manifest, self.low)
-            if served is not None
-            else 0.0
-        )
-        return min(max(MIN_SHARE_ALARM, expected + SHARE_ALARM_MARGIN), 0.95)
+    if wanted is not None:
+        return wanted
+    expected = expected_share(served.release.manifest) if served is not None else 0.0
+    return min(max(MIN_SHARE_ALARM, expected + SHARE_ALARM_MARGIN), 0.95)
 
 
-def expected_share(manifest: Mapping[str, Any], low: float) -> float:
+def expected_share(manifest: Mapping[str, Any]) -> float:
     """The most prompts of low confidence that held-out accuracy explains, if confidence means what
     it says.
 
-    A decision of confidence c is wrong in 1 − c of cases, so those below `low` are at most errors /
-    (1 − low).
+    A decision of confidence c is wrong in 1 − c of cases, so those below LOW_BELOW are at
+    most errors / (1 − LOW_BELOW).
     """
     figures = manifest.get("evaluation")
     if not figures or not manifest["confidence"].get("calibrated"):
         return 0.0
-    return float((1 - figures["accuracy"] / 100) / (1 - low))
+    return float((1 - figures["accuracy"] / 100) / (1 - LOW_BELOW))
 
 
 class _Signs(NamedTuple):
@@ -69,10 +53,14 @@ class _Signs(NamedTuple):
 
 
 class DriftMonitor:
-    """The last prompts under the release in use; begun anew with each release."""
+    """The last prompts under the release in use; begun anew with each release.
 
-    def __init__(self, settings: DriftSettings) -> None:
-        self._settings = settings
+    share: the alarm is raised above this share of prompts of low confidence, or that belong to no
+           domain; None: as fits the release.
+    """
+
+    def __init__(self, share: float | None = None) -> None:
+        self._share_alarm = share
         self._served: ServedRelease | None = None
         self._recent: deque[_Signs] = deque(maxlen=MAX_RECENT_PROMPTS)
 
@@ -83,9 +71,8 @@ class DriftMonitor:
                 return  # a late answer of the release before
             self._served = served
             self._recent.clear()
-        low = self._settings.low
         self._recent.extend(
-            [_Signs(each.confidence < low, not each.belongs) for each in decisions]
+            _Signs(each.confidence < LOW_BELOW, not each.belongs) for each in decisions
         )
 
     def to_json(self, served: ServedRelease | None = None) -> dict[str, Any]:
@@ -94,12 +81,12 @@ class DriftMonitor:
         recent = list(self._recent) if served is self._served else []
         uncertain = _share([signs.low_confidence for signs in recent])
         outside = _share([signs.out_of_scope for signs in recent])
-        limit = self._settings.share_alarm(served)
+        limit = share_alarm(served, self._share_alarm)
         return {
             "prompts": len(recent),
             "low_confidence_share": uncertain,
             "out_of_scope_share": outside,
-            "low_below": self._settings.low,
+            "low_below": LOW_BELOW,
             "share_alarm": limit,
             "alarm": (
                 len(recent) >= MIN_PROMPTS_FOR_ALARM

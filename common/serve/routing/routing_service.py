@@ -31,7 +31,7 @@ from ridgeway.common.serve.routing.current_release import (
     ReleaseSource,
     ServedRelease,
 )
-from ridgeway.common.serve.routing.drift import DriftMonitor, DriftSettings
+from ridgeway.common.serve.routing.drift import DriftMonitor
 from ridgeway.common.serve.telemetry import Activity, Metrics
 from ridgeway.common.serve.tracing import NO_TRACING, Tracing
 
@@ -152,7 +152,7 @@ class RoutingService:
     def __init__(
         self,
         source: ReleaseSource,
-        drift: DriftSettings | None = None,
+        drift_share: float | None = None,
         watch_s: float = WATCH_S,
         tracing: Tracing = NO_TRACING,
         compared: ServedRelease | None = None,
@@ -163,7 +163,7 @@ class RoutingService:
         self.threads = RoutingThreads(lambda: self.current.served)
         self.metrics = Metrics()
         self.activity = Activity()
-        self.drift = DriftMonitor(drift or DriftSettings())
+        self.drift = DriftMonitor(drift_share)
         self._watch_s = watch_s
         self.peers: PeerMetrics | None = None
         self.watchers: list[Look] = [self._watch_release]

@@ -15,8 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from ridgeway.client.evidence import HolderRecord
-from ridgeway.client.page.holder_page import holder_page
-from ridgeway.client.page.holder_view import CONTENTS, HolderView
+from ridgeway.client.page.holder_view import CONTENTS, holder_page
 from ridgeway.client.round.answers import answer
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import MODE_SENTENCES
@@ -56,7 +55,7 @@ def home(played: Parties, tmp_path: Path) -> Path:
 
 @contextmanager
 def asked(home: Path, rules: AccessRules | None = None) -> Iterator[TestClient]:
-    with TestClient(create_page_app(holder_page(HolderView(home)), rules)) as http:
+    with TestClient(create_page_app(holder_page(home), rules)) as http:
         yield http
 
 
@@ -131,17 +130,6 @@ def test_the_bundle_is_listed_file_by_file_and_an_approval_counts_at_once(home: 
         path = home / "client.toml"
         path.write_text(path.read_text().replace(NO_BUNDLE, installed_sha256()))
         assert http.get("/v1/standing").json()["bundle"]["approved"]
-
-
-def test_an_audit_is_shown_in_figures_and_nothing_else_of_its_file(home: Path) -> None:
-    """Tokens that somebody has added to the file stay in the file; a file of another kind is no audit."""
-    assert standing(home)["audit"] is None
-    finding = {"view": "sums", "recovered": 0.25, "chance": 0.01, "proven": True, "tokens": ["secret"], "window": "x"}
-    (home / "audit.json").write_text(json.dumps({"findings": [finding]}))
-    assert standing(home)["audit"] == [{"view": "sums", "recovered": 0.25, "chance": 0.01, "proven": True}]
-    for other in ("[1]", "{", '{"findings": 1}', '{"findings": [1]}'):
-        (home / "audit.json").write_text(other)
-        assert standing(home)["audit"] is None
 
 
 def test_no_text_and_no_path_is_in_any_answer(played: Parties, home: Path) -> None:

@@ -96,22 +96,12 @@ def test_first_tokens_are_measured_as_short_prompts(shop: Workshop) -> None:
         assert [router.domains[place] for place in best] == [each.best for each in decisions]
 
 
-@pytest.mark.parametrize("name", ["curve.png", "curve.svg"])
-def test_the_curve_can_be_drawn(shop: Workshop, tmp_path: Path, name: str) -> None:
-    """As a picture of the kind that its name ends in."""
-    done = shop.call("calibrate", "release", "mixed", "--plot", tmp_path / name)
-    assert done.code == 0, done.stderr
-    head = (tmp_path / name).read_bytes()[:200]
-    assert head.startswith(b"\x89PNG") if name.endswith("png") else b"<?xml" in head
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--accuracy", "0"], "an accuracy is in percent"),
         (["--accuracy", "0.99"], "an accuracy is in percent"),
         (["--accuracy", "101"], "an accuracy is in percent"),
-        (["--plot", "curve.txt"], "a plot cannot be written as curve.txt"),
         (["--tokens", "-1"], "--tokens"),
     ],
 )

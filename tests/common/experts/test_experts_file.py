@@ -65,8 +65,7 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
         (LAW + 'addresses = ["http://127.0.0.1:1/v1"]', "a base_url, or a list of addresses"),
         ('[experts.law]\nmodel = "m"\n', "a base_url, or a list of addresses"),
         ('[experts.law]\nmodel = "m"\naddresses = ["http://a/v1", "http://a/v1/"]', "stands there twice"),
-        ('[experts.law]\nmodel = "m"\naddresses = ["ftp://a/v1"]', "law.addresses.0.url: an address begins"),
-        ('[experts.law]\nmodel = "m"\naddresses = [{url = "http://a/v1", weight = 0}]', "law.addresses.0.weight"),
+        ('[experts.law]\nmodel = "m"\naddresses = ["ftp://a/v1"]', "law.addresses.0: an address begins"),
         (LAW + 'health = "health"', "law.health: a path begins with a slash"),
         (LAW + 'fallbacks = ["nobody"]', "'nobody' is not another expert"),
         (LAW + 'fallbacks = ["law"]', "'law' is not another expert"),
@@ -93,7 +92,7 @@ def test_a_fleet_can_be_written_down(tmp_path: Path, router: Router) -> None:
     fallback = "large"
     [experts.large]
     model = "m"
-    addresses = ["http://a/v1", {url = "http://b/v1", weight = 2, spare = true}]
+    addresses = ["http://a/v1", "http://b/v1"]
     domains = ["law"]
     [experts.small]
     base_url = "http://c/v1"
@@ -104,10 +103,7 @@ def test_a_fleet_can_be_written_down(tmp_path: Path, router: Router) -> None:
     file = ExpertsFile(written(tmp_path, text))
     file.check(router)
     large, small = file.experts.experts.values()
-    assert [(each.url, each.weight, each.spare) for each in large.places] == [
-        ("http://a/v1", 1.0, False),
-        ("http://b/v1", 2.0, True),
-    ]
+    assert large.places == ("http://a/v1", "http://b/v1")
     assert file.experts.servers("law") == {"large": 1.0, "small": 0.5}
     assert file.experts.servers("code") == {"small": 0.25}
     assert file.experts.servers("medicine") == {"large": 1.0}
@@ -124,18 +120,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ExpertsFile(tmp_path / "experts.toml")
 
 
-def test_a_weight_of_cost_without_experts_is_refused() -> None:
-    """It would weigh nothing."""
+def test_none_is_named_where_there_is_none() -> None:
     assert find_experts(None) is None
-    with pytest.raises(InputError, match="--experts"):
-        find_experts(None, 0.5)
 
 
-def test_the_weight_of_cost_can_be_given_in_the_files_place(tmp_path: Path) -> None:
-    """And stays when the file is read again."""
-    file = find_experts(written(tmp_path, "mu = 0.25\n" + LAW), 0.5)
+def test_the_file_gives_the_weight_of_cost(tmp_path: Path) -> None:
+    file = find_experts(written(tmp_path, "mu = 0.25\n" + LAW))
     assert file is not None
-    assert file.experts.mu == 0.5
+    assert file.experts.mu == 0.25
 
 
 def test_every_domain_needs_an_expert_or_a_fallback(tmp_path: Path, router: Router) -> None:

@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_file_holds_no_key_and_is_its_owners_alone(file: Path) -> None:
     """Whoever reads the file cannot ask with what it holds, and nobody else reads it."""
-    key, entry = add_key(file, "app", 2.5)
+    key, entry = add_key(file, "app", rate=2.5)
     content = file.read_text()
     assert key.startswith("rw-") and len(key) >= 43 and key not in content and key[3:] not in content
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -80,7 +80,7 @@ def test_a_name_that_could_be_mistaken_is_refused(file: Path, name: str) -> None
 def test_a_rate_is_above_nothing(file: Path, rate: float) -> None:
     """A key that could never be used, or has no limit that can be written, is not made."""
     with pytest.raises(InputError, match="rate"):
-        add_key(file, "app", rate)
+        add_key(file, "app", rate=rate)
 
 
 def test_a_revoked_key_is_gone(file: Path) -> None:

@@ -417,7 +417,7 @@ def test_a_flood_from_everywhere_takes_bounded_memory(keyed: Keyed) -> None:
 def test_each_key_has_its_own_rate_or_the_services(tmp_path: Path) -> None:
     """--rate is for those keys that have none of their own; one key's requests are not another's."""
     file = tmp_path / "keys.toml"
-    slow, usual, twin = add_key(file, "slow", 0.5)[0], add_key(file, "usual")[0], add_key(file, "twin")[0]
+    slow, usual, twin = add_key(file, "slow", rate=0.5)[0], add_key(file, "usual")[0], add_key(file, "twin")[0]
     door = Door(AccessRules(keys=KeyRing(file), rate=2.0))
 
     def ask(key: str, times: int) -> list[int]:

@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.http import key_budgets
 from ridgeway.common.http.api_keys import add_key, read_keys
 from ridgeway.common.http.http_errors import RefusedRequest
-from ridgeway.common.http.key_budgets import KeyBudget, KeyUsage, UsageBook, make_budget, window_at
+from ridgeway.common.http.key_budgets import KeyBudget, KeyUsage, UsageBook, window_at
 from tests.support.commands import Workshop
 from tests.support.in_process import Clock
 
@@ -116,16 +117,17 @@ def test_a_file_that_another_process_holds_is_a_sentence_and_loses_no_answer(
 @pytest.mark.parametrize(
     "options", [("week", 1, None, None), ("day", None, None, None), (None, 1, None, None), ("day", None, None, -1.0)]
 )
-def test_a_budget_that_cannot_be_is_one_sentence(options: tuple[str, int, int, float]) -> None:
-    with pytest.raises(InputError, match=r"--window|--max-cost"):
-        make_budget(*options)
+def test_a_budget_that_cannot_be_is_one_sentence(tmp_path: Path, options: tuple[str, int, int, float]) -> None:
+    limits: dict[str, Any] = dict(zip(("window", "max_requests", "max_tokens", "max_cost"), options, strict=True))
+    with pytest.raises(InputError, match=r"window|max_cost"):
+        add_key(tmp_path / "keys.toml", "shop", **limits)
 
 
 def test_the_file_of_keys_keeps_budgets_and_the_command_shows_what_is_spent(tmp_path: Path) -> None:
     """A window without a limit is refused; what a key has spent is shown beside its limits."""
     file = tmp_path / "keys.toml"
     budget = KeyBudget("day", requests=10, cost=1.5)
-    add_key(file, "shop", budget=budget)
+    add_key(file, "shop", window="day", max_requests=10, max_cost=1.5)
     add_key(file, "plain")
     assert [each.budget for each in read_keys(file)] == [budget, None]
     UsageBook(tmp_path / "keys.toml.usage").enter("shop", budget)

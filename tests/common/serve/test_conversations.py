@@ -19,7 +19,14 @@ from ridgeway.common.http import key_budgets
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve import conversations
-from ridgeway.common.serve.conversations import NOTE_WAIT_S, Conversations, Seat, is_clear, leaning, talk_of
+from ridgeway.common.serve.conversations import (
+    NOTE_WAIT_S,
+    Assignment,
+    RecentNotes,
+    evidence_to_leave,
+    exchange_of,
+    leaning,
+)
 from tests.support.fake_expert import well
 from tests.support.in_process import DOMAINS, GatewayMaker, answered_by
 from tests.support.serving import prompt_for, release_of
@@ -93,20 +100,30 @@ def test_more_evidence_is_never_less_clear(p: float, tokens: int) -> None:
         scores = {"a": confidence, "b": 1 - confidence}
         return Decision("a", confidence, scores, abstained, "a", tokens)
 
-    if is_clear(decision(p, tokens), "b", {}):
-        assert is_clear(decision(p, tokens + 1), "b", {}) and is_clear(decision(min(p * 1.01, 0.999), tokens), "b", {})
-    assert not is_clear(decision(p, tokens, abstained=True), "b", {})
-    assert not is_clear(decision(p, tokens), "a", {})
-    assert is_clear(decision(p, tokens), "retired", {}) and is_clear(decision(p, tokens), None, {})
+    if not evidence_to_leave(decision(p, tokens), "b", {}).stays:
+        assert (
+            not evidence_to_leave(decision(p, tokens + 1), "b", {}).stays
+            and not evidence_to_leave(decision(min(p * 1.01, 0.999), tokens), "b", {}).stays
+        )
+    assert evidence_to_leave(decision(p, tokens, abstained=True), "b", {}).stays
+    assert evidence_to_leave(decision(p, tokens), "a", {}).stays
+    assert (
+        not evidence_to_leave(decision(p, tokens), "retired", {}).stays
+        and not evidence_to_leave(decision(p, tokens), None, {}).stays
+    )
 
 
 def test_what_draws_phrases_of_no_domain_is_no_evidence_in_few_words(release: Path) -> None:
     """Where a router leans to a domain, it takes more to go there, and less to leave it, the fewer words there are."""
     scores = {"code": 0.98, "law": 0.02}
     short, long = (Decision("code", 0.98, scores, False, "code", tokens) for tokens in (20, 400))
-    assert is_clear(short, "law", {}) and is_clear(short, "law", {"code": -3.0, "law": -0.1})
-    assert not is_clear(short, "law", {"code": -0.1, "law": -6.0}) and is_clear(
-        long, "law", {"code": -0.1, "law": -6.0}
+    assert (
+        not evidence_to_leave(short, "law", {}).stays
+        and not evidence_to_leave(short, "law", {"code": -3.0, "law": -0.1}).stays
+    )
+    assert (
+        evidence_to_leave(short, "law", {"code": -0.1, "law": -6.0}).stays
+        and not evidence_to_leave(long, "law", {"code": -0.1, "law": -6.0}).stays
     )
     router = Router.load(release)
     found, kept = leaning(router), ref(router)
@@ -119,15 +136,15 @@ def test_what_draws_phrases_of_no_domain_is_no_evidence_in_few_words(release: Pa
 def test_memory_is_bounded_and_shared_and_holds_no_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of too many, those heard last are known, to all who name the same file; kept are a digest and three names."""
     monkeypatch.setattr(conversations, "MAX_NOTES", 3)
-    known, sharing = Conversations(tmp_path / "notes"), Conversations(tmp_path / "notes")
-    keys = [talk_of([("user", f"secret {place}")], "", "", "").key for place in range(5)]
+    known, sharing = RecentNotes(Assignment, tmp_path / "notes"), RecentNotes(Assignment, tmp_path / "notes")
+    keys = [exchange_of([("user", f"secret {place}")], "", "", "").key for place in range(5)]
     for key in keys:
-        known.note(key, Seat("law", "law", "law"))
+        known.note(key, Assignment("law", "law", "law"))
     assert [sharing.find(key) is not None for key in keys] == [False, False, True, True, True]
-    assert known.find(keys[4]) == Seat("law", "law", "law")
-    known.note(keys[2], Seat(None, "code", "law"))
-    sharing.note(keys[0], Seat("law", "law", "law"))
-    assert sharing.find(keys[2]) == Seat(None, "code", "law") and known.find(keys[3]) is None
+    assert known.find(keys[4]) == Assignment("law", "law", "law")
+    known.note(keys[2], Assignment(None, "code", "law"))
+    sharing.note(keys[0], Assignment("law", "law", "law"))
+    assert sharing.find(keys[2]) == Assignment(None, "code", "law") and known.find(keys[3]) is None
     assert all(b"secret" not in path.read_bytes() for path in tmp_path.iterdir())
     assert len(set(keys)) == 5 and all(len(key) == 16 for key in keys)
 
@@ -138,33 +155,34 @@ def test_a_file_that_cannot_be_used_fails_no_request(
     """A request waits for another worker no longer than a moment; what could not be written is known here, and written
     with the next note; one that cannot be made is a sentence at the start."""
     monkeypatch.setattr(key_budgets, "_WAIT_S", 0.01)
-    known, seat = Conversations(tmp_path / "notes"), Seat("law", "law", "law")
-    known.note(b"one", seat)
+    known, assignment = RecentNotes(Assignment, tmp_path / "notes"), Assignment("law", "law", "law")
+    known.note(b"one", assignment)
     with closing(sqlite3.connect(tmp_path / "notes", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
-        known.note(b"two", seat)
+        known.note(b"two", assignment)
         assert time.monotonic() - began < 1 + NOTE_WAIT_S
         assert (
-            known.find(b"one") == known.find(b"two") == seat and Conversations(tmp_path / "notes").find(b"two") is None
+            known.find(b"one") == known.find(b"two") == assignment
+            and RecentNotes(Assignment, tmp_path / "notes").find(b"two") is None
         )
         other.execute("COMMIT")
-        known.note(b"three", seat)
-        assert Conversations(tmp_path / "notes").find(b"two") == seat
+        known.note(b"three", assignment)
+        assert RecentNotes(Assignment, tmp_path / "notes").find(b"two") == assignment
         other.execute("DROP TABLE notes")
     assert known.find(b"one") is None
     assert ["locked" in each.getMessage() for each in caplog.records] == [True, False]
     assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
     (tmp_path / "other").write_text("no database " * 1000)
     with pytest.raises(InputError, match="workers share cannot be made: file is not a database; give the folder"):
-        Conversations(tmp_path / "other")
+        RecentNotes(Assignment, tmp_path / "other")
 
 
 def test_a_conversation_is_its_clients_own() -> None:
     """The same session's name of two keys, or two users with the same first turn, are two conversations."""
     said = [("user", "hello")]
     keys = [
-        talk_of(said, *names).key for names in (("", "s", "shop"), ("", "s", "other"), ("u", "", ""), ("v", "", ""))
+        exchange_of(said, *names).key for names in (("", "s", "shop"), ("", "s", "other"), ("u", "", ""), ("v", "", ""))
     ]
     assert len(set(keys)) == 4
-    assert talk_of([*said, ("assistant", "hi"), ("user", "more")], "u", "", "").key == keys[2]
+    assert exchange_of([*said, ("assistant", "hi"), ("user", "more")], "u", "", "").key == keys[2]

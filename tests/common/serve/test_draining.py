@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from threading import Semaphore
 
@@ -14,8 +12,6 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from ridgeway.common.base.errors import InputError
-from ridgeway.common.http.server import Address, bind_sockets, make_server
 from tests.support.fake_expert import (
     CHUNKED,
     END,
@@ -84,28 +80,6 @@ api = FastAPI()
 @api.get("/")
 async def hello() -> str:
     return "hello"
-
-
-def test_a_unix_socket_is_its_owners_and_replaces_one_that_was_left(tmp_path: Path) -> None:
-    """It can be asked over; a second service is refused; the file of one that has ended is in nobody's way."""
-    path = tmp_path / "serve.sock"
-    for _ in range(2):
-        (listener,) = bind_sockets(Address(path=path))
-        assert path.stat().st_mode & 0o777 == 0o600
-        server = make_server(api)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            wait_for("it has started", partial(getattr, server, "started"))
-            with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as http:
-                assert http.get("http://localhost/").json() == "hello"
-            with pytest.raises(InputError, match="another service listens"):
-                bind_sockets(Address(path=path))
-        finally:
-            server.should_exit = True
-            thread.join(30)
-    with pytest.raises(InputError, match="cannot be made"):
-        bind_sockets(Address(path=tmp_path / "none" / "serve.sock"))
 
 
 def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:

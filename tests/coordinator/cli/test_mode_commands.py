@@ -46,7 +46,10 @@ def test_a_mode_that_there_is_not_is_one_sentence(shop: Workshop) -> None:
     """And no folder is made."""
     wrong = shop.call("coordinator", "init", shop / "one", "--mode", "loud")
     assert (wrong.code, wrong.stdout) == (2, "")
-    assert wrong.stderr == "ridgeway: there is no mode 'loud'; there are private, masked and clear\n"
+    assert wrong.stderr == (
+        "ridgeway: Invalid value for '--mode': 'loud' is not one of 'private', 'masked', 'clear';"
+        " see ridgeway coordinator init --help\n"
+    )
     assert not (shop / "one").exists()
 
 

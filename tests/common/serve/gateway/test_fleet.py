@@ -18,12 +18,10 @@ from hypothesis import strategies as st
 
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.experts.experts_file import Expert as ExpertEntry
-from ridgeway.common.experts.experts_file import ExpertAddress, ExpertsFile
+from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.serve.gateway.expert_link import (
-    LEAST_SHARE,
     MAX_FAILURES,
     PAUSE_S,
-    AddressLink,
     Attempt,
     ExpertLink,
 )
@@ -81,8 +79,9 @@ def fleet(release: Path, tmp_path: Path) -> Fleet:
     @contextlib.contextmanager
     def play(experts: Mapping[str, Mapping[str, Any]], top: str = "", mu: float | None = None) -> Iterator[Local]:
         file = tmp_path / "experts.toml"
+        top += "" if mu is None else f"\nmu = {mu}"
         file.write_text(fleet_toml(experts, top))
-        with served(release, ExpertsFile(file, mu)) as local:
+        with served(release, ExpertsFile(file)) as local:
             yield local
 
     return play
@@ -95,41 +94,35 @@ def cast_of(stack: contextlib.ExitStack, *parts: Part) -> list[Expert]:
 # Addresses
 
 
-@given(
-    weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=1, max_size=5),
-    ends=st.lists(st.integers(0, 30), max_size=30),
-)
-def test_requests_are_shared_out_by_weight(weights: list[float], ends: list[int]) -> None:
-    """While all are up no address has more requests for its weight than another would have with one more."""
-    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1", weight=w) for port, w in enumerate(weights, 9000))
+@given(ends=st.lists(st.integers(0, 30), max_size=30))
+def test_requests_are_shared_out(ends: list[int]) -> None:
+    """While all are up no address has more requests running than another would have with one more."""
+    places = tuple(f"http://127.0.0.1:{port}/v1" for port in range(9000, 9005))
     link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), Clock())
     running: list[Attempt] = []
     for end in [*ends, *[99] * 20]:
         if end < len(running):
             running.pop(end).end("ok", True)
-        before = [each.running / each.address.weight for each in link.addresses]
+        before = [each.running for each in link.addresses]
         attempt = link.begin()
         running.append(attempt)
-        mine = attempt.address.running / attempt.address.address.weight
-        assert all(
-            mine <= load + 1 / each.address.weight + 1e-9 for load, each in zip(before, link.addresses, strict=True)
-        )
+        assert attempt.address.running <= min(before) + 1
     assert sum(each.running for each in link.addresses) == len(running)
 
 
-def test_the_address_with_the_fewest_requests_for_its_weight_is_asked(fleet: Fleet) -> None:
-    """Eight at once over weights 1 and 3 are two and six."""
+def test_requests_are_shared_between_addresses(fleet: Fleet) -> None:
+    """Eight at once over two addresses are four each."""
     steps = Semaphore(0)
     with contextlib.ExitStack() as stack:
-        light, heavy = cast_of(stack, step_by_step(steps), step_by_step(steps))
-        addresses = [light.url, {"url": heavy.url, "weight": 3}]
+        one, two = cast_of(stack, step_by_step(steps), step_by_step(steps))
+        addresses = [one.url, two.url]
         local = stack.enter_context(fleet({"law": {"addresses": addresses}}, 'fallback = "law"'))
         with ThreadPoolExecutor(8) as pool:
             asking = [pool.submit(local.chat, "law", stream=True) for _ in range(8)]
-            wait_for(lambda: len(light.asked) + len(heavy.asked) == 8, "all were asked")
+            wait_for(lambda: len(one.asked) + len(two.asked) == 8, "all were asked")
             steps.release(100)
             assert {each.result().status_code for each in asking} == {200}
-        assert (len(light.asked), len(heavy.asked)) == (2, 6)
+        assert (len(one.asked), len(two.asked)) == (4, 4)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -166,48 +159,10 @@ def test_an_address_that_is_down_is_left_alone_and_the_expert_is_degraded(fleet:
         assert local.states() == {"law": "up"}
 
 
-def test_a_spare_is_asked_only_when_no_other_can_be(fleet: Fleet) -> None:
-    """And no longer once another is up again."""
-    with contextlib.ExitStack() as stack:
-        usual, spare = cast_of(stack, well("law"), well("law"))
-        addresses = [{"url": spare.url, "spare": True}, usual.url]
-        local = stack.enter_context(fleet({"law": {"addresses": addresses}}, 'fallback = "law"'))
-        for _ in range(5):
-            assert local.chat("law").status_code == 200
-        assert (len(usual.asked), len(spare.asked)) == (5, 0)
-        usual.part = dies_at_once
-        for _ in range(MAX_FAILURES + 3):
-            assert local.chat("law").status_code == 200
-        assert len(spare.asked) == MAX_FAILURES + 3
-        usual.part = well("law")
-        local.clock.now += PAUSE_S
-        for _ in range(3):
-            assert local.chat("law").status_code == 200
-        assert len(spare.asked) == MAX_FAILURES + 3
-
-
-def test_an_address_comes_back_slowly() -> None:
-    """After an outage its weight grows from a tenth to the whole within `slow_start`."""
-    clock = Clock()
-    entry = ExpertEntry(base_url="http://127.0.0.1:9/v1", model="m", slow_start=20.0)
-    address = AddressLink("law", 1, entry.places[0], entry, clock)
-    assert address.share() == 1.0
-    for _ in range(2):
-        address.note_check(False)
-    assert address.state == "down" and not address.is_open()
-    address.note_check(True)
-    assert address.is_open()
-    shares = []
-    for _ in range(5):
-        shares.append(address.share())
-        clock.now += 5.0
-    assert shares == [LEAST_SHARE, 0.25, 0.5, 0.75, 1.0]
-
-
 def test_the_first_request_after_a_pause_tries_the_address(fleet: Fleet) -> None:
     """However few requests there are: else an address would never come back."""
     clock = Clock()
-    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1") for port in (9000, 9001))
+    places = tuple(f"http://127.0.0.1:{port}/v1" for port in (9000, 9001))
     link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
     first = link.addresses[0]
     for _ in range(MAX_FAILURES):
@@ -474,7 +429,7 @@ def _stream_on(url: str, name: str, stop: Event) -> tuple[int, int]:
 def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
     """Only where nobody else can answer, and only one of several; its success ends the pause."""
     clock = Clock()
-    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1") for port in (9000, 9001))
+    places = tuple(f"http://127.0.0.1:{port}/v1" for port in (9000, 9001))
     link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
     for each in reversed(link.addresses):
         for _ in range(MAX_FAILURES):
@@ -501,7 +456,7 @@ def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
 def test_an_expert_without_any_address_left_says_when_to_come_again() -> None:
     """The soonest that one of them may be tried."""
     clock = Clock()
-    places = tuple(ExpertAddress(url=f"http://127.0.0.1:{port}/v1") for port in (9000, 9001))
+    places = tuple(f"http://127.0.0.1:{port}/v1" for port in (9000, 9001))
     link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
     for each in link.addresses:
         for _ in range(MAX_FAILURES):

@@ -12,7 +12,7 @@ import pytest
 from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.http.access_rules import make_rules
 from ridgeway.common.http.api_keys import add_key, usage_path
-from ridgeway.common.http.key_budgets import KeyBudget, KeyUsage, UsageBook
+from ridgeway.common.http.key_budgets import KeyUsage, UsageBook
 from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.gateway.token_usage import (
     MAX_READ_BYTES,
@@ -47,7 +47,7 @@ def tells_usage(asked: Asked) -> None:
 def test_tokens_and_cost_are_spent_until_nothing_is_left(release: Path, tmp_path: Path, asks: Any) -> None:
     """Two answers of 40 tokens, one of them streamed; then 429, with what is left in the headers of each."""
     keys = tmp_path / "keys.toml"
-    key, _ = add_key(keys, "shop", budget=KeyBudget("month", requests=5, tokens=75))
+    key, _ = add_key(keys, "shop", window="month", max_requests=5, max_tokens=75)
     with Expert(tells_usage) as expert:
         file = tmp_path / "experts.toml"
         file.write_text(experts_toml(dict.fromkeys(DOMAINS, expert.url), prompt_price=1000.0, answer_price=2000.0))

@@ -15,13 +15,14 @@ from ridgeway.common.base.settings import DEFAULT, Confidence
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.decision import _OUT_OF_SCOPE, Decision
 from ridgeway.common.serve.http_app import create_app
+from ridgeway.common.serve.routing import drift as drift_module
 from ridgeway.common.serve.routing.current_release import ReleaseSource, ServedRelease
 from ridgeway.common.serve.routing.drift import (
     MAX_RECENT_PROMPTS,
     MIN_PROMPTS_FOR_ALARM,
     DriftMonitor,
-    DriftSettings,
     expected_share,
+    share_alarm,
 )
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
@@ -49,7 +50,7 @@ def decided(confidence: float, reason: str | None = None) -> Decision:
 
 def observed(served: ServedRelease, count: int, confidence: float = 0.9) -> DriftMonitor:
     """After so many prompts of one confidence."""
-    drift = DriftMonitor(DriftSettings())
+    drift = DriftMonitor()
     for _ in range(count):
         drift.observe(served, [decided(confidence)])
     return drift
@@ -81,11 +82,11 @@ def test_few_prompts_raise_no_alarm(served: ServedRelease, count: int, alarm: bo
 def test_the_usual_share_makes_room_for_what_the_release_gets_wrong(served: ServedRelease) -> None:
     """A calibrated router that errs in three of ten is often unsure; that is no drift."""
     manifest = {"evaluation": {"accuracy": 70.0}, "confidence": {"calibrated": True}}
-    assert expected_share(manifest, 0.5) == pytest.approx(0.6)
+    assert expected_share(manifest) == pytest.approx(0.6)
     unsure = replace(served, release=replace(served.release, manifest={**served.release.manifest, **manifest}))
-    assert DriftSettings().share_alarm(unsure) == pytest.approx(0.75)
-    assert DriftSettings().share_alarm(served) == 0.25
-    assert DriftSettings(share=0.1).share_alarm(unsure) == 0.1
+    assert share_alarm(unsure, None) == pytest.approx(0.75)
+    assert share_alarm(served, None) == 0.25
+    assert share_alarm(unsure, 0.1) == 0.1
     assert not observed(unsure, 100, 0.9).to_json()["alarm"]
 
 
@@ -121,11 +122,12 @@ def test_what_the_operator_says_of_confidence_holds_for_every_release(folder: Pa
         ReleaseSource(folder, changes={"threshold": 0.5}).open()
 
 
-def test_metrics_and_activity_tell_of_drift(folder: Path) -> None:
+def test_metrics_and_activity_tell_of_drift(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Share and alarm for Prometheus; the same for the page."""
+    monkeypatch.setattr(drift_module, "LOW_BELOW", 2.0)
 
     async def asked() -> tuple[str, dict[str, object]]:
-        service = RoutingService(ReleaseSource(folder), DriftSettings(low=2.0), watch_s=0)
+        service = RoutingService(ReleaseSource(folder), watch_s=0)
         transport = httpx.ASGITransport(create_app(service))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client, service.running():
             for _ in range(MIN_PROMPTS_FOR_ALARM):

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.router import Router, origin
-from ridgeway.common.serve.conversations import MAX_ROUTED_CHARACTERS, cut, is_clear, leaning
+from ridgeway.common.serve.conversations import MAX_ROUTED_CHARACTERS, cut, evidence_to_leave, leaning
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.request_bodies import _MAX_PROMPTS, RouteRequest
 from ridgeway.common.serve.routing import routing_api, routing_service
@@ -95,7 +95,7 @@ def test_a_chat_leaves_its_domain_only_for_clear_evidence(
         found = client.post("/v1/route", json={"messages": messages, "after": "law", "explain": explain}).json()
         decision = router.route(text)
         assert (found["best"], found["tokens"]) == (decision.best, decision.tokens)
-        assert found["stays"] is not is_clear(decision, "law", leaning(router))
+        assert found["stays"] is evidence_to_leave(decision, "law", leaning(router)).stays
         assert found["stays"] is (found["evidence"] <= found["evidence_needed"])
         assert "stays" not in client.post("/v1/route", json={"messages": messages, "explain": explain}).json()
     refused = client.post("/v1/route", json={"prompt": "x", "after": "law"})
