@@ -58,10 +58,7 @@ def sentence(done: Finished) -> str:
     return done.stderr.removeprefix("ridgeway: ").strip()
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["client inspect nowhere", "coordinator solve nowhere --out new", "route . prompt", "evaluate . .", "--unheard-of"],
-)
+@pytest.mark.parametrize("words", ["client inspect nowhere", "--unheard-of"])
 def test_a_refusal_is_the_same_in_a_process_of_its_own(shop: Workshop, place: Path, words: str) -> None:
     """What the other tests see of the command's main function is what a shell sees of the command."""
     alone = refused(shop, place, *words.split(), in_process=False)
