@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.client.round.holder import Holder
-from ridgeway.common.base.errors import InputError, RoundFailed
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.routing.release import MANIFEST, load_release
-from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.corpora import Corpus
@@ -142,46 +141,6 @@ def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
     assert manifest["masses"] == {"code": EQUAL_MASS, "law": law, "medicine": EQUAL_MASS}
     assert manifest["evaluation"]["documents"] > 0
     assert opened(simulated) == {name: [] if name == "law-2" else ["statistics", "counts"] for name in MEMBERS}
-
-
-@pytest.mark.parametrize(
-    ("stage", "words"),
-    [
-        (BEFORE_SHARING, "3 of 5 members shared their secrets, and 4 are needed, so nothing was opened"),
-        (AFTER_SHARING, "3 of 5 members sent their statistics, and 4 are needed, so nothing was opened"),
-        (AFTER_SENDING, "3 of 5 members signed the sum of statistics, and 4 are needed, so nothing was opened"),
-        (BEFORE_OPENING, "3 of 5 members opened the sum of statistics, and 4 are needed, so nothing was opened"),
-    ],
-)
-def test_a_round_fails_if_one_holder_too_many_falls_at_any_stage(
-    simulated: SimulatedFederation, stage: int, words: str
-) -> None:
-    """No release, no total, and never so many shares as would open one."""
-    with pytest.raises(RoundFailed, match=words):
-        run_in_memory(simulated, no_watch, {"law-2": stage, "code-1": stage})
-    standing = simulated.federation.ledger.standing()
-    assert (standing.releases, standing.totals) == ([], [])
-    revealed = [name for name, lots in opened(simulated).items() if lots]
-    assert len(revealed) == (3 if stage == BEFORE_OPENING else 0)
-
-
-def test_a_domain_whose_only_holder_falls_is_not_in_the_release(simulated: SimulatedFederation) -> None:
-    """Its column is empty, so the router does not know it; the others' columns are as they would be."""
-    run_in_memory(simulated, no_watch, {"medicine": AFTER_SHARING})
-    loaded = load_release(simulated.federation.release_folder(1))
-    assert loaded.manifest["domains"] == ["code", "law"]
-    assert loaded.manifest["masses"] == {"code": EQUAL_MASS, "law": EQUAL_MASS}
-    for domain in ("code", "law"):
-        assert router_of(loaded).route(sentences(domain, 50)[45]).domain == domain
-
-
-def test_a_domain_of_which_nobody_is_left_to_count_is_not_published(simulated: SimulatedFederation) -> None:
-    """Its sums are in the total, which is kept, and nobody has said that its texts need not be counted."""
-    with pytest.raises(RoundFailed, match="--accept-unevaluated medicine"):
-        run_in_memory(simulated, no_watch, {"medicine": BEFORE_OPENING})
-    standing = simulated.federation.ledger.standing()
-    assert standing.releases == []
-    assert [member.name for member in standing.totals[-1].members] == sorted(MEMBERS)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.prepare import PrepareJob, prepare
-from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Weighting
 from ridgeway.common.encoding.encoder_files import save_encoder
@@ -25,7 +23,6 @@ from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations import simulated_federation
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.engines import run_in_memory
-from ridgeway.simulations.simulate import simulate
 from ridgeway.simulations.simulated_federation import (
     SimulatedFederation,
     create_simulated_federation,
@@ -196,23 +193,6 @@ def test_a_private_round_with_words_is_refused_before_anything_is_written(worksh
     assert not (workshop / "new").exists()
 
 
-def test_a_domain_without_test_texts_is_told(workshop: Workshop) -> None:
-    """Every domain needs texts to be tested on; the missing file is named."""
-    (workshop / "data" / "law.test.jsonl").unlink()
-    done = workshop.call("simulate", "--data", "data", "--encoder", workshop.encoder)
-    assert done.code == 2
-    assert "law.test.jsonl" in done.stderr
-
-
-def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:
-    """Holders may answer in any order."""
-    simulated = ready(tmp_path / "one")
-    other = copied(simulated, tmp_path / "other")
-    run_in_memory(simulated, no_watch)
-    run_in_memory(replace(other, nodes=dict(reversed(list(other.nodes.items())))), no_watch)
-    assert contents(simulated.federation.release_folder(1)) == contents(other.federation.release_folder(1))
-
-
 def test_holders_in_processes_give_the_very_release_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,13 +217,6 @@ def test_epochs_that_processes_open_hold_the_same_sums(tmp_path: Path, monkeypat
         before, after = first.epoch(one.federation.terms), second.epoch(other.federation.terms)
         assert before.name != after.name
         assert first.epochs.statistics(before).content == second.epochs.statistics(after).content
-
-
-def test_an_engine_that_does_not_exist_is_refused_before_any_work(tmp_path: Path) -> None:
-    """Nothing is made for it."""
-    with pytest.raises(InputError, match="there is no engine"):
-        simulate(tmp_path / "work", no_watch, engine="carrier pigeon")
-    assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize("mode", ["masked", "clear"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,9 @@ from ridgeway.simulations.experiments.dataset import split
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.routers import (
     LearntRouter,
-    Places,
     evaluation,
     labelled,
     learnt,
-    milliseconds,
-    routed,
 )
 from ridgeway.simulations.experiments.sentence_routers import (
     ClassifierRecipe,
@@ -36,7 +32,6 @@ from ridgeway.simulations.experiments.sentence_routers import (
 )
 from ridgeway.simulations.experiments.token_routers import (
     PENALTIES,
-    log_likelihoods,
     softmax_path,
     solved,
     summed_texts,
@@ -96,29 +91,6 @@ def test_domains_in_letters_of_their_own_are_told_apart(name: str, tmp_path: Pat
     assert evaluation(row.route, plan.datasets[0].test).accuracy > 95
 
 
-@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=4))
-def test_decisions_are_those_of_their_texts(counts: list[int]) -> None:
-    """By domain and in order, also where a domain has no text."""
-    texts = {str(place): tuple("x" * (place + each) for each in range(own)) for place, own in enumerate(counts)}
-    found = routed(lambda prompts: np.array([len(text) for text in prompts], dtype=np.int64), texts)
-    assert {name: list(own) for name, own in found.items()} == {
-        name: [len(text) for text in own] for name, own in texts.items()
-    }
-
-
-def test_every_route_is_timed() -> None:
-    """In milliseconds, each with every prompt alone."""
-    calls: list[int] = []
-
-    def route(prompts: Sequence[str]) -> Places:
-        calls.append(len(prompts))
-        return np.zeros(len(prompts), dtype=np.int64)
-
-    times = milliseconds([route, route], ["a", "b"])
-    assert len(times) == 2 and min(times) > 0
-    assert set(calls) == {1}
-
-
 # kNN
 
 
@@ -160,15 +132,6 @@ def test_a_classifier_learns_and_learns_the_same_again(model: Path) -> None:
 
 
 # Tables
-
-
-@given(counts=st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=2), min_size=2, max_size=5))
-def test_likelihoods_differ_as_smoothed_shares_do(counts: list[list[int]]) -> None:
-    """log((n + a) / (N + aV)), up to what is the same for all domains."""
-    array = np.array(counts)
-    logs = log_likelihoods(array, 0.5)
-    plain = np.log((array + 0.5) / (array.sum(axis=0) + 0.5 * len(array)))
-    assert np.allclose(logs[:, 0] - logs[:, 1], plain[:, 0] - plain[:, 1])
 
 
 def test_the_loss_over_counts_is_the_loss_over_tokens() -> None:
