@@ -322,19 +322,8 @@ def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tm
     assert [(each["whose"], each["after"]) for each in status["handovers"]] == [("the coordinator", told["after"])]
     assert "handed over to" in shop.call("client", "status", home).stderr
     assert shop.call("client", "verify", home).code == 0
-    words = (
-        "client",
-        "init",
-        "--invite",
-        folder / "invite",
-        "--domain",
-        "law",
-        "--accept-mode",
-        "masked",
-        "--corpus",
-        folder,
-        "--coordinator-key",
-    )
+    options = ("--domain", "law", "--accept-mode", "masked", "--corpus", folder, "--coordinator-key")
+    words = ("client", "init", "--invite", folder / "invite", *options)
     assert shop.call(*words, told["before"], tmp_path / "one").code == 0
     assert shop.call(*words, told["after"], tmp_path / "two").code == 0
     assert shop.call(*words, "1" * 64, tmp_path / "three").code == 2
