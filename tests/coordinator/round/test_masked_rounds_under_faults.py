@@ -45,10 +45,10 @@ CHANCES = (0.002, 0.01, 0.03, 0.1, 0.3)
 MALICE = (0.0, 0.02, 0.1)
 SEEDS = 200
 CHUNKS = 16
-USUAL_CHUNKS = 4
+USUAL_CHUNKS = 2
 """An ordinary run tries these, a long one all."""
-USUAL_STRIDE = 2
-"""And it is killed at every other step; the stories end at many steps too."""
+USUAL_STRIDE = 3
+"""And it is killed at every third step; the stories end at many steps too."""
 MOST_STEPS = 160
 
 

@@ -61,26 +61,6 @@ def test_parts_of_a_row_are_the_row(lengths: list[int], data: st.DataObject) -> 
     assert all((part.lengths > 0).all() for part in parts)
 
 
-def test_a_cut_table_keeps_the_tokens_that_are_used() -> None:
-    """The same embeddings stand behind the same text; it is never cut below what is used."""
-    whole, cut, least = text(), text(rows=38), text(rows=1)
-    assert len(cut.table) == 38 < len(whole.table)
-    assert len(least.table) == len(np.unique(np.concatenate([row.ids for row in whole.tokens.values()])))
-    for name, row in whole.tokens.items():
-        for other in (cut, least):
-            assert np.array_equal(whole.table[row.ids], other.table[other.tokens[name].ids])
-
-
-def test_the_domain_with_the_least_text_that_is_enough_is_attacked() -> None:
-    """And the one with the most where none has enough."""
-    dataset = tiny_dataset()
-    fewer = {"law": dataset.train["law"][:20], "poetry": dataset.train["poetry"][:6]}
-    uneven = replace(dataset, train={**dataset.train, **fewer})
-    chosen = [text(tokens=tokens, dataset=uneven).domain for tokens in (300, 2000, 10**6)]
-    assert chosen[:2] == ["poetry", "law"]
-    assert chosen[2] in {"code", "medicine"}
-
-
 def test_single_tokens_in_the_clear_come_back_whole() -> None:
     """With windows of one token the counts follow from the sums."""
     clear = seen(Trial(1600, 16, PLAIN))[CLEAR]

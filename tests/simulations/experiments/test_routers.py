@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,18 +20,13 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.routers import (
     LearntRouter,
     evaluation,
-    labelled,
     learnt,
 )
 from ridgeway.simulations.experiments.sentence_routers import (
-    ClassifierRecipe,
     SentenceEncoder,
-    fit_classifier,
     nearest,
 )
 from ridgeway.simulations.experiments.token_routers import (
-    PENALTIES,
-    softmax_path,
     solved,
     summed_texts,
     token_counts,
@@ -120,37 +114,7 @@ def test_an_embedding_is_of_its_text_alone(model: Path) -> None:
 # MoDEM
 
 
-def test_a_classifier_learns_and_learns_the_same_again(model: Path) -> None:
-    """Fine-tuning tells domains apart that an untouched head cannot; the seed decides everything."""
-    recipe = ClassifierRecipe(texts=40, tokens=64, epochs=3, rates=(1e-2, 1e-3))
-    dataset = tiny_dataset()
-    texts, labels = labelled(dataset.test)
-    (first, words), (second, others) = (fit_classifier(model, recipe, dataset, "cpu", 1) for _ in range(2))
-    assert words == others
-    assert np.array_equal(first.route(texts), second.route(texts))
-    assert np.mean(first.route(texts) == labels) > 0.8
-
-
 # Tables
-
-
-def test_the_loss_over_counts_is_the_loss_over_tokens() -> None:
-    """Where every domain has as many tokens: the fit is a minimum of the plain mean over all of them."""
-    chance = np.random.default_rng(1)
-    table, counts = chance.standard_normal((9, 3)), chance.integers(1, 6, (9, 2))
-    counts[-1] += counts.sum(axis=0).max() - counts.sum(axis=0)
-    logits = list(softmax_path(table, counts, 500))[PENALTIES.index(min(PENALTIES))]
-    tokens, domains = np.nonzero(counts)
-    often = counts[tokens, domains]
-
-    def surprise(given: Any) -> float:
-        costs = np.log(np.exp(given[tokens]).sum(axis=1)) - given[tokens, domains]
-        return float((costs * often).sum() / often.sum())
-
-    least = surprise(logits)
-    for _ in range(20):
-        other = table @ chance.standard_normal((3, 2)) + chance.standard_normal(2)
-        assert least < surprise(logits + 0.2 * other) + 1e-3
 
 
 def test_the_papers_router_is_the_papers_formula(encoder: TableEncoder) -> None:
