@@ -43,7 +43,8 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
     for domain in DOMAINS:
         out = tmp_path / f"{domain}.stats"
         words = ("--domain", domain, "--out", out, "--window", "64", "--holdout", "0", "--threads", "2")
-        done = good(shop.run("client", "prepare", shop / f"{domain}.jsonl", *words, "--encoder", shop.encoder))
+        call = shop.run if domain == "law" else shop.call
+        done = good(call("client", "prepare", shop / f"{domain}.jsonl", *words, "--encoder", shop.encoder))
         assert done.stdout == ""
         assert "1 file" in done.stderr
         assert "wrote" in done.stderr
@@ -56,7 +57,7 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
     assert sorted(path.name for path in release.iterdir()) == sorted(names)
     assert all((release / name).read_bytes() == (shop / "release" / name).read_bytes() for name in names)
 
-    assert "not calibrated" in good(shop.run("route", release, "abcdefgh")).stdout
+    assert "not calibrated" in good(shop.call("route", release, "abcdefgh")).stdout
     accuracy = good(shop.run("evaluate", release, shop / "tests", "--json")).json["accuracy"]
     assert accuracy == 100
 
@@ -68,7 +69,7 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
     assert routed.startswith("law ")
     assert "confidence" in routed
     assert "not calibrated" not in routed
-    assert good(shop.run("route", release, "0123", "--json")).json["calibrated"] is True
+    assert good(shop.call("route", release, "0123", "--json")).json["calibrated"] is True
 
 
 # client
