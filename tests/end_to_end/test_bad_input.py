@@ -16,14 +16,9 @@ import pytest
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.statistics_file import load_prepared
-from tests.support.commands import Finished, Workshop, listing, workshop
+from tests.support.commands import Finished, Workshop, listing
 from tests.support.corpora_on_disk import sentences, write_jsonl
 from tests.support.tiny import tiny_encoder
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 @pytest.fixture

@@ -13,16 +13,11 @@ import pytest
 from ridgeway.__main__ import COMMANDS
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.statistics_file import load_prepared
-from tests.support.commands import RIDGEWAY, WIDTH, Finished, Workshop, workshop
+from tests.support.commands import RIDGEWAY, WIDTH, Finished, Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.waiting import MAX_WAIT_S
 
 DOMAINS = sorted(ALPHABETS)
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 def good(finished: Finished) -> Finished:
