@@ -105,29 +105,6 @@ def test_counters_say_what_was_met(corpus: Path, encoder: TableEncoder, tmp_path
 
 
 @pytest.mark.usefixtures("keeping_often")
-def test_a_resumed_run_sums_only_what_is_left(corpus: Path, tmp_path: Path) -> None:
-    """Over all runs, every document is tokenised exactly once."""
-    encoder, seen = spied_encoder()
-    work = job(corpus, threads=2)
-    in_runs(work, encoder, tmp_path / "cache", looks=3)
-    once = sorted(seen)
-    seen.clear()
-    without_cache(work, encoder, tmp_path / "other")
-    assert once == sorted(seen)
-
-
-@pytest.mark.usefixtures("keeping_often")
-def test_a_stop_is_answered_and_what_was_summed_is_kept(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
-    """The run ends early with Interrupted, and a part lies in the cache."""
-    seen: list[int] = []
-    watch = Watch(progress=lambda done, total: seen.append(done), stopped=lambda: True)
-    with pytest.raises(Interrupted):
-        prepare(job(corpus), encoder, tmp_path / "cache", watch)
-    assert len(part_files(tmp_path / "cache")) == 1
-    assert max(seen) < sum(path.stat().st_size for path in corpus.iterdir())
-
-
-@pytest.mark.usefixtures("keeping_often")
 def test_progress_ends_at_the_size_of_the_corpus(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
     """The bar never goes back or beyond its end, in one go and when resumed."""
     size = sum(path.stat().st_size for path in corpus.iterdir())
@@ -261,18 +238,6 @@ def test_a_file_under_a_name_of_another_kind_is_read_as_that_kind(encoder: Table
     prepare(job(tmp_path / "link.txt"), encoder, tmp_path / "cache")
     after = prepare(job(records), encoder, tmp_path / "cache")
     assert content(after) == content(without_cache(job(records), encoder, tmp_path / "other"))
-
-
-def test_a_file_name_need_not_be_utf8(encoder: TableEncoder, tmp_path: Path) -> None:
-    """Old corpora have names in old encodings."""
-    name = os.fsdecode(b"caf\xe9.txt")
-    try:
-        (tmp_path / name).write_text("a small document")
-    except OSError:
-        pytest.skip("this file system takes only UTF-8")
-    outcome = prepare(job(tmp_path / name), encoder, tmp_path / "cache")
-    assert outcome.counters.documents == 1
-    assert prepare(job(tmp_path / name), encoder, tmp_path / "cache").files_read == 0
 
 
 # Records that cannot be read
