@@ -254,7 +254,7 @@ def test_a_command_that_cannot_be_done_is_refused(shop: Workshop, place: Path, w
 
 def test_only_the_signer_may_calibrate(shop: Workshop, place: Path) -> None:
     """Another coordinator's key does not sign this one's release again."""
-    own = {"RIDGEWAY_CONFIG": str(place / "config")}
+    own: dict[str, Any] = {"RIDGEWAY_CONFIG": str(place / "config")}
     assert shop.solve("law.stats", "code.stats", "--out", place / "other", **own).code == 0
     said = refused(shop, place, "coordinator", "calibrate", "release", shop / "tests", **own)
     assert "name the coordinator's key with --key-file" in said
