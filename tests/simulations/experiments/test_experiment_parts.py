@@ -76,8 +76,8 @@ def test_every_packet_of_a_round_is_weighed(tmp_path: Path, monkeypatch: pytest.
         assert float(str(seconds)) == pytest.approx(1e-3 * float(str(holders)) * float(str(own)) + float(str(rest)))
     few, more, *_ = rounds.column("up from a holder, kB")
     assert float(str(more)) > float(str(few)) > 8e-3 * vector_size(17, 4)
-    sizes = [1e6 * float(str(size)) for size in domains.column("a sealed message, MB")]
-    assert (sizes[-1] - sizes[0]) / 3 == pytest.approx(8 * 17, abs=4)
+    sealed = [1e6 * float(str(size)) for size in domains.column("a sealed message, MB")]
+    assert (sealed[-1] - sealed[0]) / 3 == pytest.approx(8 * 17, abs=4)
 
 
 # Experts
