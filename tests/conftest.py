@@ -59,7 +59,7 @@ LONGEST = (
     "end_to_end/test_serving.py",
     "simulations/bench/test_bench_serving.py",
     "simulations/bench/test_bench.py",
-    "coordinator/round/test_masked_rounds_under_faults.py",
+    "coordinator/round/test_rounds_under_faults.py",
     "coordinator/deploy/test_fleet_proxy.py",
     "end_to_end/test_serve_page.py",
     "common/encoding/test_fast_bpe.py",

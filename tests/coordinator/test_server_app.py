@@ -77,14 +77,6 @@ def test_parts_of_an_answer_that_is_still_being_sent_are_asked_for_again_soon() 
     assert utils.pull_objects.__kwdefaults__["initial_backoff"] == PART_PAUSE_S
 
 
-def test_a_holder_slow_by_a_minute_is_waited_for(asked: Any) -> None:
-    """The deadline is ten minutes by default; the others' answers are used as they come."""
-    _, answers = asked({1: 0.0, 2: 60.0, 3: 61.0}, 600.0)
-    assert [peer for peer, _ in answers] == [1, 2, 3]
-    assert answers[0][1] == 0.0
-    assert 61.0 <= answers[2][1] <= 61.0 + server_app.MOST_PAUSE_S
-
-
 def test_an_answer_that_comes_after_its_time_is_handed_over_with_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks refuses it as late: it names the request that it answers."""
     grid = SlowGrid({1: 0.0, 2: 90.0})

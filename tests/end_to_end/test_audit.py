@@ -59,6 +59,8 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     assert not alone["proven"]
     assert told["weighting_undone"]
     assert told["advice"].startswith("Every token of this corpus and its exact count follow")
+    shown = audit_own(shop, "law.one.stats", "--corpus", "law.jsonl").stdout
+    assert "rare tokens: those that occur once or twice in what was summed" in shown and "100.0 %" in shown
 
 
 def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
@@ -109,13 +111,6 @@ def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
     assert done.stdout.rstrip().endswith("prefer windows in a masked round.")
     told = audit_own(shop, "law.one.stats", "--json").json["findings"][0]
     assert set(told) == {"view", "window", "max_tokens", "found", "proven", "seconds"}
-
-
-def test_the_table_says_what_rare_means(shop: Workshop) -> None:
-    """A share is no use without its definition."""
-    shown = audit_own(shop, "law.one.stats", "--corpus", "law.jsonl").stdout
-    assert "rare tokens: those that occur once or twice in what was summed" in shown
-    assert "100.0 %" in shown
 
 
 # A cohort
@@ -184,16 +179,6 @@ def test_what_cannot_be_audited_is_refused(shop: Workshop, words: str, message: 
     assert "Traceback" not in done.stderr
     assert re.search(message, sentence), sentence
     assert {path for path in set(listing(shop.folder)) - before if not path.startswith(str(shop.cache))} == set()
-
-
-def test_a_longer_corpus_is_not_the_one_that_was_summed(shop: Workshop, tmp_path: Path) -> None:
-    """A single document more, and the audit does not pretend to know the truth."""
-    shutil.copy(shop / "law.jsonl", tmp_path / "law.jsonl")
-    with (tmp_path / "law.jsonl").open("a") as file:
-        file.write('{"text": "abc"}\n')
-    done = shop.call("client", "audit", "law.stats", "--encoder", shop.encoder, "--corpus", tmp_path / "law.jsonl")
-    assert done.code == 2
-    assert "is not what the statistics of 'law' were made of" in done.stderr
 
 
 # Under noise

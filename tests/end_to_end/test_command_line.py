@@ -10,18 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from ridgeway.__main__ import COMMANDS
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.statistics_file import load_prepared
-from tests.support.commands import RIDGEWAY, WIDTH, Finished, Workshop, workshop
+from tests.support.commands import RIDGEWAY, WIDTH, Finished, Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.waiting import MAX_WAIT_S
 
 DOMAINS = sorted(ALPHABETS)
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 def good(finished: Finished) -> Finished:
@@ -42,7 +38,8 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
     for domain in DOMAINS:
         out = tmp_path / f"{domain}.stats"
         words = ("--domain", domain, "--out", out, "--window", "64", "--holdout", "0", "--threads", "2")
-        done = good(shop.run("client", "prepare", shop / f"{domain}.jsonl", *words, "--encoder", shop.encoder))
+        call = shop.run if domain == "law" else shop.call
+        done = good(call("client", "prepare", shop / f"{domain}.jsonl", *words, "--encoder", shop.encoder))
         assert done.stdout == ""
         assert "1 file" in done.stderr
         assert "wrote" in done.stderr
@@ -55,7 +52,7 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
     assert sorted(path.name for path in release.iterdir()) == sorted(names)
     assert all((release / name).read_bytes() == (shop / "release" / name).read_bytes() for name in names)
 
-    assert "not calibrated" in good(shop.run("route", release, "abcdefgh")).stdout
+    assert "not calibrated" in good(shop.call("route", release, "abcdefgh")).stdout
     accuracy = good(shop.run("evaluate", release, shop / "tests", "--json")).json["accuracy"]
     assert accuracy == 100
 
@@ -67,7 +64,7 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
     assert routed.startswith("law ")
     assert "confidence" in routed
     assert "not calibrated" not in routed
-    assert good(shop.run("route", release, "0123", "--json")).json["calibrated"] is True
+    assert good(shop.call("route", release, "0123", "--json")).json["calibrated"] is True
 
 
 # client
@@ -216,20 +213,6 @@ def test_prompts_on_standard_input_are_routed_line_by_line(shop: Workshop) -> No
     assert [len(json.loads(line)["explanation"]) for line in explained] == [1, 1]
 
 
-def test_a_conversation_is_answered_as_it_goes(shop: Workshop) -> None:
-    """The answer to a line comes before the next line is written."""
-    command: list[str | Path] = [RIDGEWAY, "route", shop / "release", "-"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=shop.environment(), text=True, bufsize=1
-    ) as talking:
-        assert talking.stdin and talking.stdout
-        for prompt, domain in (("abcd\n", "law"), ("0123\n", "code")):
-            talking.stdin.write(prompt)
-            assert talking.stdout.readline().startswith(domain)
-        talking.stdin.close()
-        assert talking.wait(MAX_WAIT_S) == 0
-
-
 def test_prompts_of_any_shape_are_routed(shop: Workshop) -> None:
     """Nothing, an emoji, half a character and a special token are prompts like others."""
     for prompt, tokens in (("", 0), ("😀", 1), (" ", 1), ("<end>", 0)):
@@ -240,12 +223,6 @@ def test_prompts_of_any_shape_are_routed(shop: Workshop) -> None:
     assert empty["scores"] == {domain: pytest.approx(1 / 3) for domain in DOMAINS}
     assert good(shop.call("route", shop / "release", "", "--explain")).stdout
     assert good(shop.call("route", shop / "release", "-", "--explain", stdin=b"\xff\xfe abc\n")).stdout
-
-
-def test_a_very_long_prompt_is_routed(shop: Workshop) -> None:
-    """A hundred thousand tokens on one line."""
-    decision = good(shop.call("route", shop / "release", "-", "--json", stdin="0123456789" * 10_000)).json
-    assert (decision["tokens"], decision["domain"]) == (100_000, "code")
 
 
 def test_a_prompt_below_the_threshold_goes_to_the_fallback(shop: Workshop) -> None:
@@ -264,16 +241,17 @@ def test_a_release_with_the_trusted_signer_is_used(shop: Workshop, tmp_path: Pat
         assert good(shop.call("route", shop / "release", "abcd", "--key", key)).stdout.startswith("law")
 
 
-def test_a_reader_that_goes_away_is_no_error(shop: Workshop) -> None:
-    """`ridgeway route RELEASE - | head` ends quietly and well."""
+def test_prompts_are_answered_as_they_come_and_a_reader_may_go_away(shop: Workshop) -> None:
+    """The answer to a line comes before the next is written; `ridgeway route RELEASE - | head` ends quietly."""
     command: list[str | Path] = [RIDGEWAY, "route", shop / "release", "-"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shop.environment()
     ) as talking:
         assert talking.stdin and talking.stdout and talking.stderr
-        talking.stdin.write(b"abcd\n")
-        talking.stdin.flush()
-        assert talking.stdout.readline().startswith(b"law")
+        for prompt, domain in ((b"abcd\n", b"law"), (b"0123\n", b"code")):
+            talking.stdin.write(prompt)
+            talking.stdin.flush()
+            assert talking.stdout.readline().startswith(domain)
         talking.stdout.close()
         talking.stdin.write(b"0123\n")
         talking.stdin.close()
@@ -295,15 +273,6 @@ def test_evaluate_gives_accuracy_domains_and_confusion(shop: Workshop) -> None:
     shown = good(shop.call("evaluate", shop / "release", shop / "tests")).stdout
     assert "mean over domains" in shown
     assert "100.0 %" in shown
-
-
-def test_evaluate_counts_what_went_wrong(shop: Workshop, tmp_path: Path) -> None:
-    """Texts under another domain's name show as confusion, not as success."""
-    for domain, other in zip(DOMAINS, [*DOMAINS[1:], DOMAINS[0]], strict=True):
-        write_jsonl(tmp_path / f"{domain}.test.jsonl", [*sentences(other, 3), sentences(domain, 1)[0]], field="prompt")
-    result = good(shop.call("evaluate", shop / "release", tmp_path, "--json", "--text-field", "prompt,text")).json
-    assert result["accuracy"] == 25
-    assert result["confusion"] == [[1, 3, 0], [0, 1, 3], [3, 0, 1]]
 
 
 def test_evaluate_reads_what_prepare_reads(shop: Workshop, tmp_path: Path) -> None:
@@ -333,41 +302,14 @@ def test_an_encoder_can_be_saved_listed_and_used(shop: Workshop, tmp_path: Path)
     assert saved["fingerprint"] in good(shop.call("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
 
 
-def test_solve_finds_the_encoder_in_the_cache(shop: Workshop, tmp_path: Path) -> None:
-    """An operator who has converted it once need not name it."""
-    fingerprint = load_prepared(shop / "law.stats").fingerprint
-    cache = tmp_path / "cache"
-    good(shop.call("encoder", "save", shop.encoder, cache / "encoders" / fingerprint))
-    stats = (shop / "law.stats", shop / "code.stats")
-    good(shop.call("coordinator", "solve", *stats, "--out", tmp_path / "release", RIDGEWAY_CACHE=str(cache)))
-    assert load_release(tmp_path / "release").domains == ("code", "law")
-
-
 # The command itself
 
 
-COMMANDS = """
-ridgeway
-ridgeway client
-ridgeway client prepare
-ridgeway client held-out
-ridgeway client inspect
-ridgeway coordinator
-ridgeway coordinator solve
-ridgeway coordinator calibrate
-ridgeway encoder
-ridgeway encoder list
-ridgeway encoder save
-ridgeway route
-ridgeway evaluate
-""".strip().split("\n")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "client prepare", "coordinator calibrate", "encoder save"])
 def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
     """--help names the command, on stdout, and is no error."""
-    shown = good(shop.call(*command.split()[1:], "--help"))
-    assert shown.stdout.lstrip().startswith(f"Usage: {command} ")
+    shown = good(shop.call(*command.split(), "--help"))
+    assert shown.stdout.lstrip().startswith(f"Usage: ridgeway {command} ")
     assert shown.stderr == ""
 
 
@@ -389,14 +331,9 @@ def test_a_command_without_words_shows_its_help(shop: Workshop, words: list[str]
     assert "Traceback" not in shown.stderr
 
 
-def test_output_on_a_terminal_that_is_not_utf8_is_no_traceback(shop: Workshop) -> None:
-    """An old terminal or a pipe on another system shows what it can."""
-    for words in (("evaluate", shop / "release", shop / "tests"), ("route", shop / "release", "😀 abc", "--explain")):
-        good(shop.run(*words, PYTHONIOENCODING="latin-1"))
-
-
 def test_a_path_that_is_not_utf8_can_be_shown(shop: Workshop, tmp_path: Path) -> None:
-    """In JSON on stdout as in words on stderr: no traceback after the work was done."""
+    """In JSON on stdout as in words on stderr; and an old terminal shows what it can."""
+    good(shop.run("route", shop / "release", "😀 abc", "--explain", PYTHONIOENCODING="latin-1"))
     out = tmp_path / os.fsdecode(b"caf\xe9.stats")
     words = ("--domain", "law", "--out", out, "--json")
     done = good(

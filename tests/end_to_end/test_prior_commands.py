@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.privacy.public_prior import read_prior
-from tests.support.commands import Workshop, workshop
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
+from tests.support.commands import Workshop
 
 
 def test_a_prior_of_a_folder_can_be_made(shop: Workshop, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from tests.support.browser import Visit, visit
-from tests.support.commands import Workshop, workshop
+from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import ALPHABETS
 from tests.support.serving import Serving
 
@@ -21,11 +21,6 @@ PROMPT = "abcdefgh abba\n 0123, nop"
 """Mostly in the letters of law, some of the other domains."""
 LONG = PROMPT + " ab bc cd de ef fg gh 45"
 """More different words than the table has rows."""
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -55,45 +54,6 @@ def seen(browser: Browser, served: Serving, request: pytest.FixtureRequest) -> I
     with visit(browser, served.url, request.param, reduced_motion="reduce") as opened:
         ready(opened, request.param)
         yield opened
-
-
-def test_headings_go_down_one_level_at_a_time(seen: Visit) -> None:
-    """One h1, and none skipped; landmarks, a language, a title."""
-    seen_levels = "all => all.filter(e => e.offsetParent).map(e => +e.tagName[1])"
-    levels: list[int] = seen.page.locator("h1, h2, h3, h4, h5, h6").evaluate_all(seen_levels)
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in pairwise(levels))
-    assert [seen.page.locator(name).count() for name in ("main", "header")] == [1, 1]
-    assert seen.page.locator("nav:not([aria-label])").count() == 0
-    assert seen.page.locator("html").get_attribute("lang") == "en"
-    doubled = "all => all.map(e => e.id).filter((id, place, ids) => ids.indexOf(id) !== place)"
-    assert seen.page.locator("[id]").evaluate_all(doubled) == []
-
-
-def test_everything_that_asks_or_shows_has_a_name(seen: Visit) -> None:
-    """Inputs have labels, buttons and links words, charts a text, tables captions or regions, and heads their scope."""
-    page = seen.page
-    unlabelled = "all => all.filter(e => ![...e.labels].some(l => l.textContent.trim())).map(e => e.outerHTML)"
-    assert page.locator("input, textarea, select").evaluate_all(unlabelled) == []
-    wordless = "all => all.filter(e => !(e.textContent.trim() || e.ariaLabel)).map(e => e.outerHTML)"
-    assert page.locator("button, a, summary, h1, h2, h3").evaluate_all(wordless) == []
-    assert page.locator("img:not([alt]), svg:not([aria-hidden]):not([role=img][aria-label])").count() == 0
-    assert page.locator("th:not([scope])").count() == 0
-    nameless = "all => all.filter(e => !e.caption && !e.closest('[role=region][aria-label]')).length"
-    assert page.locator("table").evaluate_all(nameless) == 0
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_words_stand_out_from_what_is_behind_them(seen: Visit, scheme: Literal["light", "dark"]) -> None:
-    """Every text of the page, tokens at their strongest too, has the contrast that WCAG asks for."""
-    texts = f"""() => [...document.querySelectorAll('body *')]
-      .filter(e => e.offsetParent && !e.closest('.unseen, .skip')
-        && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()))
-      .map(e => [e.textContent.slice(0, 40), getComputedStyle(e).color, ({LAYERS})(e)])"""
-    seen.page.emulate_media(color_scheme=scheme)
-    found = seen.page.evaluate(texts)
-    assert len(found) > 40
-    assert [words for words, colour, below in found if contrast([colour], below) < LEVEL["text"]] == []
 
 
 def test_the_dark_is_dark(seen: Visit) -> None:

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 
 from ridgeway.common.http.api_keys import add_key
 from tests.support.browser import visit
-from tests.support.commands import Workshop, workshop
+from tests.support.commands import Workshop
 from tests.support.serving import Serving, write_experts
 
 pytestmark = pytest.mark.browser
@@ -21,11 +21,6 @@ pytestmark = pytest.mark.browser
 UNKNOWN = ""
 """Says nothing for any domain, so that no decision is sure."""
 STRICT = {"threshold": 0.999, "fallback": "general", "max_body": 0.1}
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 @pytest.fixture(scope="module")

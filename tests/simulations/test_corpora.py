@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +14,7 @@ from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.settings import PAPER
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy import built_in_text
-from ridgeway.common.privacy.built_in_text import Document, Places, this_machine
+from ridgeway.common.privacy.built_in_text import Document, Places
 from ridgeway.simulations import corpora
 from ridgeway.simulations.corpora import Corpus, in_pieces
 from tests.support.corpora_on_disk import measured
@@ -81,11 +76,6 @@ def test_every_domain_has_enough_text_and_not_too_much(harvested: tuple[Corpus, 
         assert 0.05 < test / (train + test) < 0.4, each.name
 
 
-def test_every_piece_is_neither_a_scrap_nor_a_book(harvested: tuple[Corpus, ...]) -> None:
-    """A piece is long enough to have a domain and short enough to be a prompt."""
-    assert all(200 <= len(piece) <= 2_000 for each in harvested for piece in (*each.train, *each.test))
-
-
 def test_the_preset_paper_routes_built_in_text_as_it_always_did(
     harvested: tuple[Corpus, ...], smollm2: TableEncoder, tmp_path: Path
 ) -> None:
@@ -110,29 +100,6 @@ def test_the_words_of_the_test_are_new(harvested: tuple[Corpus, ...]) -> None:
         assert len(tested & trained) < 0.2 * len(tested), each.name
 
 
-@pytest.mark.parametrize("name", ["c", "law", "reference"])
-def test_a_harvest_is_the_same_in_another_process(name: str) -> None:
-    """Nothing depends on the order of folders or on Python's hash seed."""
-    code = (
-        "import sys; from ridgeway.simulations import corpora as c;"
-        "sys.stdout.reconfigure(encoding='utf-8', newline='\\n');"
-        f"print(ascii(c.corpus({name!r}, c._DOMAINS[{name!r}](c.this_machine()))))"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
-    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    here = corpora.corpus(name, corpora._DOMAINS[name](this_machine()))
-    assert other.stdout.strip() == ascii(here)
-
-
-def test_a_file_stands_on_one_side_only() -> None:
-    """All pieces of a file go the same way."""
-    texts = [Document(f"{n}.txt", "\n\n".join(f"{n} {i} ".ljust(1_500, "x") for i in range(6))) for n in range(20)]
-    whole = corpora.corpus("domain", texts)
-    sides = [{piece.split()[0] for piece in side} for side in (whole.train, whole.test)]
-    assert sides[0].isdisjoint(sides[1])
-    assert [len(side) for side in sides] == [16, 4]
-
-
 @given(count=st.integers(0, 40))
 def test_the_division_is_complete_and_ignores_the_order_of_files(count: int) -> None:
     """Every file goes to exactly one side, a fifth of them to the test, whichever comes first."""
@@ -149,19 +116,6 @@ def test_a_licence_under_another_name_is_read_once() -> None:
     second = Document("b", f"Copyright 2024 Bob\n\n{(PARAGRAPH * 3).upper().replace(' ', chr(10))}")
     kept = list(corpora.unread([first, second]))
     assert kept == [first, Document("b", "Copyright 2024 Bob\n\n")]
-
-
-def test_the_test_keeps_what_both_sides_hold() -> None:
-    """A piece too short of words to be recognised is dropped from the train side."""
-    same = "=" * 500
-    whole = corpora.corpus("domain", [Document(f"file{index}", same) for index in range(5)])
-    assert whole == Corpus("domain", train=(), test=(same,))
-
-
-def test_a_cap_ends_a_domain_at_a_file() -> None:
-    """No file is cut by the cap, and files without a whole piece do not count."""
-    files = [Document("scrap", "x" * 199), *documents(5)]
-    assert [each.key for each in corpora.capped(files, limit=3_100)] == ["file0", "file1", "file2"]
 
 
 @given(text=st.text(alphabet="ab \n"))
@@ -188,19 +142,6 @@ def test_docstrings_are_read_without_importing(tmp_path: Path) -> None:
     assert built_in_text.docstrings(module.read_text(encoding="utf-8")) == "\n\n".join(expected)
 
 
-def test_an_old_escape_in_a_source_is_no_warning() -> None:
-    """A package may still write an invalid escape; that is not the reader's trouble."""
-    assert built_in_text.docstrings('"""An \\omega."""') == "An \\omega."
-
-
-def test_topics_are_the_dictionary_of_their_module() -> None:
-    """The language reference is read as data, never run."""
-    assert built_in_text.topics("# comment\ntopics = {'while': 'The \"while\" statement' ' repeats.'}") == {
-        "while": 'The "while" statement repeats.'
-    }
-    assert built_in_text.topics("nothing = 1") == {}
-
-
 def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     """A file in another encoding, a broken module and a missing file leave the others as they are."""
     (tmp_path / "latin.py").write_bytes(b'"""\xe9"""')
@@ -208,15 +149,6 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text('"""Good.  \n\n\\ud800Text."""', encoding="utf-8")
     files = {name: tmp_path / f"{name}.py" for name in ("latin", "broken", "good", "missing")}
     assert list(built_in_text.read_documents(files, built_in_text.docstrings)) == [Document("good", "Good.\n\nText.")]
-
-
-def test_tests_and_other_packages_are_no_part_of_a_folder(tmp_path: Path) -> None:
-    """The standard library's folder may hold tests and installed packages; neither is its own source."""
-    for name in ("json/decoder.py", "test/test_json.py", "json/tests/more.py", "site-packages/other/code.py"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    assert built_in_text.files_below([tmp_path], ["**/*.py"]) == {"json/decoder.py": tmp_path / "json/decoder.py"}
 
 
 def test_what_is_written_can_be_read_line_by_line(tmp_path: Path) -> None:
@@ -231,13 +163,6 @@ def test_what_is_written_can_be_read_line_by_line(tmp_path: Path) -> None:
     assert "§" in (tmp_path / "new" / "law.train.jsonl").read_text(encoding="utf-8")
 
 
-def test_a_domain_without_its_source_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a package is not installed, the demonstration runs with the other domains."""
-    full = dict.fromkeys(("one", "two", "three", "four"), lambda _: iter(documents(100, size=1_900)))
-    monkeypatch.setattr(corpora, "_DOMAINS", {"none": lambda _: iter(()), **full})
-    assert [each.name for each in corpora.harvest(NOWHERE)] == ["one", "two", "three", "four"]
-
-
 def test_a_domain_with_little_text_is_left_out() -> None:
     """A few files do not make a domain."""
     assert not corpora._enough(Corpus("law", train=("x" * 2_000,) * 10, test=("y" * 2_000,) * 30))
@@ -249,15 +174,6 @@ def test_fewer_than_four_domains_are_refused() -> None:
     """A machine without sources gets one sentence: what was found, why, and what to do."""
     with pytest.raises(CorpusError, match=r"needs 4 domains .* found 0 \(none\).* make setup"):
         corpora.harvest(NOWHERE)
-
-
-def test_the_refusal_names_the_domains_that_were_found(tmp_path: Path) -> None:
-    """The reader sees which sources are there."""
-    topics = this_machine().library / "pydoc_data" / "topics.py"
-    (tmp_path / "pydoc_data").mkdir()
-    shutil.copy(topics, tmp_path / "pydoc_data" / "topics.py")
-    with pytest.raises(CorpusError, match=r"found 1 \(reference\)"):
-        corpora.harvest(replace(NOWHERE, library=tmp_path))
 
 
 @given(texts=st.lists(st.text("ab \n", min_size=1, max_size=30), min_size=1, max_size=5), wanted=st.integers(0, 12))

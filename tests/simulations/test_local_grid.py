@@ -52,16 +52,6 @@ def test_every_holder_answers_in_a_process_that_is_its_own_for_good() -> None:
             os.kill(int(str(process)), 0)
 
 
-def test_answers_may_be_fetched_in_any_order() -> None:
-    """Those that come before the one that is asked for are kept."""
-    nodes = {node: Path(f"holder-{node}") for node in range(1, 6)}
-    with forked_grid(app(), nodes, 2) as grid:
-        numbers = list(grid.push_messages(asked(list(nodes))))
-        answers = [reply.content["answer"]["node"] for reply in grid.pull_messages(reversed(numbers))]
-        assert answers == [5, 4, 3, 2, 1]
-        assert list(grid.pull_messages(numbers)) == []
-
-
 def test_a_process_that_ends_takes_only_its_own_holders_with_it() -> None:
     """To fetch one of their answers fails, as with a machine that is gone; the others answer."""
     nodes = {node: Path(f"holder-{node}") for node in range(1, 6)}

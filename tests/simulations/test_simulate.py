@@ -1,8 +1,10 @@
-"""Whole federations on one machine: the command, and the dealing of corpora."""
+"""Whole federations on one machine: the command, the dealing of corpora, and holders that fall away in a round."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,21 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.holder import CLIENT_TOML, Holder
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import DEFAULT, Weighting
+from ridgeway.common.base.settings import DEFAULT, EQUAL_MASS, Weighting
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
-from ridgeway.common.routing.release import ROUTER, load_release
+from ridgeway.common.protocol.cohort import form_cohort
+from ridgeway.common.routing.release import MANIFEST, ROUTER, load_release
 from ridgeway.common.routing.router import router_of
+from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations import simulated_federation
 from ridgeway.simulations.corpora import Corpus
-from ridgeway.simulations.engines import run_in_memory
-from ridgeway.simulations.simulate import simulate
+from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
+from ridgeway.simulations.engines import run_in_memory, run_on_flower
 from ridgeway.simulations.simulated_federation import (
     SimulatedFederation,
     create_simulated_federation,
@@ -33,7 +38,6 @@ from ridgeway.simulations.simulated_federation import (
     open_epochs,
 )
 from tests.support.commands import Workshop
-from tests.support.copied_federation import copied
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.flower_parts import forked_grid, local_grid
 from tests.support.making import contents
@@ -63,6 +67,20 @@ def ready(folder: Path, **options: Any) -> SimulatedFederation:
     simulated = create_simulated_federation(folder, corpora(), encoder=encoder, **options)
     assert list(open_epochs(simulated)) == list(simulated.nodes)
     return simulated
+
+
+def copied(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
+    """The same holders with the same keys, sums and corpora; what they spend in the copy is spent there."""
+    for part in ("coordinator", "holders"):
+        shutil.copytree(simulated.folder / part, folder / part, symlinks=True)
+    nodes = {name: folder / "holders" / home.name for name, home in simulated.nodes.items()}
+    before = str((simulated.folder / "spending").resolve())
+    after = str((folder / "spending").resolve())
+    for home in nodes.values():
+        settings = (home / CLIENT_TOML).read_text(encoding="utf-8")
+        (home / CLIENT_TOML).write_text(settings.replace(before, after), encoding="utf-8")
+    federation = Federation(folder / "coordinator", encoder=simulated.federation.encoder)
+    return replace(simulated, folder=folder, federation=federation, nodes=nodes)
 
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5), data=st.data())
@@ -196,23 +214,6 @@ def test_a_private_round_with_words_is_refused_before_anything_is_written(worksh
     assert not (workshop / "new").exists()
 
 
-def test_a_domain_without_test_texts_is_told(workshop: Workshop) -> None:
-    """Every domain needs texts to be tested on; the missing file is named."""
-    (workshop / "data" / "law.test.jsonl").unlink()
-    done = workshop.call("simulate", "--data", "data", "--encoder", workshop.encoder)
-    assert done.code == 2
-    assert "law.test.jsonl" in done.stderr
-
-
-def test_the_order_of_holders_does_not_change_the_release(tmp_path: Path) -> None:
-    """Holders may answer in any order."""
-    simulated = ready(tmp_path / "one")
-    other = copied(simulated, tmp_path / "other")
-    run_in_memory(simulated, no_watch)
-    run_in_memory(replace(other, nodes=dict(reversed(list(other.nodes.items())))), no_watch)
-    assert contents(simulated.federation.release_folder(1)) == contents(other.federation.release_folder(1))
-
-
 def test_holders_in_processes_give_the_very_release_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,13 +240,6 @@ def test_epochs_that_processes_open_hold_the_same_sums(tmp_path: Path, monkeypat
         assert first.epochs.statistics(before).content == second.epochs.statistics(after).content
 
 
-def test_an_engine_that_does_not_exist_is_refused_before_any_work(tmp_path: Path) -> None:
-    """Nothing is made for it."""
-    with pytest.raises(InputError, match="there is no engine"):
-        simulate(tmp_path / "work", no_watch, engine="carrier pigeon")
-    assert not (tmp_path / "work").exists()
-
-
 @pytest.mark.parametrize("mode", ["masked", "clear"])
 def test_nothing_private_reaches_the_coordinator(mode: Mode, tmp_path: Path) -> None:
     """No word of a text and no path of a corpus stands in anything the coordinator keeps."""
@@ -258,3 +252,194 @@ def test_nothing_private_reaches_the_coordinator(mode: Mode, tmp_path: Path) -> 
             assert text[10:40].encode() not in kept
     assert b"corpora" not in kept
     assert json.dumps(str(tmp_path)).strip('"').encode() not in kept.replace(f"dir:{tmp_path}".encode(), b"")
+
+
+# Holders that fall away
+
+
+MEMBERS = {"code-1", "code-2", "law-1", "law-2", "medicine"}
+"""Five, of whom four must be left."""
+BEFORE_SHARING, AFTER_SHARING, AFTER_SENDING, BEFORE_OPENING = STAGES
+
+
+def five_holders(folder: Path, **options: Any) -> SimulatedFederation:
+    """Five holders of three domains, whose epochs are open."""
+    simulated = ready(folder / "work", holders=5, **options)
+    assert set(simulated.nodes) == MEMBERS
+    return simulated
+
+
+@pytest.fixture
+def prior(tmp_path: Path) -> Path:
+    write_prior(make_prior(tiny_encoder(WIDTH), [each.test for each in corpora()]), tmp_path / "prior")
+    return tmp_path / "prior"
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> SimulatedFederation:
+    return five_holders(tmp_path)
+
+
+def absences(simulated: SimulatedFederation) -> dict[str, str]:
+    """Where the coordinator first missed whom."""
+    missed: dict[str, str] = {}
+    for entry in simulated.federation.ledger.journal.entries():
+        if entry.kind == "absent":
+            for name in entry.facts["names"]:
+                missed.setdefault(name, entry.facts["step"])
+    return missed
+
+
+def opened(simulated: SimulatedFederation) -> dict[str, list[str]]:
+    """Which sums every holder has helped to open."""
+    return {
+        name: [entry.facts["lot"] for entry in Holder(home).journal.entries() if entry.kind == "opened"]
+        for name, home in simulated.nodes.items()
+    }
+
+
+# Who dropouts, and when
+
+
+@given(
+    names=st.lists(st.text("abc123", min_size=1), unique=True, max_size=40),
+    rate=st.floats(0, 1, exclude_max=True),
+    order=st.randoms(),
+)
+def test_the_same_holders_fall_at_the_same_stages_in_every_run(names: list[str], rate: float, order: Any) -> None:
+    """As many as the rate says, whatever order they are named in, and spread evenly over the stages."""
+    dropouts = choose_dropouts(names, rate)
+    assert len(dropouts) == round(rate * len(names))
+    assert dropouts.keys() <= set(names)
+    shuffled = list(names)
+    order.shuffle(shuffled)
+    assert choose_dropouts(shuffled, rate) == dropouts
+    stages = Counter(dropouts.values())
+    assert stages.keys() <= STAGES.keys()
+    assert max(stages.values(), default=0) - min((stages[stage] for stage in STAGES), default=0) <= 1
+
+
+@given(
+    names=st.lists(st.text("abc123", min_size=1), unique=True, max_size=40), rates=st.tuples(*[st.floats(0, 0.99)] * 2)
+)
+def test_whoever_falls_at_a_rate_falls_at_a_greater_one_too(names: list[str], rates: tuple[float, float]) -> None:
+    """At the same stage: rates can be compared."""
+    fewer, more = (choose_dropouts(names, rate) for rate in sorted(rates))
+    assert fewer.items() <= more.items()
+
+
+@pytest.mark.parametrize("rate", [-0.01, 1.0, 1.5, float("nan")])
+def test_a_rate_that_leaves_nobody_is_refused(rate: float) -> None:
+    """A part of the holders lies between none and all of them."""
+    with pytest.raises(InputError, match="a drop rate lies between 0 and 1"):
+        choose_dropouts(["law"], rate)
+
+
+# What is left of the round
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "counted"),
+    [
+        (BEFORE_SHARING, "share", False),
+        (AFTER_SHARING, "seal", False),
+        (AFTER_SENDING, "confirm_sum", False),
+        (BEFORE_OPENING, "open_sum", True),
+    ],
+)
+def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
+    simulated: SimulatedFederation, stage: int, step: str, counted: bool
+) -> None:
+    """As many as must be left are left. Whoever had signed is in the sum; whoever had not leaves its domain lighter."""
+    run_in_memory(simulated, no_watch, {"law-2": stage})
+    newest = simulated.federation.newest
+    assert newest is not None
+    assert {member.name for member in newest.members} == (MEMBERS if counted else MEMBERS - {"law-2"})
+    assert absences(simulated)["law-2"] == step
+    manifest = load_release(simulated.federation.release_folder(1)).manifest
+    law = EQUAL_MASS if counted else EQUAL_MASS // 2
+    assert manifest["masses"] == {"code": EQUAL_MASS, "law": law, "medicine": EQUAL_MASS}
+    assert manifest["evaluation"]["documents"] > 0
+    assert opened(simulated) == {name: [] if name == "law-2" else ["statistics", "counts"] for name in MEMBERS}
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "counted"),
+    [
+        ("before sending", "collect", False),
+        ("before counting", "evaluate", True),
+        ("before the delivery", "deliver", True),
+    ],
+)
+def test_a_private_round_goes_on_without_a_holder_that_falls_at_any_stage(
+    tmp_path: Path, prior: Path, stage: str, step: str, counted: bool
+) -> None:
+    """Whoever had sent is in the total; the others of its domain count for it."""
+    simulated = five_holders(tmp_path, mode="private", prior=prior)
+    answers = {words: number for number, words in UNMASKED_STAGES.items()}
+    run_in_memory(simulated, no_watch, {"law-2": answers[stage]})
+    newest = simulated.federation.newest
+    assert newest is not None
+    assert {member.name for member in newest.members} == (MEMBERS if counted else MEMBERS - {"law-2"})
+    assert absences(simulated)["law-2"] == step
+    assert not (simulated.nodes["law-2"] / "releases" / "0001").exists()
+    assert (simulated.nodes["law-1"] / "releases" / "0001").exists()
+
+
+def test_the_command_tells_who_will_fall(workshop: Workshop) -> None:
+    """Two of seven holders may fall, each at its stage; with three the round fails in one sentence."""
+    words = ["simulate", "--data", "data", "--encoder", workshop.encoder, "--holders", "7", "--json"]
+    done = workshop.call(*words, "--drop-rate", "0.3")
+    assert done.code == 0, done.stderr
+    assert len(done.json["fallen"]) == 2
+    told = [line for line in done.stderr.splitlines() if line.startswith("will fall")]
+    assert [name for name in done.json["fallen"] if not any(name in line for line in told)] == []
+    assert [stage for stage in ("before sharing", "after sharing") if not any(stage in line for line in told)] == []
+    assert done.json["accuracy"] == 100.0
+    failed = workshop.call(*words, "--drop-rate", "0.43")
+    assert (failed.code, failed.stdout) == (2, "")
+    assert "of 7 members" in failed.stderr.splitlines()[-1]
+
+
+# Flower's engine
+
+
+def without_counts(release: Path) -> dict[str, Any]:
+    """What a release holds, without the counts, which every round noises afresh, and the signature over them."""
+    manifest = json.loads((release / MANIFEST).read_bytes())
+    return {**contents(release), MANIFEST: {key: manifest[key] for key in set(manifest) - {"evaluation", "signature"}}}
+
+
+def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(tmp_path: Path, prior: Path) -> None:
+    """On Flower's simulation engine a holder falls after sharing as it does in this process: the router is the same.
+
+    The others end the round as if nobody had fallen: the release, its signature with it, is what each of them holds.
+    What a holder has noised once leaves again as it is: the same vectors.
+    """
+    simulated = five_holders(tmp_path, mode="private", privacy=PrivacySettings(sums="full"), prior=prior)
+    federation = simulated.federation
+    members = {holder.key: holder.domain for holder in federation.ledger.standing().active.values()}
+    cohort = form_cohort(federation.terms, members)
+    for holder in map(Holder, simulated.nodes.values()):
+        holder.noisy(holder.epoch(federation.terms), federation.privacy).shared_sums(len(members), cohort.id)
+    dropouts = {"law-2": AFTER_SHARING}
+    folder = tmp_path / "flower"
+    other = copied(simulated, folder)
+    run_in_memory(simulated, no_watch, dropouts)
+    run_on_flower(other, no_watch, dropouts)
+    ours, theirs = (each.federation.release_folder(1) for each in (simulated, other))
+    assert without_counts(ours) == without_counts(theirs)
+    one, two = (each.federation.ledger for each in (simulated, other))
+    assert one.total(one.standing().totals[-1]).equals(two.total(two.standing().totals[-1]))
+    for each, release in ((simulated, ours), (other, theirs)):
+        assert absences(each)["law-2"] == "seal"
+        assert opened(each)["law-2"] == []
+        newest = each.federation.newest
+        assert newest is not None
+        assert {member.name for member in newest.members} == MEMBERS - {"law-2"}
+        stayed = [home for name, home in each.nodes.items() if name != "law-2"]
+        assert [contents(home / "releases" / "0001") == contents(release) for home in stayed] == [True] * 4
+        assert [len(Holder(home).account.expenses()) for home in stayed] == [2] * 4
+        assert each.federation.ledger.verify()["totals"] == 1
+        assert not (each.nodes["law-2"] / "releases" / "0001").exists()
+        assert Journal(each.nodes["law-2"] / "journal.db").entries()

@@ -1,4 +1,4 @@
-"""`ridgeway serve` as a process on loopback, real experts beside it, and what tests ask of them.
+"""`ridgeway serve` as a process on loopback, and what tests ask of it.
 
 with Serving(folder, release, "--experts", path) as served:
     served.chat("auto", "hello")
@@ -11,9 +11,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -281,25 +279,3 @@ def while_asking(ask: Callable[[], object], done: Callable[[], bool], seconds: f
 
     wait_for("it happens while it is asked", asked_enough, patience_s=seconds, poll_s=0.0)
     return asked
-
-
-@dataclass(frozen=True, slots=True)
-class RealExpert:
-    """One of the experts of `tests.support.real_expert`."""
-
-    name: str
-    url: str
-
-
-@contextlib.contextmanager
-def real_experts(folder: Path, names: Sequence[str]) -> Iterator[list[RealExpert]]:
-    """Experts of these names, each another model, in one process."""
-    port = free_port()
-    command = [sys.executable, "-m", "tests.support.real_expert", str(port), *names]
-    process = Process(command, f"http://127.0.0.1:{port}/health", folder / "experts.log")
-    try:
-        process.begin()
-        process.until_ready()
-        yield [RealExpert(name, f"http://127.0.0.1:{port}/{name}/v1") for name in names]
-    finally:
-        process.end()

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from ridgeway.simulations.experiments.dataset import Dataset
-from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.corpora_on_disk import ALPHABETS, sentences
 from tests.support.tiny import LETTERS, tiny_definition
 
 ROWS = len(LETTERS) + 2
@@ -44,11 +44,3 @@ def tiny_dataset(train: int = 40, test: int = 6, size: int = 80) -> Dataset:
         {name: own[test:] for name, own in texts.items()},
         {name: own[:test] for name, own in texts.items()},
     )
-
-
-def write_dataset(dataset: Dataset, folder: Path) -> Path:
-    """As a folder of corpora."""
-    for name in dataset.domains:
-        write_jsonl(folder / f"{name}.train.jsonl", dataset.train[name])
-        write_jsonl(folder / f"{name}.test.jsonl", dataset.test[name])
-    return folder

@@ -21,7 +21,6 @@ import pytest
 import ridgeway.client.cluster.ray_engine
 import ridgeway.client.sums.corpus
 from ridgeway.client.cluster.ray_engine import cluster, ray_engine
-from ridgeway.client.sums.corpus import find_sources
 from ridgeway.client.sums.part_store import StoredPart
 from ridgeway.client.sums.prepare import Engine, Interrupted, PrepareOutcome, Unread, Watch, prepare
 from ridgeway.common.base.errors import CorpusError, InputError, RidgewayError
@@ -154,46 +153,6 @@ def test_a_corpus_in_s3_gives_the_bytes_of_its_files(corpus: Path, tmp_path: Pat
     changed = in_s3(tmp_path)
     assert 0 < changed.bytes_read < alone.bytes_read
     assert content(changed) != content(alone)
-
-
-@pytest.mark.usefixtures("local_cluster")
-def test_machines_of_a_cluster_read_a_corpus_in_s3(corpus: Path, tmp_path: Path) -> None:
-    """The bytes of one machine; a file that changes after it was listed is refused, and a stopped run goes on."""
-    alone = prepare(job(corpus, holdout=0.1), tiny_encoder(), tmp_path / "alone")
-    law = (corpus / "law.jsonl").read_bytes()
-
-    def changed(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
-        files().pipe("bucket/corpus/law.jsonl", law[::-1])
-        yield from by_ray(tmp_path)(todo)
-
-    with pytest.raises(CorpusError, match=r"^s3://bucket/corpus/law\.jsonl is not the same on all machines"):
-        in_s3(tmp_path, changed)
-    files().pipe("bucket/corpus/law.jsonl", law)
-    with pytest.raises(Interrupted):
-        in_s3(tmp_path, by_ray(tmp_path), Stopper(5).watch)
-    shared = in_s3(tmp_path, by_ray(tmp_path))
-    assert content(shared) == content(alone)
-    assert shared.counters == alone.counters
-    assert 0 < shared.bytes_read < alone.bytes_read
-
-
-@pytest.mark.usefixtures("corpus")
-def test_a_file_in_s3_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    """Its sums belong to no corpus that ever was."""
-
-    def progress(done: int, total: int) -> None:
-        files().pipe("bucket/corpus/law.jsonl", b'{"text": "other"}\n')
-
-    with pytest.raises(CorpusError, match=r"^s3://bucket/corpus/law\.jsonl (changed while it was read|cannot be read)"):
-        in_s3(tmp_path, watch=Watch(progress))
-
-
-@pytest.mark.usefixtures("corpus")
-@pytest.mark.parametrize("name", ["nobucket/x", "nobucket", "bucket/corpus/none.jsonl", "bucket/none"])
-def test_what_is_not_in_s3_is_one_sentence(name: str) -> None:
-    """Whether the key is missing or the bucket."""
-    with pytest.raises(InputError, match=f"^there is no file or folder s3://{name}$"):
-        find_sources([Path(f"s3://{name}")])
 
 
 @pytest.mark.usefixtures("corpus")

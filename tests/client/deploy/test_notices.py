@@ -152,7 +152,23 @@ def test_a_settings_file_that_cannot_be_changed_by_a_command_is_left_alone(tmp_p
     assert path.read_bytes() == before
 
 
-class Tunnel(BaseHTTPRequestHandler):
+class Quiet(BaseHTTPRequestHandler):
+    """A server that says nothing of what it is asked."""
+
+    protocol_version = "HTTP/1.1"
+
+    def reply(self, content: bytes = b"", status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *words: object) -> None:
+        pass
+
+
+class Tunnel(Quiet):
     """A proxy that knows CONNECT alone, and notes where it was asked to connect to."""
 
     asked: ClassVar[list[str]] = []
@@ -169,18 +185,12 @@ class Tunnel(BaseHTTPRequestHandler):
                         return
                     (far if near is self.connection else self.connection).sendall(piece)
 
-    def log_message(self, format: str, *words: object) -> None:
-        """Say nothing."""
 
-
-class OneFile(Tunnel):
+class OneFile(Quiet):
     """A gate that hands out the same words under every path."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-length", "6")
-        self.end_headers()
-        self.wfile.write(b"notice")
+        self.reply(b"notice")
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import ssl
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -34,7 +33,7 @@ from ridgeway.common.deploy.flower_patches import (
     stay_connected,
 )
 from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
-from tests.client.deploy.test_notices import serving
+from tests.client.deploy.test_notices import Quiet, serving
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # Flower's, of click
@@ -179,13 +178,12 @@ def test_the_installed_flower_is_the_known_one(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(real.time, Pace)
 
 
-class SuperLink(BaseHTTPRequestHandler):
+class SuperLink(Quiet):
     """Answers as Flower's does to one SuperNode, which is connected from its activation to its deactivation."""
 
-    protocol_version = "HTTP/1.1"
     online: ClassVar[list[int]] = []
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         body = self.rfile.read(int(self.headers["content-length"]))
         status, content = 200, b""
         if self.path.endswith("/deactivate-node"):
@@ -195,13 +193,7 @@ class SuperLink(BaseHTTPRequestHandler):
         elif self.path.endswith("/activate-node"):
             self.online.append(7)
             content = ActivateNodeResponse(node_id=7).SerializeToString()
-        self.send_response(status)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *words: object) -> None:
-        pass
+        self.reply(content, status)
 
 
 @pytest.fixture
@@ -251,40 +243,29 @@ def test_a_connection_left_without_goodbye_is_taken_back_by_its_owner_alone(
     assert SuperLink.online == [7]
 
 
-class Inside(BaseHTTPRequestHandler):
+class Inside(Quiet):
     """A service in the holder's own network, which notes what it is asked."""
 
     asked: ClassVar[list[str]] = []
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         self.asked.append(f"{self.command} {self.path}")
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
+        self.reply()
 
     do_GET = do_POST  # noqa: N815
 
-    def log_message(self, *words: object) -> None:
-        pass
 
-
-class Redirecting(BaseHTTPRequestHandler):
+class Redirecting(Quiet):
     """A gate that answers everything with a redirect."""
 
     status: ClassVar[int] = 302
     location: ClassVar[str] = ""
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         self.rfile.read(int(self.headers.get("content-length", 0)))
-        self.send_response(self.status)
-        self.send_header("location", self.location)
-        self.send_header("content-length", "0")
-        self.end_headers()
+        self.reply(status=self.status, location=self.location)
 
     do_GET = do_POST  # noqa: N815
-
-    def log_message(self, *words: object) -> None:
-        pass
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from ridgeway.common.http.page_app import create_page_app
 from ridgeway.common.protocol.messages import SUM_NAMES, Hello
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import run_round
-from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
+from tests.support.pages import file_hashes, must_guard
 from tests.support.simulated_federation import NO_BUNDLE, Direct, Parties, found, found_private, no_watch, populate
 
 ADDRESSES = ("/v1/standing", "/v1/checks", "/metrics")
@@ -183,17 +182,3 @@ def test_keys_and_hosts_guard_the_page_as_they_guard_serving(home: Path, tmp_pat
     key, _ = add_key(tmp_path / "keys.toml", "owner")
     with asked(home, make_rules("127.0.0.1", tmp_path / "keys.toml", hosts=["testserver"])) as http:
         must_guard(http, key, ADDRESSES, "medicine")
-
-
-@pytest.mark.parametrize(("options", "words"), UNSAFE_OPTIONS)
-def test_options_that_would_not_be_safe_are_refused(home: Path, options: tuple[str, ...], words: str) -> None:
-    """One sentence and exit code 2, before anything listens."""
-    assert words in page_command("client", home, *options).stderr
-
-
-def test_a_folder_that_is_none_and_a_port_in_use_are_one_sentence_each(home: Path, tmp_path: Path) -> None:
-    """Exit code 2."""
-    assert "is not a holder's folder" in page_command("client", tmp_path / "nothing").stderr
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert f"port {port} is in use on 127.0.0.1" in page_command("client", home, "--port", str(port)).stderr

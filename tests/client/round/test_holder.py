@@ -93,11 +93,9 @@ def edit(parties: Parties, old: str, new: str) -> Path:
     [
         ("threads = 1", "thread = 1", "thread: there is no setting of this name"),
         ("threads = 1", 'threads = "1"', "threads: input should be a valid integer"),
-        ("threads = 1", "threads = -1", "threads: input should be greater than or equal to 0"),
-        ("threads = 1", "threads = 1979-05-27", "threads: input should be a valid integer"),
         ("holdout = 0.25", "holdout = nan", "holdout: input should be a finite number"),
-        ("min_cohort = 2", "min_cohrt = 2", "policy.min_cohrt: there is no setting of this name"),
         ("min_cohort = 2", "", None),
+        ("text_field", 'statistics = "law.stats"\ntext_field', "name either a corpus or a statistics file"),
         ('domain = "law"', "", "domain: this is missing"),
         ('domain = "law"', 'domain = "two words"', "domain: a name has at most 64 letters"),
         ('domain = "law"', 'domain = "law', "not a settings file in TOML"),
@@ -119,35 +117,19 @@ def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_without_settings_says_what_makes_them(tmp_path: Path) -> None:
-    """Not a traceback."""
-    with pytest.raises(InputError, match=r"there is no .*client\.toml; `init` makes one"):
-        Holder(tmp_path)
-
-
-def test_a_holder_has_either_a_corpus_or_statistics(parties: Parties) -> None:
-    """Not both, so that it is clear what is sent."""
-    edit(parties, "text_field", 'statistics = "law.stats"\ntext_field')
-    with pytest.raises(InputError, match="name either a corpus or a statistics file"):
-        parties.holder("law")
-
-
-def test_an_existing_folder_is_never_touched(parties: Parties) -> None:
-    """Nor the keys in it."""
+def test_a_folder_is_for_its_owner_alone_and_never_made_over_another(parties: Parties, tmp_path: Path) -> None:
+    """Nor are its keys, or anything of an epoch: sums, token ids of held-out documents, digests."""
     home = parties.homes["law"]
     key = (home / "identity.key").read_bytes()
     with pytest.raises(InputError, match="exists already and is not empty"):
         create_holder(home, parties.holder("law").settings)
     assert (home / "identity.key").read_bytes() == key
-
-
-def test_the_folder_is_for_its_owner_alone(parties: Parties) -> None:
-    """And so are the keys, and all of an epoch: sums, token ids of held-out documents, digests."""
-    home = parties.homes["law"]
     assert stat.S_IMODE(home.stat().st_mode) == stat.S_IMODE((home / "epochs").stat().st_mode) == 0o700
     [epoch] = (home / "epochs").iterdir()
     for private in (home / "identity.key", home / "node.key", *epoch.iterdir()):
         assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    with pytest.raises(InputError, match=r"there is no .*client\.toml; `init` makes one"):
+        Holder(tmp_path)
 
 
 # The data that stands ready

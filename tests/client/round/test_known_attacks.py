@@ -6,7 +6,7 @@ same steps, which must work.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,10 @@ from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.protocol.messages import Announce, Confirmed, Envelopes, Locked, Offer, Revealed
 from ridgeway.common.statistics.sums import from_vector
+from tests.support.attackers import own_sums, settled
 from tests.support.faults import make_haste
 from tests.support.hostile import FEATURES, LOCK, Hostile, code_of
-from tests.support.simulated_federation import Parties, found, own_texts, populate
+from tests.support.simulated_federation import Parties, found, populate
 
 LAW = [f"law-{number}" for number in range(1, 8)]
 
@@ -27,27 +28,6 @@ LAW = [f"law-{number}" for number in range(1, 8)]
 @pytest.fixture
 def haste(dealing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make_haste(monkeypatch)
-
-
-def settled(folder: Path, domains: Mapping[str, str], **policy: int) -> Parties:
-    """A federation of these holders, each with texts of its own."""
-    parties = found(folder, mode="masked")
-    for number, (name, domain) in enumerate(domains.items()):
-        parties.settle(
-            name,
-            domain,
-            own_texts(name, domain if domain in ("code", "law", "medicine") else "law", 12 + number),
-            **policy,
-        )
-        parties.admit(name)
-    parties.pin_all()
-    return parties
-
-
-def own_gram(parties: Parties, name: str) -> NDArray[np.int64]:
-    holder = parties.holder(name)
-    epoch = holder.epoch(parties.federation().terms)
-    return holder.epochs.statistics(epoch).statistics.weighted(EQUAL_MASS).gram
 
 
 class Refusing(Exception):
@@ -115,7 +95,7 @@ def test_share_of_another_cohort(tmp_path: Path) -> None:
     half = from_vector(first.finish("statistics", names), FEATURES, 3).gram
     with pytest.raises(Refusing, match="epoch_used"):
         whole = opened_gram(parties, names, "02" * 16)
-        difference = 2 * (whole - half) - own_gram(parties, "law-1")
+        difference = 2 * (whole - half) - own_sums(parties, "law-1").gram
         assert np.abs(difference).max() > 2, "law-1's own gram, but for rounding"
 
 
@@ -130,7 +110,7 @@ def test_one_member_left_out(tmp_path: Path) -> None:
     first = opened_gram(parties, [*"ABCDFV"], "01" * 16)
     with pytest.raises(Refusing, match="epoch_used"):
         second = opened_gram(parties, [*"ABCDF"], "02" * 16)
-        assert not (first - second == own_gram(parties, "V")).all(), "V's own gram, bit for bit"
+        assert not (first - second == own_sums(parties, "V").gram).all(), "V's own gram, bit for bit"
 
 
 @pytest.mark.usefixtures("haste")
@@ -144,7 +124,7 @@ def test_left_out_of_opening(tmp_path: Path, sign: bool, code: str) -> None:
     with pytest.raises(Refusing, match=code):
         first = opened_gram(parties, [*"ABCDEFG"], "01" * 16, [*"ABCDE"], sign)
         second = opened_gram(parties, [*"ABCDEF"], "02" * 16, [*"BCDEF"], sign)
-        assert not (first - second == own_gram(parties, "G")).all(), "G's own gram, bit for bit"
+        assert not (first - second == own_sums(parties, "G").gram).all(), "G's own gram, bit for bit"
 
 
 @pytest.mark.usefixtures("haste")
@@ -167,7 +147,7 @@ def test_made_up_member(tmp_path: Path) -> None:
     with pytest.raises(Refusing, match="epoch_used"):
         second = opened_gram(parties, [*"ABCF"], "02" * 16)
         got = first - second
-        assert not (got == own_gram(parties, "V")).all(), "V's own gram, bit for bit"
+        assert not (got == own_sums(parties, "V").gram).all(), "V's own gram, bit for bit"
 
 
 @pytest.mark.usefixtures("haste")

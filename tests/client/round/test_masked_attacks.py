@@ -97,22 +97,13 @@ def test_swapped_keys_of_another_member_are_refused(at: Callable[[int], Hostile]
     still_opens(coordinator)
 
 
-def test_swapped_keys_of_the_member_itself_are_refused(at: Callable[[int], Hostile]) -> None:
-    """Though the member has signed them, for an earlier round."""
+@pytest.mark.parametrize(("name", "code"), [(VICTIM, "swapped_key"), ("law-2", "bad_advert")])
+def test_keys_of_an_earlier_round_cannot_be_shown_again(at: Callable[[int], Hostile], name: str, code: str) -> None:
+    """Though their owner has signed them, be it the member itself: their secrets may be known by now."""
     earlier = at(SHARE)
     coordinator = at_another_round(earlier)
-    request = with_advert(coordinator, VICTIM, earlier.adverts[VICTIM])
-    assert code_of(coordinator.ask(VICTIM, request)) == "swapped_key"
-    shared_nothing(coordinator)
-    still_opens(coordinator)
-
-
-def test_keys_of_an_earlier_round_cannot_be_shown_again(at: Callable[[int], Hostile]) -> None:
-    """Their secrets may be known by now."""
-    earlier = at(SHARE)
-    coordinator = at_another_round(earlier)
-    request = with_advert(coordinator, "law-2", earlier.adverts["law-2"])
-    assert code_of(coordinator.ask(VICTIM, request)) == "bad_advert"
+    request = with_advert(coordinator, name, earlier.adverts[name])
+    assert code_of(coordinator.ask(VICTIM, request)) == code
     shared_nothing(coordinator)
     still_opens(coordinator)
 
@@ -183,21 +174,17 @@ def test_an_agreement_of_another_round_or_of_other_sums_is_refused(at: Callable[
 # How many
 
 
-@pytest.mark.parametrize("own_minimum", [1, 3])
-def test_a_cohort_of_two_is_refused_whatever_the_holder_allows(at: Callable[[int], Hostile], own_minimum: int) -> None:
-    """Each of the two would see the other's sums."""
+@pytest.mark.parametrize(
+    ("own_minimum", "names"),
+    [(1, ["code-1"]), (3, ["code-1"]), (5, ["law-2", "code-1", "code-2"])],
+)
+def test_a_cohort_that_is_too_small_is_refused(
+    at: Callable[[int], Hostile], own_minimum: int, names: list[str]
+) -> None:
+    """Of two each would see the other's sums, whatever the holder allows; a holder may ask for more than three."""
     coordinator = at(SHARE)
     coordinator.parties.rewrite(VICTIM, "min_cohort = 3", f"min_cohort = {own_minimum}")
-    lie = coordinator.share_request(coordinator.cohort([VICTIM, "code-1"]))
-    assert code_of(coordinator.ask(VICTIM, lie)) == "cohort_too_small"
-    shared_nothing(coordinator)
-
-
-def test_a_cohort_below_the_holders_own_minimum_is_refused(at: Callable[[int], Hostile]) -> None:
-    """Three are the fewest for everybody; a holder may ask for more."""
-    coordinator = at(SHARE)
-    coordinator.parties.rewrite(VICTIM, "min_cohort = 3", "min_cohort = 5")
-    lie = coordinator.share_request(coordinator.cohort([VICTIM, "law-2", "code-1", "code-2"]))
+    lie = coordinator.share_request(coordinator.cohort([VICTIM, *names]))
     assert code_of(coordinator.ask(VICTIM, lie)) == "cohort_too_small"
     shared_nothing(coordinator)
     still_opens(coordinator)
@@ -257,19 +244,13 @@ def test_a_downgrade_to_the_clear_is_refused_at_every_step(at: Callable[[int], H
     still_opens(coordinator)
 
 
-def test_counts_under_masked_terms_are_not_sent_without_a_session(at: Callable[[int], Hostile]) -> None:
-    """That the terms say masked does not make it so."""
+def test_sums_and_counts_under_masked_terms_are_not_sent_without_a_session(at: Callable[[int], Hostile]) -> None:
+    """That the terms say masked does not make it so; the request for sums in the clear gets none."""
     coordinator = at(CONFIRM)
     assert code_of(coordinator.ask(VICTIM, evaluate(coordinator.terms), (WEIGHTS,))) == "not_masked"
-    assert coordinator.gave(SealedSums) == coordinator.gave(Counted) == []
-    nothing_revealed(coordinator)
-
-
-def test_statistics_under_masked_terms_are_not_collected(at: Callable[[int], Hostile]) -> None:
-    """The request for sums in the clear gets none, under any terms."""
-    coordinator = at(CONFIRM)
     assert code_of(coordinator.ask(VICTIM, Collect(cohort=coordinator.cohort()))) == "not_masked"
-    assert coordinator.gave(ClearStatistics) == []
+    assert coordinator.gave(SealedSums) == coordinator.gave(Counted) == coordinator.gave(ClearStatistics) == []
+    nothing_revealed(coordinator)
 
 
 def test_secrets_are_not_shared_for_clear_terms(at: Callable[[int], Hostile]) -> None:

@@ -298,18 +298,11 @@ def nobody_opens(coordinator: Hostile, sent: Collection[str], members: Collectio
     assert coordinator.gave(Confirmed) == []
 
 
-def test_a_second_sum_without_one_member_is_refused_by_all_others(at: At) -> None:
-    """The difference of the two would be that member's own."""
-    parties = at(OVER).parties
+@pytest.mark.parametrize("members", [WITHOUT["medicine"], ALL], ids=["left out", "declared dead"])
+def test_a_second_sum_without_one_member_is_refused_by_all_others(at: At, members: list[str]) -> None:
+    """The difference of the two would be that member's own, whether it was left out or is said to have fallen away."""
     names = WITHOUT["medicine"]
-    nobody_opens(sealed(second(parties, names)), names, names)
-
-
-def test_a_second_sum_in_which_one_member_is_said_to_have_fallen_away_is_refused(at: At) -> None:
-    """Whether it was left out or declared dead, the difference is the same."""
-    parties = at(OVER).parties
-    names = WITHOUT["medicine"]
-    nobody_opens(sealed(second(parties, ALL)), names, names)
+    nobody_opens(sealed(second(at(OVER).parties, members)), names, names)
 
 
 @pytest.mark.parametrize("changed", [["medicine"], ["medicine", "law-2"], WITHOUT[VICTIM]])

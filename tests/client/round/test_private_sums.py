@@ -16,7 +16,7 @@ from ridgeway.client.round.private_sums import NoisyOutputs
 from ridgeway.client.round.spending import Account
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.privacy.document_bound import UNIT
-from ridgeway.common.privacy.privacy_settings import Privacy, surely_noised
+from ridgeway.common.privacy.privacy_settings import surely_noised
 from ridgeway.common.protocol.cohort import Terms, form_cohort
 from ridgeway.common.protocol.messages import Collect, Counted, Evaluate, NoisyStatistics, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet, vector_blob
@@ -273,16 +273,4 @@ def test_in_private_rounds_nothing_else_is_counted(parties: Parties, terms: Term
     reply = answer(holder, seal_packet(Evaluate(**given), identity, round="cd" * 16, blobs=(blob,)))
     message = open_packet(reply).message
     assert isinstance(message, Refusal) and message.code == "malformed"
-    assert spent(parties) == []
-
-
-def test_terms_beyond_the_holders_own_limit_are_refused(parties: Parties, terms: Terms) -> None:
-    """ε a round is the holder's to say, whatever the coordinator asks for."""
-    assert terms.privacy is not None
-    louder = terms.model_copy(update={"privacy": Privacy(**{**terms.privacy.model_dump(), "epsilon": 8.0})})
-    holder = parties.holder("law")
-    request = Collect(cohort=cohort_of(holder, louder))
-    reply = answer(holder, seal_packet(request, parties.federation().identity, round="cd" * 16))
-    message = open_packet(reply).message
-    assert isinstance(message, Refusal) and message.code == "privacy_not_allowed"
     assert spent(parties) == []

@@ -95,30 +95,6 @@ def test_where_a_document_is_routed_depends_on_that_document_alone(
     assert together.tolist() == np.sum(apart, axis=0).tolist()
 
 
-def test_a_token_in_one_document_does_not_move_the_others() -> None:
-    """Weights made so that one letter has by far the largest logits: beside a document with it, all stay in place."""
-    weights, letters = crafted_weights()
-    others = [letter * 5 for letter in letters[1:13]]
-    moved = scorer([*others, letters[0] * 3], weights).routed() - scorer(others, weights).routed()
-    assert np.abs(moved).sum() == 1
-
-
-def crafted_weights() -> tuple[Weights, list[str]]:
-    """Weights under which a unit that all documents share would move them; and letters, the one that sets it first."""
-    encoder, table = ENCODER, ENCODER.table * ENCODER.scale
-    letters = [each for each in LETTERS.strip() if each not in " .,\n"]
-    place = {each: int(encoder.tokenizer.encode(each)[0]) for each in letters}
-    letters.sort(key=lambda each: -abs(table[place[each], 0]))
-    weights = np.zeros((encoder.width + 1, len(DOMAINS)))
-    first, second = (abs(table[place[each], 0]) for each in letters[:2])
-    weights[0, 2] = -np.sign(table[place[letters[0]], 0]) * 2.0**30 / np.sqrt(first * second)
-    weights[-1, 2] = -abs(weights[0, 2]) * second
-    scores = [abs(table[place[each], 0] * weights[0, 2] + weights[-1, 2]) for each in letters]
-    weights[:, 2] *= 2.0**30 / np.sqrt(scores[0] * max(scores[1:]))
-    weights[-1, 1] = 0.6 * 2.0 ** np.ceil(np.log2(max(scores[1:]) / np.sqrt(scores[0] * max(scores[1:]))))
-    return weights, letters
-
-
 @given(documents=texts, seed=seeds, own=st.integers(0, 2), before=st.integers(0, 2), rule=rules)
 def test_what_a_router_loses_and_wins_is_told_by_comparing_documents(
     documents: list[str], seed: int, own: int, before: int, rule: Selector

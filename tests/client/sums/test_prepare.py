@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,6 @@ from tests.support.corpora_on_disk import (
     without_cache,
     write_jsonl,
 )
-from tests.support.tiny import tiny_encoder
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def in_runs(work: PrepareJob, encoder: TableEncoder, cache: Path, looks: int) ->
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("looks", [0, 1, 2, 3, 5, 8, 13])
+@pytest.mark.parametrize("looks", [0, 2, 5, 13])
 @pytest.mark.usefixtures("keeping_often")
 def test_a_run_in_pieces_is_a_run_in_one(
     corpus: Path, encoder: TableEncoder, tmp_path: Path, looks: int, threads: int
@@ -103,35 +102,6 @@ def test_counters_say_what_was_met(corpus: Path, encoder: TableEncoder, tmp_path
     held_out = Counters()
     list(held_out_documents(job(corpus, holdout=0.2), held_out))
     assert prepare(job(corpus, holdout=0.2), encoder, tmp_path / "cache").counters.held_out == held_out.held_out > 0
-
-
-@pytest.mark.usefixtures("keeping_often")
-def test_a_resumed_run_sums_only_what_is_left(corpus: Path, tmp_path: Path) -> None:
-    """Over all runs, every document is tokenised exactly once."""
-    encoder, seen = spied_encoder()
-    work = job(corpus, threads=2)
-    in_runs(work, encoder, tmp_path / "cache", looks=3)
-    once = sorted(seen)
-    seen.clear()
-    without_cache(work, encoder, tmp_path / "other")
-    assert once == sorted(seen)
-
-
-@pytest.mark.usefixtures("keeping_often")
-def test_a_stop_is_answered_and_what_was_summed_is_kept(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
-    """The run ends early with Interrupted, and a part lies in the cache."""
-    seen: list[int] = []
-    watch = Watch(progress=lambda done, total: seen.append(done), stopped=lambda: True)
-    with pytest.raises(Interrupted):
-        prepare(job(corpus), encoder, tmp_path / "cache", watch)
-    assert len(part_files(tmp_path / "cache")) == 1
-    assert max(seen) < sum(path.stat().st_size for path in corpus.iterdir())
-
-
-def test_without_a_stop_short_work_is_one_part(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
-    """The cache does not fill with a part a batch."""
-    prepare(job(corpus), encoder, tmp_path / "cache")
-    assert len(part_files(tmp_path / "cache")) == 1
 
 
 @pytest.mark.usefixtures("keeping_often")
@@ -261,14 +231,6 @@ def test_other_terms_have_other_parts(
     assert content(after) == content(without_cache(change(job(path)), encoder, tmp_path / "other")) != content(before)
 
 
-def test_another_encoder_has_other_parts(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
-    """A table of other numbers gives other sums."""
-    other = tiny_encoder(seed=1)
-    prepare(job(corpus), encoder, tmp_path / "cache")
-    after = prepare(job(corpus), other, tmp_path / "cache")
-    assert content(after) == content(without_cache(job(corpus), other, tmp_path / "other"))
-
-
 def test_a_file_under_a_name_of_another_kind_is_read_as_that_kind(encoder: TableEncoder, tmp_path: Path) -> None:
     """A link called .txt to a file of records is text; the sums of the one are not those of the other."""
     records = write_jsonl(tmp_path / "records.jsonl", sentences("code", 12))
@@ -276,18 +238,6 @@ def test_a_file_under_a_name_of_another_kind_is_read_as_that_kind(encoder: Table
     prepare(job(tmp_path / "link.txt"), encoder, tmp_path / "cache")
     after = prepare(job(records), encoder, tmp_path / "cache")
     assert content(after) == content(without_cache(job(records), encoder, tmp_path / "other"))
-
-
-def test_a_file_name_need_not_be_utf8(encoder: TableEncoder, tmp_path: Path) -> None:
-    """Old corpora have names in old encodings."""
-    name = os.fsdecode(b"caf\xe9.txt")
-    try:
-        (tmp_path / name).write_text("a small document")
-    except OSError:
-        pytest.skip("this file system takes only UTF-8")
-    outcome = prepare(job(tmp_path / name), encoder, tmp_path / "cache")
-    assert outcome.counters.documents == 1
-    assert prepare(job(tmp_path / name), encoder, tmp_path / "cache").files_read == 0
 
 
 # Records that cannot be read
@@ -307,7 +257,7 @@ def holey(tmp_path: Path) -> Path:
     return tmp_path / "holey"
 
 
-@pytest.mark.parametrize("looks", [0, 1, 2, 5, 1000])
+@pytest.mark.parametrize("looks", [0, 2, 1000])
 @pytest.mark.usefixtures("keeping_often")
 def test_broken_records_that_are_passed_over_leave_no_trace_in_the_sums(
     holey: Path, encoder: TableEncoder, tmp_path: Path, looks: int
@@ -359,15 +309,11 @@ def test_a_list_of_broken_records_goes_with_them(holey: Path, encoder: TableEnco
     "damage",
     [
         lambda raw: b"",
-        lambda raw: raw[: len(raw) // 2],
         lambda raw: raw[:-1],
         lambda raw: raw + b"\0",
-        lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]),
-        lambda raw: b"\xff" * len(raw),
-        lambda raw: raw.replace(b"ridgeway.part", b"ridgeway.bart"),
         lambda raw: raw.replace(b'version\\": 1', b'version\\": 2'),
     ],
-    ids=["empty", "half", "short", "long", "flipped", "overwritten", "format", "version"],
+    ids=["empty", "short", "long", "version"],
 )
 @pytest.mark.usefixtures("keeping_often")
 def test_a_damaged_part_is_made_again(
@@ -431,22 +377,6 @@ def test_an_error_in_a_worker_loses_nothing_that_was_kept(tmp_path: Path, failin
     assert outcome.counters == fresh.counters
 
 
-@pytest.mark.usefixtures("keeping_often")
-def test_a_record_that_cannot_be_read_loses_nothing_that_was_kept(encoder: TableEncoder, tmp_path: Path) -> None:
-    """When the line has been mended, the whole corpus is summed."""
-    texts = sentences("law", 12)
-    write_jsonl(tmp_path / "corpus" / "a.jsonl", texts)
-    bad = tmp_path / "corpus" / "b.jsonl"
-    bad.write_text('{"text": "good"}\n{"text": \n')
-    with pytest.raises(CorpusError, match=r"b\.jsonl, line 2"):
-        prepare(job(tmp_path / "corpus"), encoder, tmp_path / "cache")
-    bad.write_text('{"text": "good"}\n{"text": "mended"}\n')
-    touch_later(bad)
-    outcome = prepare(job(tmp_path / "corpus"), encoder, tmp_path / "cache")
-    assert outcome.files_read == 1
-    assert content(outcome) == content(without_cache(job(tmp_path / "corpus"), encoder, tmp_path / "other"))
-
-
 @pytest.mark.parametrize(
     ("texts", "holdout", "message"),
     [
@@ -508,14 +438,6 @@ def test_a_statistics_file_depends_on_the_text_alone(corpus: Path, encoder: Tabl
     for path in sorted(moved.iterdir()):
         touch_later(path.rename(path.with_name(f"renamed-{path.name}")))
     assert content(prepare(job(moved), encoder, tmp_path / "other")) == content(first)
-
-
-def test_an_outcome_shows_no_counts_of_tokens_by_id(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
-    """With windows of one token the cache holds counts, and the statistics hold sums only."""
-    outcome = prepare(job(corpus, window=1), encoder, tmp_path / "cache")
-    assert set(asdict(outcome.counters)) == {"documents", "held_out", "empty", "replaced", "tokens", "broken"}
-    assert outcome.prepared.statistics.mass == outcome.counters.tokens
-    assert outcome.prepared.statistics.gram.shape == (encoder.width + 1, encoder.width + 1)
 
 
 def test_a_file_that_changes_while_it_is_read_is_an_error(encoder: TableEncoder, tmp_path: Path) -> None:

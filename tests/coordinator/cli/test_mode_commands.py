@@ -84,12 +84,3 @@ def test_an_invitation_to_private_rounds_carries_the_prior(shop: Workshop) -> No
         if terms.privacy is not None:
             assert terms.privacy.prior == prior.fingerprint
             assert carried.read_bytes() == (folder / PRIOR).read_bytes()
-
-
-@pytest.mark.parametrize(
-    "words", [("recover", "DIR", "log.json"), ("admit", "DIR", "card", "--name", "x", "--weight", "2")]
-)
-def test_what_is_gone_is_said_to_be_unknown(shop: Workshop, words: tuple[str, ...]) -> None:
-    """No such command, no such option."""
-    gone = shop.call("coordinator", *words)
-    assert gone.code == 2 and ("No such" in gone.stderr)

@@ -491,11 +491,11 @@ class Crowd:
         self._watch.register(found, selectors.EVENT_READ, address)
 
 
-@pytest.mark.parametrize("count", [4, 8, 64])
+@pytest.mark.parametrize("count", [4, 64])
 def test_a_few_addresses_without_a_key_cannot_shut_the_gate(place: Place, count: int) -> None:
     """However they hold on, each request of a holder is answered, also of one that was never here before."""
     with Crowd(place, [f"127.1.{count}.{last}" for last in range(1, count + 1)]) as crowd:
-        before, end, answered = crowd.made, time.monotonic() + 3, 0
+        before, end, answered = crowd.made, time.monotonic() + 2, 0
         while time.monotonic() < end:
             with place.client(f"127.2.{count}.{answered % 100 + 1}") as holder:
                 assert holder.post(PATH, content=b"x").status_code == 200

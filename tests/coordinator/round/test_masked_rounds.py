@@ -13,11 +13,10 @@ from safetensors.numpy import load
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.settings import Ridge
 from ridgeway.common.protocol.cohort import form_cohort
-from ridgeway.common.protocol.messages import Confirmed, OpenSum, Refusal, Revealed, Seal, SealedSums
+from ridgeway.common.protocol.messages import Confirmed, Revealed, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
-from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import RoundSettings
 from ridgeway.coordinator.round.gathering import cohort_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -27,7 +26,7 @@ from ridgeway.coordinator.round.progress import HoldersWaiting
 from ridgeway.coordinator.round.reference import reference_round
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
-from tests.support.faults import Crash, epoch_of, let_join, make_haste, router_bytes
+from tests.support.faults import Crash, epoch_of, let_join, make_haste
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
 from tests.support.making import contents
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
@@ -120,18 +119,6 @@ def test_a_masked_release_is_the_clear_one_byte_for_byte(
     assert [len(entries(masked, kind)) for kind in ("totalled", "counted")] == [1, 1]
 
 
-def test_the_release_is_that_of_the_definition(later: Parties) -> None:
-    """Bit for bit what the holders' raw sums give, added by somebody who may see them."""
-    federation = later.federation()
-    terms = federation.terms
-    own = {}
-    for name in MEMBERS:
-        holder = later.holder(name)
-        own[name] = holder.epochs.statistics(holder.epoch(terms)).statistics
-    expected = router_bytes(own, federation.ledger.standing(), later.encoder, 1e-3)
-    assert router(later, federation.ledger.standing().releases[0]) == expected
-
-
 @pytest.mark.parametrize("under_masks", [True, False])
 def test_the_weights_are_those_of_the_reference(later: Parties, under_masks: bool) -> None:
     """A round comes to what one function computes of all holders' sums, with masks and without."""
@@ -194,24 +181,6 @@ def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well
     assert set(round_of(parties).domains) == {"code", "law", "medicine"}
     total_is_that_of(parties, MEMBERS, MEMBERS)
     parties.federation().ledger.verify()
-
-
-@pytest.mark.parametrize("stage", ["evaluate", "confirm counts", "open counts"])
-def test_a_router_that_a_domain_did_not_count_for_is_not_published(parties: Parties, stage: str) -> None:
-    """The total was opened and is kept: the round says who did not count, and what would publish it as it is."""
-    answered = STAGES.index(stage)
-    transport = Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered})
-    with pytest.raises(RoundFailed, match=r"nobody has counted .* so it was not published.*--accept-unevaluated code"):
-        round_of(parties, transport=transport)
-    total_is_that_of(parties, MEMBERS, MEMBERS)
-    assert parties.federation().newest is None
-    assert not (parties.federation().folder / "releases" / "0001").exists()
-    [missing] = entries(parties, "not_counted")
-    assert "3 of 5 members" in missing["reason"]
-    transport = Falling(parties, list(MEMBERS), {"law-1": 0, "medicine": 0})
-    published = round_of(parties, transport=transport, accept_unevaluated=("code", "law", "medicine"))
-    assert not kinds(transport, SealedSums, "statistics")
-    assert load_release(parties.federation().release_folder(published.number)).manifest["evaluation"] is None
 
 
 @pytest.mark.parametrize("stage", ["evaluate", "confirm counts", "open counts"])
@@ -360,15 +329,6 @@ def test_holders_refuse_what_a_coordinator_does_not_foresee(later: Parties, monk
     assert len(entries(later, "totalled")) == 1
 
 
-def test_a_session_that_opened_nothing_uses_nothing_up(parties: Parties) -> None:
-    """All have signed and two fell away before they opened: the same total may be opened in the next round."""
-    answered = STAGES.index("open")
-    with pytest.raises(RoundFailed, match=r"3 of 5 members opened the sum of statistics, and 4 are needed"):
-        round_of(parties, transport=Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered}))
-    assert round_of(parties).number == 1
-    total_is_that_of(parties, MEMBERS, MEMBERS)
-
-
 def test_some_that_have_signed_before_a_crash_sign_the_same_again(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,30 +348,3 @@ def test_some_that_have_signed_before_a_crash_sign_the_same_again(
     assert {each.obstacles == [] for each in check_holders(parties.federation(), Direct(parties), no_watch)} == {True}
     round_of(parties)
     total_is_that_of(parties, MEMBERS, MEMBERS)
-
-
-def test_a_round_in_the_clear_is_refused_by_everybody_who_agreed_upon_masks(parties: Parties) -> None:
-    """The operator asks for it, each holder says no, and nobody has sent anything but that."""
-    transport = Direct(parties, list(MEMBERS))
-    with pytest.raises(RoundFailed):
-        round_of(parties, transport=transport, mode="clear")
-    answers = [(name, open_packet(reply).message) for name, reply in transport.replies]
-    refused = [name for name, each in answers if isinstance(each, Refusal) and each.code == "mode_not_allowed"]
-    assert sorted(refused) == sorted(name for name, _ in answers) == sorted(MEMBERS)
-    nothing_was_opened(parties)
-
-
-def test_only_requests_of_a_session_reach_holders_between_offer_and_evaluation(parties: Parties) -> None:
-    """Share, seal, confirm, open: five exchanges for a total, three for the counts."""
-    asked: list[str] = []
-
-    class Listening(Direct):
-        def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
-            asked.append(open_packet(next(iter(packets.values()))).message.kind)
-            yield from super().exchange(packets, seconds)
-
-    round_of(parties, transport=Listening(parties, list(MEMBERS)))
-    once = ["confirm_sum", OpenSum.kind]
-    assert asked == ["announce", "share", Seal.kind, *once, "evaluate", *once, "deliver"]
-    [counts] = parties.federation().ledger.standing().counts.values()
-    assert set(counts.holders) == set(MEMBERS)

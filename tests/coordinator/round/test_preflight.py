@@ -153,21 +153,6 @@ def test_two_releases_of_one_number_are_told_apart_and_mended(clear: Parties, tm
     assert held == {again.release} and not clear.federation().ledger.standing().ahead
 
 
-def test_a_round_after_an_older_copy_was_restored_has_a_number_that_holders_take(
-    clear: Parties, tmp_path: Path
-) -> None:
-    """The next free one, as the holders tell it."""
-    run_round(clear.federation(), Direct(clear), no_watch)
-    shutil.copytree(clear.folder / "coordinator", tmp_path / "older", symlinks=True)
-    for _ in range(2):
-        new_epochs(clear)
-        run_round(clear.federation(), Direct(clear), no_watch)
-    restored(clear, tmp_path / "older")
-    new_epochs(clear)
-    assert run_round(clear.federation(), Direct(clear), no_watch).number == 4
-    assert {clear.holder(name).newest for name in PEOPLE} == {4}
-
-
 def test_a_holder_that_claims_an_absurd_release_moves_no_number(clear: Parties) -> None:
     """One may say anything; a number that no copy can be behind by is not followed."""
     ledger = clear.federation().ledger

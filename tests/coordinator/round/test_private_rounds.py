@@ -14,19 +14,17 @@ import pytest
 
 from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.holder import PRIOR, Holder
-from ridgeway.client.round.private_sums import NoisyOutputs, laid_out
-from ridgeway.client.round.spending import Expense, spent
+from ridgeway.client.round.spending import Expense
 from ridgeway.client.sums import held_out
 from ridgeway.client.sums.corpus import is_held_out
-from ridgeway.common.base.errors import InputError, Refused, RoundFailed
-from ridgeway.common.base.settings import EQUAL_MASS, WordFeatures
+from ridgeway.common.base.errors import InputError, RoundFailed
+from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.encoding.table_encoder import with_words
-from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bounded_sums
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode
 from ridgeway.common.privacy.private_solve import noise_variance
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
-from ridgeway.common.protocol.messages import Announce, Evaluate, Message, Refusal
-from ridgeway.common.protocol.packet import Blob, Packet, open_packet, vector_blob
+from ridgeway.common.protocol.messages import Announce, Message, Refusal
+from ridgeway.common.protocol.packet import Blob, Packet, open_packet
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
@@ -417,39 +415,6 @@ def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any
     return Hostile(parties, list(MEMBERS), round="ef" * 16).ask("law-1", message, blobs).message
 
 
-def question(parties: Parties, **changes: Any) -> Evaluate:
-    terms = parties.federation().terms
-    plain = {"domains": DOMAINS, "selector": "average", "k": 10, "holders": tuple(MEMBERS.values())}
-    return Evaluate(terms=terms, **{**plain, **changes})
-
-
-def test_under_noise_one_router_is_counted_for_and_no_more(new: Parties) -> None:
-    """Each temperature, comparison or expert would be a number that nobody has paid for; so would another total."""
-    terms = new.federation().terms
-    size = terms.vector_size(len(DOMAINS))
-    vector = np.arange(size, dtype=np.int64) << 20
-    for change in ({"temperatures": (1.0,)}, {"experts": ("gpt",)}, {"last": "0" * 64}, {"session": "0" * 64}):
-        assert asked(new, question(new, **change), [vector_blob(vector)]).code == "malformed"
-    assert asked(new, question(new, holders=("code", "law")), [vector_blob(vector)]).code == "malformed"
-    first, again = (asked(new, question(new), [vector_blob(vector)]) for _ in range(2))
-    assert first.counts == again.counts and len(first.counts) == len(DOMAINS)
-    assert [each.output for each in expenses(new, "law-1")] == ["counts"]
-    assert asked(new, question(new), [vector_blob(2 * vector)]).code == "already_counted"
-
-
-def test_a_holder_that_wants_privacy_takes_no_other_terms(parties: Parties) -> None:
-    """Not exact sums, not the other way, not a larger ε or δ."""
-    terms = parties.federation().terms
-    assert terms.privacy is not None
-    for mode in ("masked", "clear"):
-        changes = {"mode": mode, "privacy": None, "weighting": "equal", "mass": EQUAL_MASS}
-        assert asked(parties, Announce(terms=terms.model_copy(update=changes))).code == "mode_not_allowed"
-    other: PrivacyMode = "full" if terms.privacy.mode == "columns" else "columns"
-    for change in ({"mode": other}, {"delta": 1e-6}, {"epsilon": 1.5}):
-        terms_ = terms.model_copy(update={"privacy": terms.privacy.model_copy(update=change)})
-        assert asked(parties, Announce(terms=terms_)).code == "privacy_not_allowed"
-
-
 def test_features_beyond_those_of_tokens_are_refused_on_both_sides(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,16 +446,6 @@ def test_a_prior_that_is_not_that_of_the_terms_is_not_used(parties: Parties) -> 
     assert asked(parties, Announce(terms=parties.federation().terms)).code == "epoch_does_not_fit"
 
 
-def test_documents_pay_for_sums_or_for_counts(parties: Parties) -> None:
-    """One is either summed or held out; if the share that is held out was changed, it may have paid for both."""
-    paid_ = expenses(parties, "medicine")
-    [rho] = {each.rho for each in paid_}
-    assert spent(paid_) == rho
-    changed = Expense("", "counts", "private", rho, 0.5, (), "")
-    assert spent([*paid_, changed]) == 3 * rho
-    assert spent([]) == 0
-
-
 # What is summed and counted
 
 
@@ -520,28 +475,3 @@ def test_no_document_pushes_another_out_of_those_that_are_counted(
     texts = [json.loads(line)["text"] for line in Path(corpus).read_text().splitlines()]
     counted = holder.epochs.held_out(holder.epoch(parties.federation().terms)).lengths
     assert len(counted) == sum(is_held_out(text, 0.75) for text in texts) > 1
-
-
-def test_a_column_has_all_of_the_noise_however_many_members_there_are() -> None:
-    """Members share the noise on products, to which all add; a domain's column may be one holder's alone."""
-    privacy = Privacy(mode="full", epsilon=1.0, prior="0" * 64)
-    sums = bounded_sums("full", np.zeros((2, 3), np.int64))
-    drawn = [(members, laid_out(sums, privacy, members)[1]) for members in (1, 3, 30, 300)]
-    assert {int(each) for _, scales in drawn for each in scales[:4]} == {privacy.sigma}
-    for members, scales in drawn:
-        assert {int(each) for each in scales[4:]} == set(privacy.shared(members))
-
-
-def test_a_vector_that_was_paid_for_and_is_lost_is_not_drawn_anew(new: Parties) -> None:
-    """Another draw of the same sums would tell more than was paid for; the next epoch has one of its own."""
-    terms, holder = new.federation().terms, new.holder("law-1")
-    assert terms.privacy is not None
-    epoch = holder.epoch(terms)
-    outputs: NoisyOutputs = holder.noisy(epoch, terms.privacy)
-    first = outputs.column_sums()
-    assert outputs.column_sums().equals(first)
-    [path] = (holder.folder / "epochs" / epoch.name).glob("*.noisy")
-    path.unlink()
-    with pytest.raises(Refused, match="in a total already"):
-        outputs.column_sums()
-    assert len(holder.account.expenses()) == 1

@@ -9,7 +9,6 @@ import pytest
 
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.coordinator.round.progress import (
-    EVENTS,
     AnswerRefused,
     Follower,
     HoldersAbsent,
@@ -75,8 +74,3 @@ def test_what_fails_is_the_last_event(path: Path) -> None:
         (*_, last) = follower.events()
         assert isinstance(last, RunFailed)
         assert last.reason.startswith(words)
-
-
-def test_every_event_has_a_name_of_its_own() -> None:
-    """So that a line is read back as what was written."""
-    assert len({kind.__name__ for kind in EVENTS.values()}) == len(EVENTS) == 31

@@ -13,10 +13,10 @@ from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.answers import answer
 from ridgeway.common.base.errors import FormatError, IdentityError, InputError, ReleaseError
 from ridgeway.common.base.files import canonical_json
-from ridgeway.common.base.identity import HandOvers, hand_over, load_identity, next_key
+from ridgeway.common.base.identity import hand_over, load_identity, next_key
 from ridgeway.common.base.journal import system_clock
 from ridgeway.common.deploy.notice import NOTICE
-from ridgeway.common.protocol.invitation import INVITE, Invite, read_signed_json
+from ridgeway.common.protocol.invitation import INVITE
 from ridgeway.common.protocol.messages import Hello, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.common.routing.release import amend_release, load_release
@@ -247,32 +247,6 @@ def test_a_release_whose_own_chain_hands_its_signers_key_over_is_refused(parties
         Router.load(stolen.release_folder(1), key=stolen.identity.public)
 
 
-def test_a_running_service_does_not_go_back_to_an_earlier_release(parties: Parties) -> None:
-    """Whoever moves the link cannot bring release 1 back; what `rollback` publishes is taken."""
-    latest = parties.federation().folder / "releases" / "latest"
-    current = CurrentRelease(ReleaseSource(latest, parties.federation().identity.public))
-    another_round(parties)
-    assert current.refresh()
-    latest.unlink()
-    latest.symlink_to(parties.federation().release_folder(1))
-    assert current.refresh()
-    assert str(current.refused).startswith("it is number 1, and number 2 is in use")
-    assert current.served.number == 2
-    assert rollback(parties.federation(), 1).published is not None
-    assert current.refresh()
-    assert (current.served.number, current.refused) == (3, None)
-
-
-def test_an_invitation_leads_those_who_pinned_the_old_key_on(parties: Parties) -> None:
-    """It is signed with the new key, and brings the hand-overs of the coordinator and of holders."""
-    parties.federation().renew_key()
-    federation = parties.federation()
-    write_invite(federation)
-    paper = read_signed_json(federation.folder / "invite" / "invite.json", Invite)
-    assert HandOvers().merged_with(paper.handovers).newest(federation.keys[0]) == paper.coordinator
-    assert paper.coordinator == federation.identity.public
-
-
 def test_a_renewal_that_is_cut_off_is_brought_to_its_end(parties: Parties) -> None:
     """Before the ledger has it nothing happened; afterwards the next process takes the new key up."""
     folder = parties.federation().folder
@@ -322,19 +296,8 @@ def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tm
     assert [(each["whose"], each["after"]) for each in status["handovers"]] == [("the coordinator", told["after"])]
     assert "handed over to" in shop.call("client", "status", home).stderr
     assert shop.call("client", "verify", home).code == 0
-    words = (
-        "client",
-        "init",
-        "--invite",
-        folder / "invite",
-        "--domain",
-        "law",
-        "--accept-mode",
-        "masked",
-        "--corpus",
-        folder,
-        "--coordinator-key",
-    )
+    options = ("--domain", "law", "--accept-mode", "masked", "--corpus", folder, "--coordinator-key")
+    words = ("client", "init", "--invite", folder / "invite", *options)
     assert shop.call(*words, told["before"], tmp_path / "one").code == 0
     assert shop.call(*words, told["after"], tmp_path / "two").code == 0
     assert shop.call(*words, "1" * 64, tmp_path / "three").code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,7 @@ from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
-from tests.support.tiny import tiny_encoder
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 DOMAINS = {"code": "code", "law": "law", "medicine": "medicine"}
 BAD = "medicine"
@@ -106,10 +106,16 @@ def parties(whole: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return whole.copy(tmp_path / "parties")
 
 
-def without_the_bad_one(whole: Parties, folder: Path, asked: type[Message]) -> LedgerRelease:
-    """The round in which the bad holder says nothing to this kind of request."""
-    other = whole.copy(folder)
-    return round_of(other, Lying(other, asked, lambda spoken: []))
+@pytest.fixture(scope="module")
+def without_the_bad_one(whole: Parties, tmp_path_factory: pytest.TempPathFactory) -> Callable[[type[Message]], str]:
+    """The release of a round in which the bad holder says nothing to this kind of request; played once each."""
+
+    @cache
+    def release(asked: type[Message]) -> str:
+        other = whole.copy(tmp_path_factory.mktemp("without") / "parties")
+        return round_of(other, Lying(other, asked, lambda spoken: [])).release
+
+    return release
 
 
 def round_of(parties: Parties, transport: Direct) -> LedgerRelease:
@@ -198,7 +204,7 @@ STATISTICS: dict[str, tuple[Lie, str]] = {
 
 @pytest.mark.parametrize("words", STATISTICS)
 def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(
-    whole: Parties, parties: Parties, tmp_path: Path, words: str
+    parties: Parties, without_the_bad_one: Callable[[type[Message]], str], words: str
 ) -> None:
     """The release is, bit for bit, that of a round in which the bad holder sent nothing."""
     lie, code = STATISTICS[words]
@@ -206,7 +212,7 @@ def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(
     known = None if words == "one blob too few" else BAD
     assert refusals(parties) == [(known, "collect", code)]
     assert published.domains == ("code", "law")
-    assert published.release == without_the_bad_one(whole, tmp_path / "other", Collect).release
+    assert published.release == without_the_bad_one(Collect)
 
 
 @pytest.mark.parametrize("asked", [Announce, Collect])
@@ -221,12 +227,12 @@ def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(
     ],
 )
 def test_an_answer_that_nobody_can_be_named_for_is_refused_without_a_name(
-    whole: Parties, parties: Parties, tmp_path: Path, asked: type[Message], lie: Lie, code: str
+    parties: Parties, without_the_bad_one: Callable[[type[Message]], str], asked: type[Message], lie: Lie, code: str
 ) -> None:
     """Of another version, of no form, by a key that nobody admitted: noted, and the round goes on."""
     published = round_of(parties, Lying(parties, asked, lie))
     assert refusals(parties) == [(None, asked.kind, code)]
-    assert published.release == without_the_bad_one(whole, tmp_path / "other", asked).release
+    assert published.release == without_the_bad_one(asked)
 
 
 def test_a_second_answer_is_refused_and_the_first_one_counts_once(
@@ -248,22 +254,9 @@ def test_an_answer_that_was_refused_may_be_followed_by_a_good_one(parties: Parti
     assert published.domains == ("code", "law", "medicine")
 
 
-def test_a_holder_with_another_encoder_is_refused_by_its_own_policy(
-    parties: Parties, whole: Parties, tmp_path: Path
+def test_an_offer_for_another_domain_is_refused(
+    parties: Parties, without_the_bad_one: Callable[[type[Message]], str]
 ) -> None:
-    """Both encoders are named, and the others go on."""
-    other = tiny_encoder(seed=5)
-    path = parties.homes[BAD] / "client.toml"
-    path.write_text(path.read_text().replace(parties.encoder.fingerprint, other.fingerprint))
-    published = run_round(parties.federation(), Direct(parties), no_watch)
-    [entry] = [e for e in parties.federation().ledger.journal.entries() if e.kind == "refused"]
-    assert (entry.facts["name"], entry.facts["code"]) == (BAD, "encoder_not_allowed")
-    assert parties.encoder.fingerprint[:12] in entry.facts["reason"]
-    assert other.fingerprint[:12] in entry.facts["reason"]
-    assert published.release == without_the_bad_one(whole, tmp_path / "other", Announce).release
-
-
-def test_an_offer_for_another_domain_is_refused(whole: Parties, parties: Parties, tmp_path: Path) -> None:
     """A holder speaks for the domain that it was admitted for."""
 
     def lie(spoken: Spoken) -> list[Packet]:
@@ -272,7 +265,7 @@ def test_an_offer_for_another_domain_is_refused(whole: Parties, parties: Parties
 
     published = round_of(parties, Lying(parties, Announce, lie))
     assert refusals(parties) == [(BAD, "announce", "wrong_domain")]
-    assert published.release == without_the_bad_one(whole, tmp_path / "other", Announce).release
+    assert published.release == without_the_bad_one(Announce)
 
 
 @pytest.mark.parametrize(
@@ -293,13 +286,13 @@ def test_an_offer_for_another_domain_is_refused(whole: Parties, parties: Parties
     ],
 )
 def test_bad_counts_are_refused_and_change_nothing(
-    whole: Parties, parties: Parties, tmp_path: Path, reply: Message, code: str
+    parties: Parties, without_the_bad_one: Callable[[type[Message]], str], reply: Message, code: str
 ) -> None:
     """The release is that of a round in which the holder's sums were counted and its counts were not sent."""
     lying = Lying(parties, Evaluate, lambda spoken: [spoken.say(reply)])
     published = round_of(parties, lying)
     assert refusals(parties) == [(BAD, "evaluate", code)]
-    assert published.release == without_the_bad_one(whole, tmp_path / "other", Evaluate).release
+    assert published.release == without_the_bad_one(Evaluate)
 
 
 def test_one_plain_mass_cannot_use_up_the_bound_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,8 +321,3 @@ def test_too_few_good_ones_make_no_release_and_what_they_sent_is_kept(parties: P
     run_round(parties.federation(), again, no_watch)
     sent = [name for name, reply in again.replies if open_packet(reply).message.kind == "clear_statistics"]
     assert sent == ["law", "medicine"]
-
-
-def test_texts_of_holders_differ() -> None:
-    """So that a lost or a double count shows."""
-    assert not set(own_texts("law-1", "law", 9)) & set(own_texts("law-2", "law", 9))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import InputError
-from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, in_turn, split
+from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 
 TRAIN = {domain: tuple(sentences(domain, 60)) for domain in ALPHABETS}
@@ -45,25 +44,6 @@ def test_a_folder_that_lacks_a_file_is_refused_or_read_without_it(tmp_path: Path
         assert folder_dataset(folder).domains == ("code", "medicine")
 
 
-def test_one_domain_is_no_setting(tmp_path: Path) -> None:
-    """There would be nothing to choose between."""
-    write_jsonl(tmp_path / "law.train.jsonl", ["a"])
-    write_jsonl(tmp_path / "law.test.jsonl", ["b"])
-    with pytest.raises(InputError, match="at least two"):
-        folder_dataset(tmp_path)
-
-
-def test_the_digest_stands_for_texts_and_nothing_else() -> None:
-    """A new name leaves it; another text, another order or another side does not."""
-    domain = DATASET.domains[0]
-    turned = {**DATASET.train, domain: DATASET.train[domain][::-1]}
-    longer = {**DATASET.test, domain: (*DATASET.test[domain], "")}
-    others = [replace(DATASET, train=turned), replace(DATASET, test=longer)]
-    others.append(replace(DATASET, train=DATASET.test, test=DATASET.train))
-    assert replace(DATASET, name="other", source="elsewhere").digest == DATASET.digest
-    assert len({DATASET.digest, *(other.digest for other in others)}) == 4
-
-
 @given(share=st.floats(0, 0.9))
 def test_a_split_loses_no_text_and_doubles_none(share: float) -> None:
     """Each training text is learnt from or held out, by the rule of a real holder; test texts are in neither."""
@@ -84,15 +64,3 @@ def test_a_sample_keeps_the_order_and_the_seed(seed: int, most: int) -> None:
     for domain, texts in DATASET.train.items():
         places = [texts.index(text) for text in drawn.train[domain]]
         assert len(places) == min(most, len(texts)) and places == sorted(set(places))
-
-
-def test_another_seed_draws_others() -> None:
-    """Otherwise a seed would decide nothing."""
-    assert DATASET.sampled(1, train=10) != DATASET.sampled(2, train=10)
-
-
-def test_texts_come_from_all_domains_in_turn() -> None:
-    """So that a small sample is fair."""
-    firsts = [own[0] for own in DATASET.test.values()]
-    assert in_turn(DATASET.test, len(firsts) + 1) == [*firsts, DATASET.test[DATASET.domains[0]][1]]
-    assert len(in_turn(DATASET.test, 10**6)) == sum(map(len, DATASET.test.values()))

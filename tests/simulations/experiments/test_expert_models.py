@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
-import transformers
 
-from ridgeway.common.base.errors import EncoderError
-from ridgeway.common.encoding.encoder_sources import smollm2_file
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import shared_tokenizer
-from ridgeway.simulations.experiments.expert_training import definition_of, from_gguf, load
+from ridgeway.simulations.experiments.expert_training import from_gguf
 
 KINDS = {"Q4_1": gguf.GGMLQuantizationType.Q4_1, "Q8_0": gguf.GGMLQuantizationType.Q8_0}
 WIDTH, INNER, ROWS, HEADS, SHARED, LAYERS = 64, 96, 44, 4, 2, 2
@@ -82,33 +76,3 @@ def test_a_model_is_what_its_file_means(kind: str, tmp_path: Path) -> None:
     assert np.array_equal(state["model.layers.1.self_attn.q_proj.weight"][rows], meant["blk.1.attn_q"])
     assert model.config.rope_parameters["rope_theta"] == 10_000.0
     assert model.dtype == torch.float32
-
-
-def test_a_folder_without_a_model_is_one_sentence(tmp_path: Path) -> None:
-    """Not a traceback of the library's."""
-    with pytest.raises(EncoderError, match="no language model can be loaded"):
-        load(tmp_path, "cpu")
-
-
-def test_smollm2_speaks_english(smollm2: TableEncoder, smollm2_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real file: exact where it can be compared, and a model that predicts plain prose."""
-    monkeypatch.setenv("RIDGEWAY_CACHE", str(smollm2_cache))
-    assert definition_of(None) == smollm2.definition
-    model = load(None, "cpu")
-    table = model.get_input_embeddings().weight.detach().numpy()
-    assert np.abs(np.rint(table / smollm2.scale) - smollm2.table).max() == 0
-    text = "The capital of France is Paris. It is the largest city in the country, and it lies on the river Seine."
-    ids = torch.tensor([[0, *shared_tokenizer(smollm2.definition).encode(text)]])
-    with torch.inference_mode():
-        cost = model(input_ids=ids, labels=ids).loss.item()
-    assert cost < 3.0
-
-
-@pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
-def test_smollm2_is_what_transformers_makes_of_the_file() -> None:
-    """Its own reader of GGUF files, which needs accelerate, gives equal tensors."""
-    path = smollm2_file()
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name).state_dict()
-    ours = load(None, "cpu").state_dict()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name].float()) for name in ours)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.encoding.tokenizer import Ids, shared_tokenizer
 from ridgeway.simulations.experiments.expert_training import (
     BASE,
@@ -22,9 +20,7 @@ from ridgeway.simulations.experiments.expert_training import (
     SHORT_RECIPE,
     Likelihoods,
     document_costs,
-    end_of,
     load,
-    train,
     train_experts,
     training_rows,
 )
@@ -81,27 +77,6 @@ def test_every_token_is_predicted_once(texts: list[str], tokens: int, length: in
     assert len(set(firsts)) == len(firsts), "before a document comes twice, all have come once"
 
 
-def test_a_domain_without_text_is_one_sentence() -> None:
-    """It would be searched for forever otherwise."""
-    with pytest.raises(EncoderError, match="no text to train"):
-        rows_of(())
-
-
-def test_a_tokenizer_without_an_end_is_refused() -> None:
-    """Documents could not be told apart."""
-    with pytest.raises(EncoderError, match="where texts end"):
-        end_of(tiny_definition().replace(b"<end>", b"<begin>"))
-
-
-def test_training_makes_its_text_likelier(folder: Path) -> None:
-    text = tiny_dataset().train["code"]
-    model = load(folder, "cpu")
-    ids = [shared_tokenizer(tiny_definition()).encode(each) for each in text[:5]]
-    before = sum(document_costs(model, ids, END))
-    train(model, rows_of(text), RECIPE)
-    assert sum(document_costs(model, ids, END)) < before
-
-
 def test_experts_know_their_own_domain_best(folder: Path) -> None:
     """Trained on letters of its own, each finds its domain's test text likeliest; the mean of all weights does not."""
     dataset = tiny_dataset()
@@ -114,14 +89,6 @@ def test_experts_know_their_own_domain_best(folder: Path) -> None:
         assert found.tokens[domain] == 48 * 6
 
 
-def test_two_runs_give_the_same_numbers(folder: Path) -> None:
-    """Seeds decide, with the last layers trained alone, too; another seed trains otherwise."""
-    recipe = replace(RECIPE, layers=1, tokens=128)
-    first, again, other = (train_experts(tiny_dataset(), folder, recipe, "cpu", seed).costs for seed in (1, 1, 2))
-    assert all(np.array_equal(first[name], again[name]) for name in first)
-    assert not all(np.array_equal(first[name], other[name]) for name in first)
-
-
 # Likelihoods
 
 
@@ -132,12 +99,6 @@ def likelihoods(draw: st.DrawFn) -> Likelihoods:
     counts = {name: draw(st.integers(1, 5)) for name in DOMAINS}
     costs = {name: chance.uniform(0.5, 4.0, (count, 5)) for name, count in counts.items()}
     return Likelihoods(DOMAINS, (BASE, *DOMAINS, MERGED), costs, counts)
-
-
-def test_perplexity_is_per_token() -> None:
-    """Two documents of unlike length: the mean is over tokens, not over documents."""
-    found = Likelihoods(("a",), (BASE,), {"a": np.array([[3.0], [1.0]])}, {"a": 4})
-    assert found.perplexity("a", BASE) == pytest.approx(math.exp(4.0 / 4))
 
 
 @given(found=likelihoods(), place=st.integers(0, 2))

@@ -14,15 +14,12 @@ from typing import Any
 
 import pytest
 
-from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.simulations.experiments.hub_datasets import (
     _MIN_PIECE_CHARACTERS,
     _PRESETS,
     MAX_CHARACTERS,
-    TEST_SHARE,
     HubSource,
-    must_reach_hub,
     preset_dataset,
     stream,
 )
@@ -101,25 +98,6 @@ def test_every_preset_is_read_by_the_real_library(name: str, hub: Path) -> None:
         assert len(set(found.train[domain])) == len(found.train[domain])
 
 
-def test_a_seed_decides_which_texts_are_taken(hub: Path) -> None:
-    """The same seed, the same dataset, to the letter; another seed, other texts."""
-    load = partial(stream, root=str(hub))
-    one, again, other = (
-        preset_dataset("reasoning", most_train=20, most_test=8, seed=seed, load=load) for seed in (1, 1, 2)
-    )
-    assert one.digest == again.digest
-    assert one.digest != other.digest
-
-
-def test_an_archive_that_serves_both_sides_is_divided_by_a_hash_of_the_block() -> None:
-    """Whatever the seed and the limits, a block is always on the same side."""
-    held_out = {block for block in range(2 * RECORDS // 8) if is_held_out(f"data/cs_l1.tar.gz {block}", TEST_SHARE)}
-    for seed in (1, 2):
-        found = preset_dataset("clm", most_train=40, most_test=10, seed=seed, load=rows)
-        for texts, blocks in ((found.test, held_out), (found.train, set(range(15)) - held_out)):
-            assert {(int(text.split()[-1]) - seed) // 4 for text in texts["coding"]} <= blocks
-
-
 def test_neighbouring_pieces_of_an_archive_stay_on_one_side(hub: Path) -> None:
     """What stands in one article is not learnt from on one side and asked for on the other."""
     found = preset_dataset("clm", most_train=400, most_test=400, seed=1, load=partial(stream, root=str(hub)))
@@ -135,14 +113,6 @@ def test_neighbouring_pieces_of_an_archive_stay_on_one_side(hub: Path) -> None:
     assert blocks["a"]
     assert blocks["b"]
     assert not blocks["a"] & blocks["b"]
-
-
-def test_sources_of_a_domain_share_the_texts_evenly() -> None:
-    """Thirty languages give as many questions each, or one more."""
-    found = preset_dataset("reasoning", most_train=10, most_test=70, load=rows)
-    languages = [text.split()[1] for text in found.test["multilingual"]]
-    assert len(languages) == 70
-    assert {languages.count(code) for code in set(languages)} == {2, 3}
 
 
 def test_training_texts_that_are_test_texts_are_dropped_and_long_ones_cut() -> None:
@@ -176,14 +146,6 @@ def test_a_data_set_that_has_changed_is_told_in_one_sentence(records: list[dict[
         preset_dataset("reasoning", most_train=3, most_test=3, load=load)
 
 
-def test_an_error_of_the_library_is_told_in_one_sentence(tmp_path: Path) -> None:
-    """A repository that is gone is named; what the library says stands beside it, in one line."""
-    with pytest.raises(CorpusError, match="dart-math-hard cannot be read from the hub") as raised:
-        preset_dataset("reasoning", load=partial(stream, root=str(tmp_path)))
-    assert "\n" not in str(raised.value)
-    assert "--data" in str(raised.value)
-
-
 def test_a_preset_that_does_not_exist_is_refused() -> None:
     """With the names of those that do."""
     with pytest.raises(InputError, match="there is no preset 'law'; there are clm, reasoning"):
@@ -198,13 +160,6 @@ def test_without_a_network_one_sentence_comes_quickly(monkeypatch: pytest.Monkey
         preset_dataset("clm")
     assert time.monotonic() - begin < 20 * processes_per_core()
     assert str(raised.value).endswith("run this where there is a network, or give texts of your own with --data DIR")
-
-
-def test_offline_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has switched the hub off is reminded of it, and nothing is asked of the network."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CorpusError, match="HF_HUB_OFFLINE is set"):
-        must_reach_hub("clm")
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,23 +19,14 @@ from ridgeway.simulations.experiments.dataset import split
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.routers import (
     LearntRouter,
-    Places,
     evaluation,
-    labelled,
     learnt,
-    milliseconds,
-    routed,
 )
 from ridgeway.simulations.experiments.sentence_routers import (
-    ClassifierRecipe,
     TransformerSentences,
-    fit_classifier,
     nearest,
 )
 from ridgeway.simulations.experiments.token_routers import (
-    PENALTIES,
-    log_likelihoods,
-    softmax_path,
     solved,
     summed_texts,
     token_counts,
@@ -96,29 +85,6 @@ def test_domains_in_letters_of_their_own_are_told_apart(name: str, tmp_path: Pat
     assert evaluation(row.route, plan.datasets[0].test).accuracy > 95
 
 
-@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=4))
-def test_decisions_are_those_of_their_texts(counts: list[int]) -> None:
-    """By domain and in order, also where a domain has no text."""
-    texts = {str(place): tuple("x" * (place + each) for each in range(own)) for place, own in enumerate(counts)}
-    found = routed(lambda prompts: np.array([len(text) for text in prompts], dtype=np.int64), texts)
-    assert {name: list(own) for name, own in found.items()} == {
-        name: [len(text) for text in own] for name, own in texts.items()
-    }
-
-
-def test_every_route_is_timed() -> None:
-    """In milliseconds, each with every prompt alone."""
-    calls: list[int] = []
-
-    def route(prompts: Sequence[str]) -> Places:
-        calls.append(len(prompts))
-        return np.zeros(len(prompts), dtype=np.int64)
-
-    times = milliseconds([route, route], ["a", "b"])
-    assert len(times) == 2 and min(times) > 0
-    assert set(calls) == {1}
-
-
 # kNN
 
 
@@ -148,46 +114,7 @@ def test_an_embedding_is_of_its_text_alone(model: Path) -> None:
 # MoDEM
 
 
-def test_a_classifier_learns_and_learns_the_same_again(model: Path) -> None:
-    """Fine-tuning tells domains apart that an untouched head cannot; the seed decides everything."""
-    recipe = ClassifierRecipe(texts=40, tokens=64, epochs=3, rates=(1e-2, 1e-3))
-    dataset = tiny_dataset()
-    texts, labels = labelled(dataset.test)
-    (first, words), (second, others) = (fit_classifier(model, recipe, dataset, "cpu", 1) for _ in range(2))
-    assert words == others
-    assert np.array_equal(first.route(texts), second.route(texts))
-    assert np.mean(first.route(texts) == labels) > 0.8
-
-
 # Tables
-
-
-@given(counts=st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=2), min_size=2, max_size=5))
-def test_likelihoods_differ_as_smoothed_shares_do(counts: list[list[int]]) -> None:
-    """log((n + a) / (N + aV)), up to what is the same for all domains."""
-    array = np.array(counts)
-    logs = log_likelihoods(array, 0.5)
-    plain = np.log((array + 0.5) / (array.sum(axis=0) + 0.5 * len(array)))
-    assert np.allclose(logs[:, 0] - logs[:, 1], plain[:, 0] - plain[:, 1])
-
-
-def test_the_loss_over_counts_is_the_loss_over_tokens() -> None:
-    """Where every domain has as many tokens: the fit is a minimum of the plain mean over all of them."""
-    chance = np.random.default_rng(1)
-    table, counts = chance.standard_normal((9, 3)), chance.integers(1, 6, (9, 2))
-    counts[-1] += counts.sum(axis=0).max() - counts.sum(axis=0)
-    logits = list(softmax_path(table, counts, 500))[PENALTIES.index(min(PENALTIES))]
-    tokens, domains = np.nonzero(counts)
-    often = counts[tokens, domains]
-
-    def surprise(given: Any) -> float:
-        costs = np.log(np.exp(given[tokens]).sum(axis=1)) - given[tokens, domains]
-        return float((costs * often).sum() / often.sum())
-
-    least = surprise(logits)
-    for _ in range(20):
-        other = table @ chance.standard_normal((3, 2)) + chance.standard_normal(2)
-        assert least < surprise(logits + 0.2 * other) + 1e-3
 
 
 def test_the_papers_router_is_the_papers_formula(encoder: TableEncoder) -> None:

