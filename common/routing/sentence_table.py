@@ -36,9 +36,9 @@ MAX_SENTENCE_WEIGHT = 1 << 30
 features of 2¹² exactly.
 """
 
-USUAL_MARGIN = 0.5
-"""The table decides where its best score is so far ahead of the second, as a share of how far it is
-ahead of the mean.
+USUAL_MARGIN = 0.2
+"""The table decides where its best score is so far ahead of the second. Scores are nearly
+probabilities: those of the domains a text is trained for add up to 1.
 """
 
 
@@ -107,6 +107,7 @@ class SentenceTable:
 class Cascade:
     """The table decides where its margin is large enough, and the sentence router elsewhere.
 
+    margin: how far the table's best score is ahead of the second where it decides.
     Law: a text's logits depend on the text alone.
     """
 
@@ -131,7 +132,7 @@ class Cascade:
     def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
         """N×C, by whichever router decides each text."""
         sums = self.table.token_sums(ids, lengths)
-        unsure = is_unsure(sums, lengths, self.margin)
+        unsure = self._unsure(sums, lengths)
         if unsure.any():
             own = ids[np.repeat(unsure, lengths)]
             sums = sums.copy()
@@ -140,7 +141,15 @@ class Cascade:
 
     def reads_sentences(self, ids: Ids, lengths: Lengths) -> NDArray[np.bool_]:
         """Which texts the sentence router decides."""
-        return is_unsure(self.table.token_sums(ids, lengths), lengths, self.margin)
+        return self._unsure(self.table.token_sums(ids, lengths), lengths)
+
+    def _unsure(self, sums: NDArray[np.int64], lengths: Lengths) -> NDArray[np.bool_]:
+        """Whether the table's best score is less than the margin ahead of the second. A text
+        without tokens has nothing to read.
+        """
+        second, best = np.partition(sums, -2, axis=1)[:, -2:].T
+        unsure: NDArray[np.bool_] = (best - second) * self.step < self.margin * lengths
+        return unsure
 
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, each as the router says that decides its text."""
@@ -177,18 +186,6 @@ class Cascade:
     def to_json(self) -> dict[str, Any]:
         """As it stands in a manifest."""
         return {"margin": self.margin, "bits": self.sentences.bits}
-
-
-def is_unsure(
-    sums: NDArray[np.int64], lengths: Lengths, margin: float
-) -> NDArray[np.bool_]:
-    """Whether the best of each text's domains is ahead of the second by less than `margin` of what
-    it is ahead of their mean. A text without tokens has nothing to read.
-    """
-    best = np.partition(sums, -2, axis=1)[:, -2:].astype(np.float64)
-    ahead = best[:, 1] - best[:, 0]
-    unsure: NDArray[np.bool_] = ahead < margin * (best[:, 1] - sums.mean(axis=1))
-    return unsure & (lengths > 0)
 
 
 def _table_of(rows: NDArray[np.int64], step: float) -> TokenTable:

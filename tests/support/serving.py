@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -263,19 +263,3 @@ def complaint_of(body: Any) -> dict[str, Any]:
     assert isinstance(error["type"], str) and error["type"], error
     assert SECRET not in json.dumps(error), error
     return error
-
-
-def while_asking(ask: Callable[[], object], done: Callable[[], bool], seconds: float = 30.0) -> int:
-    """Ask again and again until something has happened; how often it was asked."""
-    asked = 0
-
-    def asked_enough() -> bool:
-        nonlocal asked
-        if done():
-            return True
-        ask()
-        asked += 1
-        return False
-
-    wait_for("it happens while it is asked", asked_enough, patience_s=seconds, poll_s=0.0)
-    return asked
