@@ -265,7 +265,7 @@ class WordFeatures:
 class Ridge:
     """λ: relative to the mean diagonal of A, or absolute."""
 
-    value: float = 3e-3
+    value: float = 1e-2
     relative: bool = True
 
     def __post_init__(self) -> None:

@@ -84,7 +84,7 @@ def test_settings_read_back_are_the_settings_that_were_written(
         ("window = 32", "window = 0", "sampling: window cannot be 0; give 1 to 65536"),
         ("[sampling]", "window = 8\n[other]", "window: there is no setting of this name"),
         ('mode = "private"', 'mode = "loud"', "mode: input should be 'private', 'masked' or 'clear'"),
-        ("ridge = 0.003", "ridge = 0", "router.ridge: input should be greater than or equal to 0.000001"),
+        ("ridge = 0.01", "ridge = 0", "router.ridge: input should be greater than or equal to 0.000001"),
         ('sums = "columns"', 'sums = "rows"', "privacy.sums: input should be 'columns' or 'full'"),
         ("[abstention]", "[abstention", "not a settings file in TOML"),
     ],
