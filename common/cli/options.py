@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import ENCODERS, SAMPLING
+from ridgeway.common.base.settings import ENCODERS, SAMPLING, SentenceUse
 
 if TYPE_CHECKING:
     from ridgeway.common.base.schema import Mode
@@ -64,6 +64,15 @@ RunsOn = Annotated[
         help=(
             "Where a contextual encoder's model runs: auto, cpu, cuda, or one GPU:"
             " cuda:0."
+        ),
+    ),
+]
+Sentences = Annotated[
+    SentenceUse,
+    typer.Option(
+        help=(
+            "Which prompts a release's sentence encoder reads: those that its table is"
+            " unsure of (auto), none, or all."
         ),
     ),
 ]

@@ -20,6 +20,7 @@ from ridgeway.common.cli.options import (
     Model,
     ReleaseFolder,
     RunsOn,
+    Sentences,
 )
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 
@@ -66,16 +67,20 @@ def route(
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
+    sentences: Sentences = "auto",
 ) -> None:
     """Route PROMPT to the expert that it belongs to.
 
     With - as the prompt, prompts are read from standard input, one a line, and each is answered by
-    one line: the domain and the confidence (and with --experts the expert), or a JSON object with
-    --json or --explain. Before a prompt that begins with a dash, write --.
+    one line: the domain and the confidence (with --experts also the expert; with a sentence encoder
+    also which router decided), or a JSON object with --json or --explain. Before a prompt that
+    begins with a dash, write --.
     """
     from ridgeway.common.routing.router import Router
 
-    router = Router.load(release, key=key, model=model, device=device)
+    router = Router.load(
+        release, key=key, model=model, device=device, sentences=sentences
+    )
     changes = {
         name: value
         for name, value in (("threshold", threshold), ("fallback", fallback))
@@ -116,6 +121,7 @@ def _show_one(
     json: bool,
     chooser: ExpertChooser | None,
 ) -> None:
+    from ridgeway.common.routing.decision import ROUTERS
     from ridgeway.common.routing.router import origin
 
     explanation = router.explain(prompt) if explain else None
@@ -123,6 +129,8 @@ def _show_one(
     choice = chooser.choose(decision) if chooser else None
     facts = (explanation or decision).to_json() | origin(router)
     lines: list[str | TextTable] = [_words(decision, router)]
+    if router.has_sentences:
+        lines.append(f"decided by {ROUTERS[decision.router]}")
     if choice:
         facts |= choice.to_json()
         quality = choice.quality
@@ -159,10 +167,16 @@ def _show_many(
             result = (
                 each.to_json() | (choice.to_json() if choice else {}) | origin(router)
             )
-            plain = f"{result['domain']}\t{result['confidence']:.3f}" + (
-                f"\t{choice.expert}" if choice else ""
+            plain = [result["domain"], f"{result['confidence']:.3f}"]
+            if choice:
+                plain.append(choice.expert)
+            if router.has_sentences:
+                plain.append(result["router"])
+            print(
+                codec.dumps(result, ensure_ascii=False)
+                if json or explain
+                else "\t".join(plain)
             )
-            print(codec.dumps(result, ensure_ascii=False) if json or explain else plain)
         sys.stdout.flush()
 
 
@@ -246,6 +260,7 @@ def evaluate(
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
+    sentences: Sentences = "auto",
 ) -> None:
     """Measure the accuracy of a release on labelled text.
 
@@ -254,14 +269,27 @@ def evaluate(
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
     from ridgeway.common.base.jsonl import field_names, labelled_texts
+    from ridgeway.common.routing.decision import ROUTERS
     from ridgeway.common.routing.evaluation import evaluate as measure
     from ridgeway.common.routing.router import Router
 
-    router = Router.load(release, key=key, model=model, device=device)
+    router = Router.load(
+        release, key=key, model=model, device=device, sentences=sentences
+    )
     texts = labelled_texts(data, router.domains, field_names(text_field))
     tell_left_out(data, router.domains)
     result = measure(router, texts)
-    show(result.to_json(), *evaluation_lines(result), json=json)
+    facts = result.to_json()
+    lines = evaluation_lines(result)
+    if router.has_sentences:
+        read = [each for own in texts.values() for each in router.reads_sentences(own)]
+        decided = {"table": read.count(False), "sentences": read.count(True)}
+        facts["decided_by"] = decided
+        shown = ", ".join(
+            f"{number:,} by {ROUTERS[name]}" for name, number in decided.items()
+        )
+        lines.append(("decided", shown))
+    show(facts, *lines, json=json)
 
 
 def tell_left_out(data: Path, domains: Sequence[str]) -> None:

@@ -46,6 +46,9 @@ class RoutedPrompt(BaseModel):
     )
     best: str = Field(description="The domain ahead of the others, abstention or not.")
     tokens: int = Field(description="How many tokens the prompt has.")
+    router: str = Field(
+        description="What decided: table, or sentences (the sentence encoder)."
+    )
     expert: str | None = Field(
         None,
         description="Where the gateway would send it, cost and quality considered.",

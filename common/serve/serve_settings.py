@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import Record
+from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.base.settings_file import read_settings, toml_literal
 from ridgeway.common.http.access_rules import MAX_BODY_MIB, plain_host, plain_origin
 from ridgeway.common.http.log_lines import LogFormat, LogLevel
@@ -88,6 +89,10 @@ class ServeSettings(Record):
     device: str = Field(
         default="auto",
         description="Device of that model: auto, cpu, cuda, or one GPU: cuda:0.",
+    )
+    sentences: SentenceUse = Field(
+        default="auto",
+        description="Prompts the sentence encoder reads: auto (unsure), never, always.",
     )
     threshold: float | None = Field(
         default=None,
