@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 from ridgeway.common.base.errors import ReleaseError
 from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.base.threads import cores
-from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.http import server
 from ridgeway.common.routing.router import Router, origin
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource
@@ -37,15 +37,15 @@ def release(cascade: Path) -> Path:
     return cascade
 
 
-def asked(path: str, prompt: str) -> tuple[str, Any]:
-    """A request with one prompt, by the name of its kind."""
+def asked(kind: str, prompt: str) -> tuple[str, Any]:
+    """The path and the body of a request of some kind."""
     bodies: dict[str, tuple[str, Any]] = {
         "prompt": ("/v1/route", {"prompt": prompt}),
         "batch": ("/v1/route", {"prompts": [prompt, SURE]}),
         "explanation": ("/v1/route", {"prompt": prompt, "explain": True}),
         "chat": ("/v1/chat/completions", {"model": "auto", "messages": [{"role": "user", "content": prompt}]}),
     }
-    return bodies[path]
+    return bodies[kind]
 
 
 @pytest.mark.parametrize("use", get_args(SentenceUse))
@@ -142,7 +142,9 @@ def test_releases_with_and_without_sentences_follow_each_other(cascade: Path, se
 
 
 @pytest.mark.usefixtures("no_sentences")
-def test_without_the_wheel_a_release_with_sentences_is_refused(tmp_path: Path, sentences: SentenceEncoder) -> None:
+def test_without_the_wheel_a_release_with_sentences_is_refused(
+    tmp_path: Path, sentences: SentenceEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the start, and while another is in use, which stays; unless no prompt is to be read."""
     folder = tmp_path / "release"
     release_of(folder, DOMAINS)
@@ -154,7 +156,8 @@ def test_without_the_wheel_a_release_with_sentences_is_refused(tmp_path: Path, s
     assert str(current.refused).startswith(f"the new release is signed but cannot be used: {MISSING}")
     with pytest.raises(ReleaseError, match="signed but cannot be used: the sentence encoder's files"):
         CurrentRelease(ReleaseSource(folder))
-    told = Workshop(tmp_path).call("serve", folder, "--port", str(free_port()))
+    monkeypatch.setattr(server, "bind_sockets", lambda address: [])
+    told = Workshop(tmp_path).call("serve", folder)
     assert told.code == 2
     assert MISSING in told.stderr.splitlines()[-1]
     assert CurrentRelease(ReleaseSource(folder, sentences="never")).served.router.route("hello").router == "table"
