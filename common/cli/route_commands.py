@@ -121,7 +121,7 @@ def _show_one(
     json: bool,
     chooser: ExpertChooser | None,
 ) -> None:
-    from ridgeway.common.routing.decision import ROUTERS
+    from ridgeway.common.routing.decision import DECIDERS
     from ridgeway.common.routing.router import origin
 
     explanation = router.explain(prompt) if explain else None
@@ -130,7 +130,7 @@ def _show_one(
     facts = (explanation or decision).to_json() | origin(router)
     lines: list[str | TextTable] = [_words(decision, router)]
     if router.has_sentences:
-        lines.append(f"decided by {ROUTERS[decision.router]}")
+        lines.append(f"decided by {DECIDERS[decision.router]}")
     if choice:
         facts |= choice.to_json()
         quality = choice.quality
@@ -269,7 +269,7 @@ def evaluate(
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
     from ridgeway.common.base.jsonl import field_names, labelled_texts
-    from ridgeway.common.routing.decision import ROUTERS
+    from ridgeway.common.routing.decision import DECIDERS
     from ridgeway.common.routing.evaluation import evaluate as measure
     from ridgeway.common.routing.router import Router
 
@@ -286,7 +286,7 @@ def evaluate(
         decided = {"table": read.count(False), "sentences": read.count(True)}
         facts["decided_by"] = decided
         shown = ", ".join(
-            f"{number:,} by {ROUTERS[name]}" for name, number in decided.items()
+            f"{number:,} by {DECIDERS[name]}" for name, number in decided.items()
         )
         lines.append(("decided", shown))
     show(facts, *lines, json=json)

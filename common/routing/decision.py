@@ -21,7 +21,7 @@ _OUT_OF_SCOPE = "out_of_scope"
 LOW_CONFIDENCE = "low_confidence"
 TABLE = "table"
 SENTENCES = "sentences"
-ROUTERS = {TABLE: "the table", SENTENCES: "the sentence encoder"}
+DECIDERS = {TABLE: "the table", SENTENCES: "the sentence encoder"}
 """What decides, as people read it."""
 REASONS = {
     _OUT_OF_SCOPE: "it seems to belong to no domain",
