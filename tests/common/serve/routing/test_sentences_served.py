@@ -52,7 +52,7 @@ def asked(kind: str, prompt: str) -> tuple[str, Any]:
 def test_decisions_are_the_librarys(cascade: Path, use: SentenceUse) -> None:
     """Of a prompt, a batch, a chat and an explanation, whichever prompts are read."""
     router = Router.load(cascade, sentences=use)
-    prompts = [SURE, *unsure_prompts(20), "", "hello"]
+    prompts = [SURE, *unsure_prompts(20), "", prompt_for("code", DOMAINS)]
     service = RoutingService(ReleaseSource(cascade, sentences=use), watch_s=0)
     with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
 
