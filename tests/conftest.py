@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.files import without_syncing
+from ridgeway.common.encoding import sentence_source
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.masked_session import small_neighbourhoods
@@ -279,3 +280,20 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the corpora in ../shared/data are not on this machine")
     return folder
+
+
+@pytest.fixture
+def cascade(tmp_path: Path, sentences: SentenceEncoder, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small release in which a sentence encoder decides where the table is unsure; the encoder is in the cache."""
+    from tests.support.serving import CASCADE_DOMAINS, cascade_release
+
+    monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
+    cascade_release(tmp_path / "cascade", CASCADE_DOMAINS, sentences)
+    return tmp_path / "cascade"
+
+
+@pytest.fixture
+def no_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without the sentence encoder's wheel, and without what was converted from it."""
+    monkeypatch.setenv("RIDGEWAY_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(sentence_source, "file_of_wheel", lambda wheel, end: None)

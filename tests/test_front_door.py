@@ -85,6 +85,7 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
     assert public == {
         *("explain", "explain_turns", "load", "route", "route_many", "route_turns"),
         *("make_fast", "with_confidence", "with_selector", "without"),
+        *("has_sentences", "reads_sentences", "route_by_table"),
     }
     assert ridgeway.Decision._fields == (
         "domain",
@@ -95,6 +96,7 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
         "tokens",
         "scope",
         "reason",
+        "router",
     )
     assert ridgeway.Explanation._fields == ("decision", "runner_up", "margin", "words")
     assert ridgeway.WordWeight._fields == ("text", "domain", "weight", "parts")

@@ -12,6 +12,8 @@ from ridgeway.common.base.errors import InputError
 
 Weighting = Literal["equal", "tokens"]
 SelectorName = Literal["average", "entropy", "all"]
+SentenceUse = Literal["auto", "never", "always"]
+"""Which prompts the sentence encoder reads: those that the table is unsure of, none, or all."""
 
 FEATURE_LIMIT = 1 << 12
 """No integer feature is larger than this: the public bound of the quantised table."""

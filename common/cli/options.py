@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from ridgeway.common.base.settings import ENCODERS, SAMPLING
+from ridgeway.common.base.settings import ENCODERS, SAMPLING, SentenceUse
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,6 +58,13 @@ RunsOn = Annotated[
     option(
         "Where a contextual encoder's model runs: auto, cpu, cuda, or one GPU: cuda:0.",
         "--device",
+    ),
+]
+Sentences = Annotated[
+    SentenceUse,
+    option(
+        "Which prompts a release's sentence encoder reads: those that its table is"
+        " unsure of (auto), none, or all."
     ),
 ]
 Host = Annotated[

@@ -19,6 +19,7 @@ from ridgeway.common.cli.options import (
     Model,
     ReleaseFolder,
     RunsOn,
+    Sentences,
     argument,
     given,
     option,
@@ -62,16 +63,20 @@ def route(
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
+    sentences: Sentences = "auto",
 ) -> None:
     """Route PROMPT to the expert that it belongs to.
 
     With - as the prompt, prompts are read from standard input, one a line, and each is answered by
-    one line: the domain and the confidence (and with --experts the expert), or a JSON object with
-    --json or --explain. Before a prompt that begins with a dash, write --.
+    one line: the domain and the confidence (with --experts also the expert; with a sentence encoder
+    also which router decided), or a JSON object with --json or --explain. Before a prompt that
+    begins with a dash, write --.
     """
     from ridgeway.common.routing.router import Router
 
-    router = Router.load(release, key=key, model=model, device=device)
+    router = Router.load(
+        release, key=key, model=model, device=device, sentences=sentences
+    )
     if changes := given(threshold=threshold, fallback=fallback):
         router = router.with_confidence(**changes)
     chooser = _chooser(experts, router) if experts else None
@@ -113,10 +118,14 @@ def _show_one(
     json: bool,
     chooser: ExpertChooser | None,
 ) -> None:
+    from ridgeway.common.routing.decision import DECIDERS
+
     explanation = router.explain(prompt) if explain else None
     found = explanation or router.route(prompt)
     decision, choice, facts = _routed(found, router, chooser)
     lines: list[str | TextTable] = [_words(decision, router)]
+    if router.has_sentences:
+        lines.append(f"decided by {DECIDERS[decision.router]}")
     if choice:
         quality = choice.quality
         told = "" if quality is None else f", expected quality {100 * quality:.1f} %"
@@ -142,6 +151,7 @@ def _show_many(
             decision, choice, facts = _routed(found, router, chooser)
             plain = [decision.domain, f"{decision.confidence:.3f}"]
             plain += [choice.expert] if choice else []
+            plain += [decision.router] if router.has_sentences else []
             as_json = json or explain
             print(
                 codec.dumps(facts, ensure_ascii=False) if as_json else "\t".join(plain)
@@ -223,6 +233,7 @@ def evaluate(
     key: Key = None,
     model: Model = None,
     device: RunsOn = "auto",
+    sentences: Sentences = "auto",
 ) -> None:
     """Measure the accuracy of a release on labelled text.
 
@@ -231,14 +242,27 @@ def evaluate(
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
     from ridgeway.common.base.jsonl import field_names, labelled_texts
+    from ridgeway.common.routing.decision import DECIDERS
     from ridgeway.common.routing.evaluation import evaluate as measure
     from ridgeway.common.routing.router import Router
 
-    router = Router.load(release, key=key, model=model, device=device)
+    router = Router.load(
+        release, key=key, model=model, device=device, sentences=sentences
+    )
     texts = labelled_texts(data, router.domains, field_names(text_field))
     tell_left_out(data, router.domains)
     result = measure(router, texts)
-    show(result.to_json(), *evaluation_lines(result), json=json)
+    facts = result.to_json()
+    lines = evaluation_lines(result)
+    if router.has_sentences:
+        read = [each for own in texts.values() for each in router.reads_sentences(own)]
+        decided = {"table": read.count(False), "sentences": read.count(True)}
+        facts["decided_by"] = decided
+        shown = ", ".join(
+            f"{number:,} by {DECIDERS[name]}" for name, number in decided.items()
+        )
+        lines.append(("decided", shown))
+    show(facts, *lines, json=json)
 
 
 def tell_left_out(data: Path, domains: Sequence[str]) -> None:

@@ -21,6 +21,8 @@ _OUT_OF_SCOPE = "out_of_scope"
 LOW_CONFIDENCE = "low_confidence"
 TABLE = "table"
 SENTENCES = "sentences"
+DECIDERS = {TABLE: "the table", SENTENCES: "the sentence encoder"}
+"""What decides, as people read it."""
 REASONS = {
     _OUT_OF_SCOPE: "it seems to belong to no domain",
     LOW_CONFIDENCE: "too unsure",

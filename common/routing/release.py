@@ -33,6 +33,7 @@ from ridgeway.common.base.settings import (
     Confidence,
     Sampling,
     Selector,
+    SentenceUse,
     check_domain_name,
 )
 from ridgeway.common.encoding.sentence_features import SentenceFeatures
@@ -41,11 +42,7 @@ from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.encoding.word_sketch import spelling as spelling_of_tokens
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
-from ridgeway.common.routing.sentence_table import (
-    Cascade,
-    SentenceTable,
-    SentenceUse,
-)
+from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 from ridgeway.common.routing.word_table import WordTable
 

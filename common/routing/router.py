@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import Confidence, Selector
+from ridgeway.common.base.settings import Confidence, Selector, SentenceUse
 from ridgeway.common.base.threads import cores, serial_tokenizers
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, weighed
@@ -21,7 +21,7 @@ from ridgeway.common.routing.decision import (
     decide,
 )
 from ridgeway.common.routing.explanation import Explanation, explain
-from ridgeway.common.routing.sentence_table import Cascade, SentenceTable, SentenceUse
+from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.routing.token_table import (
     Lengths,
     RouterTable,
@@ -133,13 +133,21 @@ class Router:
 
     def route_by_table(self, turns: Sequence[Turn]) -> Decision | None:
         """The same where no sentence has to be read, which takes next to no time; else None."""
-        if isinstance(self.compiled, SentenceTable):
+        if any(self.reads_sentences([turn.text for turn in turns])):
             return None
-        if isinstance(self.compiled, Cascade):
-            ids, lengths = self.tokenizer.encode_many([turn.text for turn in turns])
-            if self.compiled.reads_sentences(ids, lengths).any():
-                return None
         return self.route_turns(turns)
+
+    @property
+    def has_sentences(self) -> bool:
+        """Whether a sentence encoder decides some prompts."""
+        return isinstance(self.compiled, SentenceTable | Cascade)
+
+    def reads_sentences(self, prompts: Sequence[str]) -> list[bool]:
+        """Whether the sentence encoder decides each prompt; to tell takes next to no time."""
+        if not self.has_sentences:
+            return [False] * len(prompts)
+        routers = self._routers(*self.tokenizer.encode_many(prompts))
+        return [router == SENTENCES for router in routers]
 
     def route_many(self, prompts: Iterable[str]) -> list[Decision]:
         """Where each of many prompts should go, in parallel."""
@@ -172,7 +180,7 @@ class Router:
         """Work out at once what else comes with use; whether compiled code then does all the
         work.
         """
-        if isinstance(self.compiled, WordTable | Cascade):
+        if isinstance(self.compiled, WordTable | SentenceTable | Cascade):
             self.compiled.make_fast()
         return self.tokenizer.make_fast()
 

@@ -7,7 +7,7 @@ Both are solved from one total: the table's equation is a block of the whole one
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,6 @@ from ridgeway.common.routing.word_table import WordTable, compile_words
 
 _Floats = NDArray[np.float64]
 AnyTable = TokenTable | WordTable
-SentenceUse = Literal["auto", "never", "always"]
-"""Which prompts the sentence encoder reads: those that the table is unsure of, none, or all."""
 
 MAX_SENTENCE_WEIGHT = 1 << 30
 """Weights of sentences are integers below this, so that float64 holds their products with 2¹¹
@@ -101,6 +99,12 @@ class SentenceTable:
         """The table with one domain's column dropped."""
         weights = np.ascontiguousarray(np.delete(self.weights, position, axis=1))
         return replace(self, tokens=self.tokens.without(position), weights=weights)
+
+    def make_fast(self) -> None:
+        """Work out at once what is otherwise worked out with use, by reading a first text."""
+        if isinstance(self.tokens, WordTable):
+            self.tokens.make_fast()
+        self.sentence_logits(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -179,9 +183,9 @@ class Cascade:
 
     def make_fast(self) -> None:
         """Work out at once what is otherwise worked out after some use."""
-        for each in (self.table, self.sentences.tokens):
-            if isinstance(each, WordTable):
-                each.make_fast()
+        if isinstance(self.table, WordTable):
+            self.table.make_fast()
+        self.sentences.make_fast()
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a manifest."""

@@ -48,6 +48,8 @@ class RoutedPrompt(_Answer):
     """The domain ahead of the others, abstention or not."""
     tokens: int
     """How many tokens the prompt has."""
+    router: str
+    """What decided: table, or sentences (the sentence encoder)."""
     expert: str | None = None
     """Where the gateway would send it, cost and quality considered."""
     expert_reason: str | None = None

@@ -205,6 +205,7 @@ def _service_and_gateway(
         settings.device,
         experts.check if experts else None,
         confidence,
+        settings.sentences,
     )
     compared = None
     if settings.compare is not None:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import Record
+from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.base.settings_file import read_settings, toml_literal
 from ridgeway.common.http.access_rules import MAX_BODY_MIB, plain_host, plain_origin
 from ridgeway.common.http.log_lines import LogFormat, LogLevel
@@ -59,6 +60,8 @@ class ServeSettings(Record):
     """Folder of a contextual encoder's model."""
     device: str = "auto"
     """Device of that model: auto, cpu, cuda, or one GPU: cuda:0."""
+    sentences: SentenceUse = "auto"
+    """Prompts that the sentence encoder reads: auto (the unsure ones), never, always."""
     threshold: float | None = Field(default=None, examples=[0.5])
     """Abstain below this confidence; 0: never. Overrides the release."""
     fallback: str | None = Field(default=None, examples=["general"])

@@ -50,6 +50,11 @@ class Metrics(RequestMetrics):
             buckets=ROUTING_BUCKETS_S,
         )
         self.decisions = counter("decisions", "Decisions, by best domain.", ("domain",))
+        self.decisions_by_router = counter(
+            "decisions_by_router",
+            "Decisions by the table, and by the sentence encoder.",
+            ("router",),
+        )
         self.abstentions = counter(
             "abstentions", "Decisions that the confidence was too low for."
         )

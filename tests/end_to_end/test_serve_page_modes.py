@@ -35,7 +35,7 @@ from tests.support.browser import Visit, visit
 from tests.support.fake_expert import Expert, step_by_step, well
 from tests.support.in_process import running
 from tests.support.making import fixed_identity
-from tests.support.serving import OWN, prompt_for, release_of
+from tests.support.serving import OWN, prompt_for, release_of, unsure_prompts
 from tests.support.tiny import LETTERS, tiny_definition
 
 pytestmark = pytest.mark.browser
@@ -495,3 +495,14 @@ def test_a_hundred_and_fifty_domains_can_be_read(browser: Browser, tmp_path: Pat
         expect(page.get_by_role("region", name="Domains of the release").get_by_role("rowheader")).to_have_count(1)
         assert page.evaluate("document.documentElement.scrollHeight") < 9000
         assert violations(page) == []
+
+
+def test_the_page_says_whether_the_table_or_the_sentence_encoder_decided(browser: Browser, cascade: Path) -> None:
+    """And explains both kinds of decision."""
+    app = create_app(RoutingService(ReleaseSource(cascade)))
+    with running(app) as url, visit(browser, url) as seen:
+        expect(seen.page.locator("#release .card")).to_be_visible()
+        for prompt, decided in ((LAW, "the table"), (unsure_prompts(3)[2], "the sentence encoder")):
+            seen.type_prompt(prompt)
+            expect(seen.page.locator("#decision .facts")).to_contain_text(f"Decided by{decided}")
+            expect(seen.page.locator("#words tbody tr").first).to_be_visible()

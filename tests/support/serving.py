@@ -22,9 +22,13 @@ import openai
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
 from ridgeway.common.deploy.processes import free_port
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_features import SentenceFeatures
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
+from ridgeway.common.encoding.word_sketch import spelling
 from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import save_release
+from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.routing.token_table import TokenTable
 from tests.support.commands import RIDGEWAY
 from tests.support.making import fixed_identity
@@ -48,22 +52,49 @@ def release_of(
     number: int | None = None,
 ) -> str:
     """A release in which each domain has a letter of its own, that of `prompt_for`; returns its id."""
+    facts = _tiny_facts(domains) | ({} if number is None else {"number": number})
+    weights = np.zeros((2, len(domains)))
+    table = _tiny_table(domains, strength)
+    return save_release(folder, facts, weights, table, tiny_definition(), identity or fixed_identity())
+
+
+def cascade_release(folder: Path, domains: Sequence[str], reader: SentenceEncoder) -> str:
+    """The same with a sentence encoder, which decides `unsure_prompts`; what it says of them is random."""
+    table = _tiny_table(domains, 100)
+    features = SentenceFeatures(reader, spelling(tiny_definition(), len(LETTERS) + 2))
+    of_sentences = np.random.default_rng(0).integers(-1000, 1000, (features.width, len(domains)), dtype=np.int32)
+    whole = SentenceTable(table, of_sentences, 22, features)
+    facts = _tiny_facts(domains)
+    facts["encoder"] |= {"sentences": features.to_json()}
+    weights = np.zeros((2, 2 * len(domains)))
+    return save_release(folder, facts, weights, Cascade(table, whole, 0.5), tiny_definition(), fixed_identity())
+
+
+CASCADE_DOMAINS = ("code", "law", "médecine")
+
+
+def unsure_prompts(count: int) -> list[str]:
+    """Texts that the table of the first two of some domains is unsure of."""
+    return [f"{OWN[0]}{OWN[1]} " * (number + 1) for number in range(count)]
+
+
+def _tiny_table(domains: Sequence[str], strength: int) -> TokenTable:
     rows = len(LETTERS) + 2
     logits = np.zeros((rows, len(domains)), dtype=np.int32)
     for place, _ in enumerate(domains):
         logits[LETTERS.index(OWN[place]) + 2, place] = strength
-    facts = {
+    return TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
+
+
+def _tiny_facts(domains: Sequence[str]) -> dict[str, Any]:
+    return {
         "domains": list(domains),
         "masses": dict.fromkeys(domains, 1),
         "encoder": {"name": "tiny", "fingerprint": "0" * 64},
         "selector": {"name": "average", "k": 1},
         "confidence": Confidence().to_json(),
         "parent": None,
-        **({} if number is None else {"number": number}),
     }
-    table = TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
-    weights = np.zeros((2, len(domains)))
-    return save_release(folder, facts, weights, table, tiny_definition(), identity or fixed_identity())
 
 
 def usual_release(folder: Path, domains: Sequence[str], smollm2: TableEncoder) -> None:

@@ -194,6 +194,7 @@ class ForwardingPlanner:
         headers = {
             "x-ridgeway-domain": in_a_header(decision.best),
             "x-ridgeway-confidence": f"{decision.confidence:.4f}",
+            "x-ridgeway-router": decision.router,
             "x-ridgeway-release": served.id,
         }
         if body.routed.left_out:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ridgeway.common.base.errors import ReleaseError, RidgewayError
 from ridgeway.common.base.files import stamp_if_there
+from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.routing.release import (
     MANIFEST,
     ROUTER,
@@ -33,7 +34,7 @@ class ServedRelease:
     since:        when it was taken, in seconds since 1970.
     runs_a_model: whether deciding runs a model, which keeps all cores busy by itself.
     is_quick:     whether a short prompt is decided in less time than it takes to hand it to another
-                  thread.
+                  thread, unless its sentences have to be read.
     """
 
     release: Release
@@ -97,6 +98,7 @@ class ReleaseSource:
     model, device: of a contextual encoder.
     check:        raises if a release cannot be used here, for a reason of its own.
     changes:      of the confidence that releases come with: threshold, fallback.
+    sentences:    which prompts a release's sentence encoder reads.
     """
 
     folder: Path
@@ -105,6 +107,7 @@ class ReleaseSource:
     device: str = "auto"
     check: Callable[[Router], None] | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
+    sentences: SentenceUse = "auto"
 
     def stamp(self) -> list[object]:
         """What changes when the release does."""
@@ -120,7 +123,11 @@ class ReleaseSource:
         """
         folder = self.folder.resolve()
         release = load_release(
-            folder, key=signer or self.key, model=self.model, device=self.device
+            folder,
+            key=signer or self.key,
+            model=self.model,
+            device=self.device,
+            sentences=self.sentences,
         )
         if self.changes:
             release = replace(

@@ -1,9 +1,9 @@
 """What all endpoints share: the release in use, the threads that route, and what is counted.
 
 With a compiled tokenizer, a short prompt or chat is decided at once: handing it to another thread
-would take longer. Everything else is routed in threads: short texts, long texts, batches and
-explanations have threads of their own each, and none waits behind another. A batch is routed in
-pieces, and waits its turn for each beside other batches.
+would take longer. Everything else is routed in threads: short texts, long texts, batches,
+explanations and texts whose sentences have to be read have threads of their own each, and none
+waits behind another. A batch is routed in pieces, and waits its turn for each beside other batches.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import compress
 from typing import TypeVar
 
 from ridgeway.common.base.threads import cores
+from ridgeway.common.http.request_context import current_request
 from ridgeway.common.http.server import WATCH_S, Look, watching
 from ridgeway.common.http.workers import PeerMetrics
 from ridgeway.common.routing.conversation import Turn
@@ -43,6 +45,8 @@ MAX_SHORT_CHARACTERS = 16_384
 _MAX_PIECE_CHARACTERS = 65_536
 """Of a batch, so much is routed in one turn; a longer text has one of its own."""
 MAX_PIECE_PROMPTS = 128
+_MAX_SENTENCE_PROMPTS = 8
+"""The same of prompts whose sentences have to be read, which takes longer."""
 MAX_EXPLAINED_PARTS = 400_000
 """Tokens times domains of one explanation."""
 
@@ -61,46 +65,80 @@ class RoutingThreads:
         self._batches = ThreadPoolExecutor(cores(), "route-batch")
         # For explanations, which take much memory, and for models, which use all cores.
         self._single = ThreadPoolExecutor(1, "route-single")
+        self._sentences = ThreadPoolExecutor(cores(), "route-sentences")
+        self._single_sentences = ThreadPoolExecutor(1, "route-single-sentences")
 
     async def route_turns(
         self, turns: Sequence[Turn]
     ) -> tuple[ServedRelease, Decision]:
         """Where a prompt or a conversation should go."""
         served = self._current()
+        router = served.router
         size = sum(len(turn.text) for turn in turns)
         if size <= MAX_QUICK_CHARACTERS and served.is_quick:
-            return served, served.router.route_turns(turns)
-        pool = self._short if size <= MAX_SHORT_CHARACTERS else self._long
-        work = partial(served.router.route_turns, turns)
-        return served, await self._run(pool, served, work)
+            decision = router.route_by_table(turns)
+        else:
+            pool = self._short if size <= MAX_SHORT_CHARACTERS else self._long
+            work = partial(router.route_by_table, turns)
+            decision = await self._run(pool, served, work)
+        if decision is None:
+            read = partial(router.route_turns, turns)
+            decision = await self._run(self._sentences, served, read)
+        return served, decision
 
     async def route_many(
         self, prompts: Sequence[str]
     ) -> tuple[ServedRelease, list[Decision]]:
         """Where each of many prompts should go: as many pieces at a time as there are cores."""
         served = self._current()
-        pieces = _pieces(prompts)
+        pieces = _pieces(prompts, MAX_PIECE_PROMPTS)
         decided: list[list[Decision]] = [[] for _ in pieces]
         left = iter(enumerate(pieces))
 
         async def take_turns() -> None:
             for number, piece in left:
-                work = partial(served.router.route_many, piece)
-                decided[number] = await self._run(self._batches, served, work)
+                decided[number] = await self._route_piece(served, piece)
 
         await asyncio.gather(*(take_turns() for _ in range(min(cores(), len(pieces)))))
         return served, [decision for piece in decided for decision in piece]
 
+    async def _route_piece(
+        self, served: ServedRelease, piece: list[str]
+    ) -> list[Decision]:
+        """First what the table decides, then the prompts whose sentences have to be read."""
+        router = served.router
+
+        def by_table() -> tuple[list[Decision], list[bool]]:
+            reads = router.reads_sentences(piece)
+            sure = [
+                prompt for prompt, read in zip(piece, reads, strict=True) if not read
+            ]
+            return router.route_many(sure), reads
+
+        by_the_table, reads = await self._run(self._batches, served, by_table)
+        unsure = list(compress(piece, reads))
+        by_sentences: list[Decision] = []
+        for few in _pieces(unsure, _MAX_SENTENCE_PROMPTS) if unsure else ():
+            work = partial(router.route_many, few)
+            by_sentences += await self._run(self._sentences, served, work)
+        of_table = iter(by_the_table)
+        of_sentences = iter(by_sentences)
+        return [next(of_sentences if read else of_table) for read in reads]
+
     async def explain(
         self,
+        texts: Sequence[str],
         work: Callable[[ServedRelease], _Result],
         served: ServedRelease | None = None,
     ) -> _Result:
-        """What is made of explanations, one request at a time; by a release other than that in use,
-        if one is given.
+        """What is made of explanations of texts, one request at a time; by a release other than
+        that in use, if one is given.
         """
         chosen = served or self._current()
-        return await self._run(self._single, chosen, partial(work, chosen))
+        look = partial(chosen.router.reads_sentences, texts)
+        reads = await self._run(self._single, chosen, look)
+        pool = self._single_sentences if any(reads) else self._single
+        return await self._run(pool, chosen, partial(work, chosen))
 
     async def _run(
         self,
@@ -118,17 +156,24 @@ class RoutingThreads:
             raise RuntimeError(type(error).__name__) from None
 
     def close(self) -> None:
-        for pool in (self._short, self._long, self._batches, self._single):
+        for pool in (
+            self._short,
+            self._long,
+            self._batches,
+            self._single,
+            self._sentences,
+            self._single_sentences,
+        ):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _pieces(prompts: Sequence[str]) -> list[list[str]]:
+def _pieces(prompts: Sequence[str], most: int) -> list[list[str]]:
     """Prompts in their order, in parts of a bounded size."""
     pieces: list[list[str]] = [[]]
     size = 0
     for prompt in prompts:
         size += len(prompt)
-        is_full = size > _MAX_PIECE_CHARACTERS or len(pieces[-1]) == MAX_PIECE_PROMPTS
+        is_full = size > _MAX_PIECE_CHARACTERS or len(pieces[-1]) == most
         if pieces[-1] and is_full:
             pieces.append([])
             size = len(prompt)
@@ -176,7 +221,9 @@ class RoutingService:
             served, decision = await self.threads.route_turns(turns)
             span.set_attribute("ridgeway.domain", decision.best)
             span.set_attribute("ridgeway.confidence", decision.confidence)
+            span.set_attribute("ridgeway.router", decision.router)
             span.set_attribute("ridgeway.release", served.id)
+        current_request().told["router"] = decision.router
         self._count([decision], time.perf_counter() - began)
         self.drift.observe(served, [decision])
         return served, decision
@@ -203,21 +250,18 @@ class RoutingService:
                   counted.
         """
         began = time.perf_counter()
+        plain = [turn.text for turns in texts for turn in turns]
 
         def explained(served: ServedRelease) -> tuple[list[Decision], _Result]:
             router = served.router
-            tokens = sum(
-                len(router.tokenizer.encode(turn.text))
-                for turns in texts
-                for turn in turns
-            )
+            tokens = sum(len(router.tokenizer.encode(text)) for text in plain)
             if tokens * len(router.domains) > MAX_EXPLAINED_PARTS:
                 raise TooManyTokens(tokens, MAX_EXPLAINED_PARTS // len(router.domains))
             explanations = [router.explain_turns(turns) for turns in texts]
             decisions = [explanation.decision for explanation in explanations]
             return decisions, write(router, explanations)
 
-        decisions, written = await self.threads.explain(explained, compared)
+        decisions, written = await self.threads.explain(plain, explained, compared)
         if compared is None:
             # a person is looking: that tells nothing of drift
             self._count(decisions, time.perf_counter() - began)
@@ -229,6 +273,9 @@ class RoutingService:
         self.metrics.routing_seconds.observe(seconds)
         for domain, count in counts.items():
             self.metrics.decisions.labels(domain).inc(count)
+        routers = Counter(decision.router for decision in decisions)
+        for router, count in routers.items():
+            self.metrics.decisions_by_router.labels(router).inc(count)
         if abstained:
             self.metrics.abstentions.inc(abstained)
         self.activity.add(counts, abstained, seconds)

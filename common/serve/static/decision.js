@@ -6,8 +6,9 @@ import { count, percent, short } from "./numbers.js";
 import { arrange, bar, named } from "./palette.js";
 
 const MOST = 10;
+const DECIDERS = { table: "the table", sentences: "the sentence encoder" };
 
-export function showDecision(reply) {
+export function showDecision(reply, hasCascade) {
   const place = find("decision");
   if (!reply) {
     fill(place, make("p", { class: "empty" }, "Nothing is routed yet."));
@@ -15,7 +16,7 @@ export function showDecision(reply) {
   }
   arrange(reply.order);
   const ranked = Object.entries(reply.scores).sort((one, other) => other[1] - one[1]);
-  fill(place, make("p", { class: "winner" }, winner(reply)), make("p", { class: "sure" }, sure(reply)), known(reply), scores(ranked));
+  fill(place, make("p", { class: "winner" }, winner(reply)), make("p", { class: "sure" }, sure(reply)), known(reply, hasCascade), scores(ranked));
   announce(inShort(reply, ranked));
 }
 
@@ -30,10 +31,11 @@ function sure(reply) {
   return `${words}: ${why}, so the router abstains. The prompt goes to ${reply.domain}; ${reply.best} is ahead.`;
 }
 
-function known(reply) {
+function known(reply, hasCascade) {
   return facts([
     ["Expert", reply.expert],
     ["Expected quality", reply.expert_quality === undefined ? null : percent(reply.expert_quality)],
+    ["Decided by", hasCascade ? DECIDERS[reply.router] : null],
     ["Prompt", count(reply.tokens, "token")],
     ["Release", make("code", { title: reply.release }, short(reply.release))],
   ]);

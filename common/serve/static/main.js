@@ -20,10 +20,11 @@ import { showWords } from "./words.js";
 
 const MODES = { prompt: "prompt", chat: "chat-text", batch: "batch-file" };
 let standing = { release: null, refused: null, compared: null, experts: {} };
+let hasCascade = false; // whether a table decides some prompts, and a sentence encoder the others
 let stopAnswer = () => {};
 
 function answered(reply, prompt) {
-  showDecision(reply);
+  showDecision(reply, hasCascade);
   find("why").hidden = find("prompt-tools").hidden = !reply;
   tunePrompt(reply);
   offerAnswer(reply, prompt);
@@ -54,6 +55,7 @@ async function renew(now, before) {
   const card = await showCard();
   if (!card) return; // tried again with the next look
   standing = now;
+  hasCascade = "cascade" in card.manifest;
   await tuneRelease(card, Object.keys(now.experts).length > 0);
   if (before === null) tune(linked());
   if (before === now.release || (before === null && !now.compared)) return;

@@ -111,6 +111,7 @@ def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched) -> None:
     assert facts["POST"]["http.response.status_code"] == 200
     assert facts["POST"]["ridgeway.request_id"] == answered.headers["x-request-id"]
     assert facts["route"]["ridgeway.domain"] == "law"
+    assert facts["route"]["ridgeway.router"] == "table"
     attempts = [dict(span.attributes or {}) for span in spans if span.name == "expert"]
     assert [(each["ridgeway.address"], each["ridgeway.outcome"]) for each in attempts] == [(1, "failed"), (2, "ok")]
     assert attempts[0]["gen_ai.request.model"] == "law-model"
@@ -194,6 +195,7 @@ def test_at_level_info_each_request_is_a_line_without_what_it_asks(
         ("other", 404, "shop"),
     ]
     assert (lines[0]["expert"], lines[0]["reason"], lines[0]["request_id"]) == ("law", "best", "r1")
+    assert lines[0]["router"] == "table"
     assert 0 < lines[0]["seconds"] < 60
     everything = " ".join(LineFormatter("json").format(each) + each.getMessage() for each in caplog.records)
     assert SECRET not in everything and key not in everything

@@ -52,6 +52,7 @@ def test_options_override_the_file_and_its_paths_are_relative_to_its_folder(tmp_
         ('allow_host = ["https://a"]', r"allow_host.0: 'https://a' is not a host name alone"),
         ('allow_origin = ["*"]', r"allow_origin.0: '\*' is not an origin"),
         ('log_format = "xml"', "log_format: "),
+        ('sentences = "sometimes"', "sentences: "),
         ("port = [", "is not a settings file"),
     ],
 )

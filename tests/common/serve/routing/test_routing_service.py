@@ -159,7 +159,9 @@ def test_batches_conversations_and_explanations_are_the_routers_own(
     turns = [Turn("abc def", 1.0), Turn("xyz", 0.125)]
     assert run(threads.route_many(prompts(70)))[1] == served.router.route_many(prompts(70))
     assert run(threads.route_turns(turns))[1] == served.router.route_turns(turns)
-    assert run(threads.explain(lambda served: served.router.explain_turns(turns))) == served.router.explain_turns(turns)
+    texts = [turn.text for turn in turns]
+    explained = run(threads.explain(texts, lambda served: served.router.explain_turns(turns)))
+    assert explained == served.router.explain_turns(turns)
 
 
 def test_a_batch_waits_its_turn_beside_another(
