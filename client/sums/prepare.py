@@ -69,7 +69,7 @@ MODEL_BATCH_CHARACTERS = 1 << 13
 """A transformer on a CPU takes about a second for a batch of this size, and asks to stop are heard
 between.
 """
-ACCUMULATOR_BYTES = 512 << 20
+ACCUMULATOR_BYTES = 2 << 30
 PROCESS_BATCH_CHARACTERS = 1 << 21
 PART_INTERVAL_S = 20.0
 MAX_THREADS_ALONE = 4

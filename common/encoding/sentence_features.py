@@ -23,7 +23,7 @@ _Integers = NDArray[np.int64]
 SENTENCE = "+sentence"
 """What an encoder's name ends in where it has features of sentences."""
 
-MAX_READ_TOKENS = 1 << 10
+MAX_READ_TOKENS = 1 << 8
 """Of a longer sample the sentence encoder reads the first so many tokens."""
 
 RANDOM_FEATURES = 1 << 10
