@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,11 @@ _Integers = NDArray[np.int64]
 SENTENCE = "+sentence"
 """What an encoder's name ends in where it has features of sentences."""
 
-MAX_READ_TOKENS = 1 << 8
-"""Of a longer sample the sentence encoder reads the first so many tokens."""
+PIECE_TOKENS = 128
+MAX_PIECES = 6
+"""A longer sample is read in pieces of at most so many tokens, evenly spaced, whose features are
+averaged.
+"""
 
 RANDOM_FEATURES = 1 << 10
 RANDOM_SHIFT = 6
@@ -32,6 +35,39 @@ RANDOM_SHIFT = 6
 with vectors of norm 2¹³, about 128 times a normal number.
 """
 _SEED = b"ridgeway.random_features.1"
+
+
+class Pieces(NamedTuple):
+    """What is read of windows in a row of ids.
+
+    begins, ends: of each piece in the row.
+    counts: how many pieces each window has, and `firsts` the number of its first one.
+    """
+
+    begins: _Integers
+    ends: _Integers
+    counts: _Integers
+    firsts: _Integers
+
+
+def pieces_of(bounds: _Integers) -> Pieces:
+    """The pieces of windows: all of a short window in even parts, and of a long one some that are
+    evenly spaced, its beginning and its end among them.
+    """
+    sizes = np.diff(bounds)
+    counts = np.clip(-(-sizes // PIECE_TOKENS), 1, MAX_PIECES)
+    firsts = np.cumsum(counts) - counts
+    window = np.repeat(np.arange(len(sizes)), counts)
+    number = np.arange(len(window)) - firsts[window]
+    size = sizes[window]
+    count = counts[window]
+    parts = number * size // count
+    spaced = number * (size - PIECE_TOKENS) // np.maximum(count - 1, 1)
+    is_long = size > MAX_PIECES * PIECE_TOKENS
+    begins = bounds[:-1][window] + np.where(is_long, spaced, parts)
+    part_ends = bounds[:-1][window] + (number + 1) * size // count
+    ends = np.where(is_long, begins + PIECE_TOKENS, part_ends)
+    return Pieces(begins, ends, counts, firsts)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -45,14 +81,14 @@ class SentenceFeatures:
     def width(self) -> int:
         return self.encoder.width + RANDOM_FEATURES
 
-    def texts(self, ids: Ids, bounds: _Integers) -> list[str]:
-        """The text of each window of a row of ids, as far as it is read."""
+    def texts(self, ids: Ids, pieces: Pieces) -> list[str]:
+        """The text of each piece of a row of ids."""
         starts = self.spelling.starts
         letters = self.spelling.letters
-        sizes = np.diff(bounds)
-        ends = bounds[:-1] + np.minimum(sizes, MAX_READ_TOKENS)
         found = []
-        for begin, end in zip(bounds[:-1].tolist(), ends.tolist(), strict=True):
+        for begin, end in zip(
+            pieces.begins.tolist(), pieces.ends.tolist(), strict=True
+        ):
             own = ids[begin:end]
             spelt = [
                 letters[first:last]
@@ -64,17 +100,26 @@ class SentenceFeatures:
             found.append(joined.tobytes().decode(errors="replace"))
         return found
 
-    def read(self, ids: Ids, bounds: _Integers) -> tuple[Ids, _Integers]:
-        """The sentence encoder's own ids of each window in one row, and how many each has."""
-        return self.encoder.encode_many(self.texts(ids, bounds))
+    def read(self, ids: Ids, pieces: Pieces) -> tuple[Ids, _Integers]:
+        """The sentence encoder's own ids of each piece in one row, and how many each has."""
+        return self.encoder.encode_many(self.texts(ids, pieces))
 
     def window_features(self, ids: Ids, bounds: _Integers) -> NDArray[np.int16]:
-        """The features of each window, N×width."""
-        vectors = self.encoder.vectors(*self.read(ids, bounds))
+        """The features of each window, N×width: the mean over its pieces, rounded half up."""
+        if len(bounds) < 2:
+            return np.zeros((0, self.width), dtype=np.int16)
+        pieces = pieces_of(bounds)
+        vectors = self.encoder.vectors(*self.read(ids, pieces))
         # partial sums stay below 2¹³ · √512, so float32 holds them exactly
         sums = vectors.astype(np.float32) @ random_signs()
         random = np.maximum(sums, 0).astype(np.int32) >> RANDOM_SHIFT
-        return np.hstack([vectors, random.astype(np.int16)])
+        features = np.hstack([vectors, random])
+        added = np.add.reduceat(features, pieces.firsts, axis=0, dtype=np.int64)
+        counts = pieces.counts[:, None]
+        means: NDArray[np.int16] = ((2 * added + counts) // (2 * counts)).astype(
+            np.int16
+        )
+        return means
 
     def to_json(self) -> dict[str, Any]:
         """What cards, manifests and the fingerprint say of it."""

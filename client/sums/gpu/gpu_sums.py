@@ -36,6 +36,7 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.encoding.sentence_features import (
     RANDOM_SHIFT,
     SentenceFeatures,
+    pieces_of,
     random_signs,
 )
 from ridgeway.common.encoding.sentence_torch import TorchSentences
@@ -146,10 +147,19 @@ class GpuSentences:
 
     def window_features(self, ids: Ids, bounds: Integers) -> Tensor:
         """Of windows in a row of ids, N×width."""
-        vectors = self._network.vectors(*self._features.read(ids, bounds))
+        pieces = pieces_of(bounds)
+        vectors = self._network.vectors(*self._features.read(ids, pieces))
         sums = (vectors.double() @ self._signs).long()
         random = sums.clamp_(min=0) >> RANDOM_SHIFT
-        return torch.cat([vectors.long(), random], dim=1)
+        features = torch.cat([vectors.long(), random], dim=1)
+        # the mean over the pieces of a window, rounded half up
+        counts = torch.from_numpy(pieces.counts).to(features.device)
+        windows = torch.repeat_interleave(counts)
+        added = features.new_zeros(len(counts), features.shape[1])
+        added.index_add_(0, windows, features)
+        return torch.div(
+            2 * added + counts[:, None], 2 * counts[:, None], rounding_mode="floor"
+        )
 
 
 class Lane:

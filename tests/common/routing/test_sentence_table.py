@@ -20,9 +20,11 @@ from ridgeway.common.encoding import table_encoder
 from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.sentence_features import (
-    MAX_READ_TOKENS,
+    MAX_PIECES,
+    PIECE_TOKENS,
     RANDOM_FEATURES,
     RANDOM_SHIFT,
+    pieces_of,
     random_signs,
 )
 from ridgeway.common.encoding.table_encoder import TableEncoder, of_table_alone, with_sentences, with_words
@@ -31,7 +33,7 @@ from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import CASCADE, MANIFEST, load_release, save_release
 from ridgeway.common.routing.router import Router, router_of
 from ridgeway.common.routing.sentence_table import Cascade, SentenceTable, without_domain
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.solving.solve import solve, solve_router
 from tests.support.tiny import tiny_encoder
 
@@ -59,7 +61,7 @@ def encoder(request: pytest.FixtureRequest, sentences: SentenceEncoder) -> Table
 def total(encoder: TableEncoder) -> Statistics:
     grams = [summed(encoder, texts) for texts in TEXTS.values()]
     cross = np.stack([gram[:, -1] for gram in grams], axis=1)
-    return Statistics(sum(grams), cross)
+    return Statistics(np.sum(grams, axis=0), cross)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def router(encoder: TableEncoder, total: Statistics) -> Router:
     return Router(tuple(TEXTS), compiled, encoder.tokenizer, Selector())
 
 
-def summed(encoder: TableEncoder, texts: list[str]) -> np.ndarray:
+def summed(encoder: TableEncoder, texts: list[str]) -> Integers:
     sums = accumulators(encoder.table, SAMPLING, encoder.words, encoder.sentences)()
     sums.add(*encoder.tokenizer.encode_many(texts))
     return sums.statistics(sums.state()).gram
@@ -88,7 +90,7 @@ def test_the_text_of_a_sample_is_that_of_its_tokens(encoder: TableEncoder) -> No
     assert features is not None
     texts = ["bake the bread", "", "a b c", "zug"]
     ids, lengths = encoder.tokenizer.encode_many(texts)
-    assert features.texts(ids, np.append(0, np.cumsum(lengths))) == texts
+    assert features.texts(ids, pieces_of(np.append(0, np.cumsum(lengths)))) == texts
 
 
 def test_features_are_the_vector_and_the_positive_parts_of_random_sums(
@@ -108,12 +110,30 @@ def test_features_are_the_vector_and_the_positive_parts_of_random_sums(
     assert not found[1].any()
 
 
-def test_a_long_sample_is_read_to_its_limit(encoder: TableEncoder) -> None:
+@given(st.lists(st.integers(0, 1200), min_size=1, max_size=6))
+def test_pieces_are_short_few_and_evenly_spaced(sizes: list[int]) -> None:
+    """A window of up to six pieces is read whole; a longer one from its beginning to its end."""
+    bounds = np.append(0, np.cumsum(sizes))
+    pieces = pieces_of(bounds)
+    for number, size in enumerate(sizes):
+        own = slice(pieces.firsts[number], pieces.firsts[number] + pieces.counts[number])
+        begins, ends = pieces.begins[own] - bounds[number], pieces.ends[own] - bounds[number]
+        assert 1 <= len(begins) <= MAX_PIECES
+        assert begins[0] == 0
+        assert ends[-1] == size
+        assert (ends - begins).max() <= PIECE_TOKENS
+        if size <= MAX_PIECES * PIECE_TOKENS:
+            assert (begins[1:] == ends[:-1]).all()
+        assert np.ptp(np.diff(begins)) <= 1 if len(begins) > 2 else True
+
+
+def test_the_features_of_a_long_sample_are_the_mean_of_its_pieces(encoder: TableEncoder) -> None:
     features = encoder.sentences
     assert features is not None
-    ids = np.resize(encoder.tokenizer.encode("a b c"), 2 * MAX_READ_TOKENS)
-    [text] = features.texts(ids, np.array([0, len(ids)]))
-    assert len(encoder.tokenizer.encode(text)) == MAX_READ_TOKENS
+    ids = np.resize(encoder.tokenizer.encode("bake the bread and book a flight "), 300)
+    alone = [features.window_features(ids[a:b], np.array([0, b - a])) for a, b in ((0, 100), (100, 200), (200, 300))]
+    added = sum(each.astype(int) for each in alone)
+    assert (features.window_features(ids, np.array([0, 300])) == (2 * added + 3) // 6).all()
 
 
 def test_a_device_sums_the_same_numbers(encoder: TableEncoder, sentences: SentenceEncoder) -> None:
@@ -268,9 +288,9 @@ def test_a_release_is_used_without_the_sentence_encoder_if_one_says_so(
 
 
 def test_a_damaged_cascade_is_refused(release: Path, router: Router) -> None:
-    assert json.loads((release / MANIFEST).read_bytes())[CASCADE] == router.compiled.to_json()  # type: ignore[union-attr]
     cascade = router.compiled
     assert isinstance(cascade, Cascade)
+    assert json.loads((release / MANIFEST).read_bytes())[CASCADE] == cascade.to_json()
     with pytest.raises(FormatError, match="int32"):
         replace(cascade.sentences, weights=cascade.sentences.weights[:-1])
     with pytest.raises(FormatError, match="beyond its bound"):
