@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
 import resource
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 from ridgeway.client.round.holder import Holder
@@ -35,6 +37,10 @@ from ridgeway.simulations.simulate import DropoutsChosen, FederationSettled, sim
 
 ENCODER = "smollm2"
 """Of 576 features, as the aims are."""
+_DOMAINS = 6
+_DOCUMENTS = 20
+_WORDS = 60
+"""What every holder has: so many documents of so many words."""
 _SECONDS_AIMS = {200: "≤ 60", 1000: "≤ 360"}
 
 
@@ -105,6 +111,21 @@ class OneHoldersWork:
         return reply
 
 
+def write_corpora(folder: Path, holders: int) -> None:
+    """Domains of random words, with as many documents as their holders need."""
+    rng = random.Random(0)
+    folder.mkdir()
+    for number in range(min(_DOMAINS, holders)):
+        words = ["".join(rng.choices(ascii_lowercase, k=6)) for _ in range(500)]
+        texts = [
+            " ".join(rng.choices(words, k=_WORDS))
+            for _ in range(_DOCUMENTS * -(-holders // _DOMAINS))
+        ]
+        for kind, own in (("train", texts), ("test", texts[:10])):
+            lines = "".join(json.dumps({"text": text}) + "\n" for text in own)
+            (folder / f"domain{number}.{kind}.jsonl").write_text(lines)
+
+
 def main(holders: int, drop_rate: float) -> None:
     from ridgeway.client.client_app import holder_app
     from ridgeway.client.round.answers import answer
@@ -113,9 +134,12 @@ def main(holders: int, drop_rate: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "own-work.jsonl"
         work = OneHoldersWork(path, answer)
+        data = Path(folder) / "data"
+        write_corpora(data, holders)
         simulate(
             Path(folder) / "work",
             work.watch,
+            data=data,
             holders=holders,
             drop_rate=drop_rate,
             encoder=ENCODER,
