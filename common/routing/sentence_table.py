@@ -40,6 +40,13 @@ probabilities: those of the domains a text is trained for add up to 1.
 """
 
 
+BROKEN_UP = 3.3
+BROKEN_UP_MARGINS = 3
+"""A text whose tokens have fewer bytes than this on average is broken up by the tokenizer: it is of
+a language that the table hardly knows, mistyped, or code. There the margin is so many times larger.
+"""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class SentenceTable:
     """What the tokens of a text say, and its sentences.
@@ -136,7 +143,7 @@ class Cascade:
     def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
         """N×C, by whichever router decides each text."""
         sums = self.table.token_sums(ids, lengths)
-        unsure = self._unsure(sums, lengths)
+        unsure = self._unsure(sums, ids, lengths)
         if unsure.any():
             own = ids[np.repeat(unsure, lengths)]
             sums = sums.copy()
@@ -145,14 +152,21 @@ class Cascade:
 
     def reads_sentences(self, ids: Ids, lengths: Lengths) -> NDArray[np.bool_]:
         """Which texts the sentence router decides."""
-        return self._unsure(self.table.token_sums(ids, lengths), lengths)
+        return self._unsure(self.table.token_sums(ids, lengths), ids, lengths)
 
-    def _unsure(self, sums: NDArray[np.int64], lengths: Lengths) -> NDArray[np.bool_]:
+    def _unsure(
+        self, sums: NDArray[np.int64], ids: Ids, lengths: Lengths
+    ) -> NDArray[np.bool_]:
         """Whether the table's best score is less than the margin ahead of the second. A text
         without tokens has nothing to read.
         """
         second, best = np.partition(sums, -2, axis=1)[:, -2:].T
-        unsure: NDArray[np.bool_] = (best - second) * self.step < self.margin * lengths
+        sizes = np.diff(self.sentences.features.spelling.starts)[ids]
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        letters = np.bincount(owners, sizes, len(lengths))
+        is_broken_up = letters < BROKEN_UP * lengths
+        margins = np.where(is_broken_up, BROKEN_UP_MARGINS * self.margin, self.margin)
+        unsure: NDArray[np.bool_] = (best - second) * self.step < margins * lengths
         return unsure
 
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
