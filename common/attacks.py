@@ -255,7 +255,7 @@ def _conjugate_gradients(features: _Floats, slope: _Floats, steps: int) -> _Floa
 
     shape = (slope.size, slope.size)
     squares = LinearOperator(shape, matvec=image, dtype=slope.dtype)
-    found, _ = cg(squares, slope, rtol=0, maxiter=steps)
+    found, _ = cg(squares, slope, rtol=1e-12, maxiter=steps)
     return np.asarray(found)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.common.base.settings import preset
+from ridgeway.common.base.settings import WordFeatures, preset
 from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.routing.router import Router
 from ridgeway.simulations.experiments.dataset import folder_dataset
 from ridgeway.simulations.simulate import simulate
@@ -24,7 +24,8 @@ def test_the_defaults_reach_their_accuracy(
     shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str, least: float
 ) -> None:
     """Mean over domains, on test sets of another genre than the training text (reasoning) and of the same (clm)."""
-    assert measured(shared_data / setting, preset("default"), smollm2, tmp_path).accuracy >= least
+    encoder = with_words(smollm2, WordFeatures())
+    assert measured(shared_data / setting, preset("default"), encoder, tmp_path).accuracy >= least
 
 
 def test_the_preset_paper_gives_the_published_method(shared_data: Path, smollm2: TableEncoder, tmp_path: Path) -> None:

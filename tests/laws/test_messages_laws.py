@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import DEFAULT, EQUAL_MASS, Sampling
+from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.masking.agreement import Advert, Agreement
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.protocol import packet as packet_module
@@ -351,7 +351,10 @@ def test_terms_that_contradict_themselves_are_refused(changes: dict[str, Any], w
     ("sampling", "expected"),
     [
         (Sampling(), "71ca2962d85d42e328d8aaf0fdae82293dab9fb6b92af7fcbdfe441442d313df"),
-        (DEFAULT.sampling, "d06ccc884b346fd3990ca3f785b693b121de1179f7cc1be1bbbc609b22853b1a"),
+        (
+            Sampling(8, stride=32, units=15, mistyped=8),
+            "d06ccc884b346fd3990ca3f785b693b121de1179f7cc1be1bbbc609b22853b1a",
+        ),
     ],
 )
 def test_the_ids_of_terms_are_fixed(sampling: Sampling, expected: str) -> None:

@@ -198,7 +198,7 @@ def test_releases_have_accuracies_with_their_doubt(later: Parties) -> None:
         assert shown["texts"] == sum(row) and shown["share"] == row[place] / sum(row)
         assert shown["low"] < shown["share"] <= shown["high"] + 1e-9
     assert 100 * made["mean"]["share"] == pytest.approx(evaluation["accuracy"])
-    assert made["settings"]["λ"] == "0.001 of the mean diagonal" and made["whole"]
+    assert made["settings"]["λ"] == "0.01 of the mean diagonal" and made["whole"]
 
 
 def test_who_waits_for_its_next_epoch_is_shown_in_the_round(later: Parties) -> None:

@@ -14,7 +14,7 @@ import pytest
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import InputError, Refused, RoundFailed
-from ridgeway.common.base.settings import EQUAL_MASS
+from ridgeway.common.base.settings import EQUAL_MASS, Ridge
 from ridgeway.common.protocol.invitation import Card, read_signed_json
 from ridgeway.common.protocol.messages import Deliver, HeldRelease, Refusal
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
@@ -78,7 +78,7 @@ def own_sums(parties: Parties, *names: str) -> dict[str, Statistics]:
 def by_hand(parties: Parties, *names: str) -> bytes:
     """The router of these holders' raw sums, from the definition."""
     standing = parties.federation().ledger.standing()
-    return router_bytes(own_sums(parties, *names), standing, parties.encoder, 1e-3)
+    return router_bytes(own_sums(parties, *names), standing, parties.encoder, Ridge().value)
 
 
 # Joining

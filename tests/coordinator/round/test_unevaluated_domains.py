@@ -118,7 +118,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(parties: Parties, monk
     assert (silent.code, silent.stdout) == (2, "")
     for options, words in (
         (["--accept-unevaluated", "mediicne"], "there is no domain 'mediicne'; there are code, law, medicine"),
-        (["--mode", "loud"], "there is no mode 'loud'; there are private, masked and clear"),
+        (["--mode", "loud"], "'loud' is not one of 'private', 'masked', 'clear'"),
     ):
         wrong = shop.call(*command, *options)
         assert (wrong.code, wrong.stdout, words in wrong.stderr) == (2, "", True)

@@ -124,7 +124,7 @@ def test_a_gpu_without_enough_memory_leaves_the_work_to_the_cpu_and_says_so(
         raise error
 
     monkeypatch.setattr(solving, "solved", full)
-    found, other = (solve(small_total(), 1.0, Ridge(value)) for value in (1e-3, 1.0))
+    found, other = (solve(small_total(), 1.0, Ridge(value)) for value in (Ridge().value, 1.0))
     assert found.weights.tobytes() == on_cpu(equation(small_total(), 1.0, Ridge())).weights.tobytes()
     assert found.note == other.note == "cpu:0 cannot hold a solve of 12 features, so the CPU solves"
 
