@@ -189,7 +189,12 @@ def main(pattern: str = "") -> int:
 
         with ThreadPoolExecutor(cores()) as pool, ticking("mutants", len(met)) as tick:
             running = {pool.submit(survives, check): check for check in met}
-            passed = {running[each] for each in as_completed(running) if (tick(), each.result())[1]}
+            passed = set()
+            for each in as_completed(running):
+                tick()
+                if each.result():
+                    passed.add(running[each])
+                    print("not noticed:", running[each].name, flush=True)
     unmet = [(check.name, "meets it") for check in checks if check not in met]
     survivors = unmet + [(check.name, f"of {len(met[check])} fails") for check in checks if check in passed]
     if survivors:
