@@ -34,6 +34,9 @@ MAX_SENTENCE_WEIGHT = 1 << 30
 features of 2¹² exactly.
 """
 
+MAX_BITS = 1000
+"""Beyond so many bits, no product of weights and features is a number."""
+
 USUAL_MARGIN = 0.2
 """The table decides where its best score is so far ahead of the second. Scores are nearly
 probabilities: those of the domains a text is trained for add up to 1.
@@ -67,6 +70,8 @@ class SentenceTable:
             raise FormatError(f"weights of sentences are int32 of shape {shape}")
         if np.abs(self.weights.astype(np.int64)).max() >= MAX_SENTENCE_WEIGHT:
             raise FormatError("a weight of sentences is beyond its bound")
+        if abs(self.bits) > MAX_BITS:
+            raise FormatError(f"a weight of sentences cannot have {self.bits} bits")
 
     @property
     def step(self) -> float:

@@ -293,6 +293,8 @@ def test_a_damaged_cascade_is_refused(release: Path, router: Router) -> None:
     assert json.loads((release / MANIFEST).read_bytes())[CASCADE] == cascade.to_json()
     with pytest.raises(FormatError, match="int32"):
         replace(cascade.sentences, weights=cascade.sentences.weights[:-1])
+    with pytest.raises(FormatError, match="1001 bits"):
+        replace(cascade.sentences, bits=1001)
     with pytest.raises(FormatError, match="beyond its bound"):
         replace(cascade.sentences, weights=np.full_like(cascade.sentences.weights, 1 << 30))
 
