@@ -25,7 +25,7 @@ from ridgeway.simulations.corpora import write_texts
 
 _ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}
 _SECONDS_AIMS: dict[Mode, str] = {
-    "masked": "≤ 30",
+    "masked": "≤ 15",
     "private": "≤ 15",
     "clear": "≤ 15",
 }
