@@ -381,7 +381,7 @@ def test_mass_is_the_number_of_samples_and_cross_their_sum(
 
 @given(documents=corpora(), sampling=samplings)
 def test_with_units_every_document_has_one_mass(documents: list[Document], sampling: Sampling) -> None:
-    """At most its units, and more than four fifths of them, whatever its length; a longer one's opening comes on top."""
+    """At most its units, and more than four fifths of them, whatever its length; an opening comes on top."""
     assume(sampling.units)
     for document in filter(None, documents):
         found = layers(*in_one_row([document, copy_of(document)][: 1 + bool(sampling.mistyped)]), sampling)
