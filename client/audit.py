@@ -484,7 +484,8 @@ def half_of(texts: list[str], encoder: TableEncoder, prior: PublicPrior) -> Half
     """These documents, all of them in one half."""
     ids, lengths = encoder.tokenizer.encode_many(texts)
     counts = np.bincount(ids, minlength=len(encoder.table))
-    return Half(document_vectors(prior, ids, lengths, encoder.table), counts)
+    rows = document_vectors(prior, ids, lengths, encoder.table, encoder.sentences)
+    return Half(rows, counts)
 
 
 def audit_halves(
@@ -498,9 +499,12 @@ def audit_halves(
     """Sum one half under noise, as if its holder were alone, and attack the sums."""
     noisy = _under_noise(bounded_sums(privacy.mode, own.rows), privacy, draw)
     directions = token_directions(prior, encoder.table)
-    named = {"column": tokens_by_column(directions, noisy.column[:-1])}
+    # the rows of tokens stand first
+    width = prior.tokens.width
+    named = {"column": tokens_by_column(directions, noisy.column[:width])}
     if privacy.mode == "full":
-        named["products"] = tokens_by_products(directions, noisy.products)
+        of_tokens = noisy.products[:width, :width]
+        named["products"] = tokens_by_products(directions, of_tokens)
     findings = (
         PrivateFinding(view, measure(each, own.counts), measure(each, control.counts))
         for view, each in named.items()
@@ -540,7 +544,9 @@ def canaries(
     """
     drawn = rng.choice(encoder.tokenizer.plain_ids, count * CANARY_TOKENS)
     lengths = np.full(count, CANARY_TOKENS)
-    return document_vectors(prior, drawn.astype(np.int32), lengths, encoder.table)
+    return document_vectors(
+        prior, drawn.astype(np.int32), lengths, encoder.table, encoder.sentences
+    )
 
 
 def plant(

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.privacy.accountant import rho_for
 from ridgeway.common.privacy.document_bound import DocumentSums, count_unit, row_unit
-from ridgeway.common.privacy.public_prior import MEAN_BITS, PublicPrior
+from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.statistics.sums import Integers, Statistics
 
 _Floats = NDArray[np.floating[Any]]
@@ -354,9 +354,8 @@ def unweighted(weighted: Statistics) -> Statistics | None:
 
 def token_directions(prior: PublicPrior, table: NDArray[np.int16]) -> _Floats:
     """Each token as the prior sees it: the direction of a document of this token alone."""
-    rows = (
-        table.astype(np.float64) - np.ldexp(prior.mean, -MEAN_BITS)
-    ) @ prior.whitening.T.astype(np.float64)
+    apart = table.astype(np.float64) - prior.tokens.centre
+    rows = apart @ prior.tokens.matrix.T.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(lengths, lengths, 1))
 

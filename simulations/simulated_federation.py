@@ -22,7 +22,12 @@ from ridgeway.common.base.settings import DEFAULT, Weighting
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
-from ridgeway.common.privacy.public_prior import prior_bytes, read_prior, write_prior
+from ridgeway.common.privacy.public_prior import (
+    prior_bytes,
+    private_encoder,
+    read_prior,
+    write_prior,
+)
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
@@ -30,7 +35,6 @@ from ridgeway.coordinator.round.federation import (
     Federation,
     PrivacySettings,
     RoundSettings,
-    check_plain,
     usual_settings,
 )
 from ridgeway.simulations import corpora
@@ -108,7 +112,7 @@ def create_simulated_federation(
     shared = find_encoder(encoder)
     given = read_prior(prior) if prior else None
     if mode == "private":
-        check_plain(shared)
+        private_encoder(shared)
     settings = usual_settings(
         shared,
         encoder=encoder,

@@ -333,7 +333,7 @@ def _solved(holder: Holder, request: Opened[messages.Evaluate]) -> Weights:
         )
     vector = vector_of(request.blobs[0], terms.vector_size(domains))
     total = terms.statistics_of(vector, domains)
-    weights = solve_private(total, terms.privacy, message.holders, prior, encoder.scale)
+    weights = solve_private(total, terms.privacy, message.holders, prior, encoder)
     if not (np.abs(weights) < LARGEST_WEIGHT).all():
         raise Refused("malformed", "the total cannot be solved to a router")
     return weights

@@ -38,7 +38,11 @@ from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.public_prior import PublicPrior, read_prior
+from ridgeway.common.privacy.public_prior import (
+    PublicPrior,
+    private_encoder,
+    read_prior,
+)
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.routing.release import (
     MANIFEST,
@@ -313,11 +317,12 @@ class Holder:
                 f"the round uses encoder {terms.encoder[:12]} and this holder has"
                 f" {found.fingerprint[:12]}",
             )
-        if found.width + 1 != terms.features:
+        width = private_encoder(found).document_width if terms.privacy else found.width
+        if width + 1 != terms.features:
             raise Refused(
                 "encoder_mismatch",
                 f"the terms name {terms.features} features and encoder"
-                f" {terms.encoder[:12]} has {found.width + 1}",
+                f" {terms.encoder[:12]} has {width + 1}",
             )
         return found
 

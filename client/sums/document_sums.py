@@ -55,7 +55,7 @@ def sum_documents(
     if not stamps:
         raise CorpusError(f"{_names(job)} has no file that can be read")
     counters = Counters()
-    total = empty_sums(job.mode, job.encoder.width)
+    total = empty_sums(job.mode, job.encoder.document_width)
     for texts in _batches(job.corpus, counters, watch):
         pieces = [list(cut(text)) for text in texts]
         ids, lengths = job.encoder.tokenizer.encode_many(
@@ -64,9 +64,10 @@ def sum_documents(
         starts = np.concatenate([[0], np.cumsum([len(each) for each in pieces])])[:-1]
         whole = np.add.reduceat(lengths, starts)
         counters.tokens += len(ids)
-        total = total + bounded_sums(
-            job.mode, document_vectors(prior, ids, whole, job.encoder.table)
+        rows = document_vectors(
+            prior, ids, whole, job.encoder.table, job.encoder.sentences
         )
+        total = total + bounded_sums(job.mode, rows)
     check_text(counters, _names(job))
     if job.stamps() != stamps:
         raise CorpusError(

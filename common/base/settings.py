@@ -411,7 +411,10 @@ class Preset:
 
 
 PLAIN_ENCODER = "smollm2"
-"""The encoder of the published method, and of private rounds, which know no words."""
+"""The encoder of the published method."""
+
+PRIVATE_ENCODER = "smollm2+sentence"
+"""The encoder of private rounds, which know no words."""
 
 DEFAULT = Preset(
     sampling=Sampling(window=32, stride=128, units=15, mistyped=8),

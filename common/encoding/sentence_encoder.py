@@ -6,6 +6,7 @@ Google's USE-multilingual v3, which knows 16 languages.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -74,6 +75,16 @@ class SentenceEncoder:
         arrays = (getattr(self.numbers, field.name) for field in fields(self.numbers))
         version = SENTENCE_VERSION.to_bytes(8, "little")
         return sha256(version, self.definition, *(array.data for array in arrays))
+
+    @cached_property
+    def frequencies(self) -> NDArray[np.float64]:
+        """How frequent each token is, as the tokenizer says; they add up to 1."""
+        scores = np.array(
+            [score for _, score in json.loads(self.definition)["model"]["vocab"]]
+        )
+        # tokens of no text have a score of 0
+        shares = np.where(scores < 0, np.exp(np.minimum(scores, 0)), 0.0)
+        return np.asarray(shares / shares.sum())
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
         """The first MAX_SENTENCE_TOKENS ids of each text, all in one row, and how many each has."""

@@ -121,6 +121,13 @@ class SentenceFeatures:
         )
         return means
 
+    def vector_sums(self, ids: Ids, lengths: _Integers) -> tuple[_Integers, _Integers]:
+        """The sum of the vectors of each document's pieces, N×SENTENCE_WIDTH, and their number."""
+        pieces = pieces_of(np.append(0, np.cumsum(lengths)))
+        vectors = self.encoder.vectors(*self.read(ids, pieces))
+        sums = np.add.reduceat(vectors, pieces.firsts, axis=0, dtype=np.int64)
+        return sums, np.where(lengths, pieces.counts, 0)
+
     def to_json(self) -> dict[str, Any]:
         """What cards, manifests and the fingerprint say of it."""
         return {

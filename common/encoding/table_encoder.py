@@ -23,6 +23,8 @@ from ridgeway.common.encoding.sentence_features import SENTENCE, SentenceFeature
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import WordSketch, spelling
 
+Floats = NDArray[np.float64]
+
 ENCODER_VERSION = 1
 WORDS = "+words"
 """What an encoder's name ends in where it has features of words."""
@@ -121,6 +123,12 @@ class TableEncoder:
         return int(self.table.shape[1]) + (self.options.width if self.options else 0)
 
     @property
+    def document_width(self) -> int:
+        """How many numbers stand for a document in private rounds."""
+        reader = self.sentence_encoder
+        return int(self.table.shape[1]) + (reader.width if reader else 0)
+
+    @property
     def more(self) -> dict[str, Any]:
         """What cards, manifests and the fingerprint say of it beyond its table of tokens."""
         more: dict[str, Any] = {}
@@ -201,6 +209,18 @@ def of_tokens_alone(encoder: TableEncoder) -> TableEncoder:
     """The same table of tokens alone: what documents are seen by in private rounds."""
     name = bare_name(encoder.name)
     return replace(encoder, name=name, options=None, sentence_encoder=None)
+
+
+def stacked(whole: Floats, of_table: Floats, encoder: TableEncoder) -> Floats:
+    """The weights of both routers in one matrix, F×2C; the table knows nothing of sentences."""
+    padded = np.zeros_like(whole)
+    padded[of_table_rows(encoder)] = of_table
+    return np.hstack([whole, padded])
+
+
+def of_table_rows(encoder: TableEncoder) -> NDArray[np.int64]:
+    """Where the features of tokens and words stand among all, and the constant one."""
+    return np.append(np.arange(encoder.table_width), encoder.width)
 
 
 def quantise(embeddings: NDArray[Any]) -> tuple[NDArray[np.int16], float]:

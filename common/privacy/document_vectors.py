@@ -6,8 +6,10 @@ number of threads.
     zero
 
 A beginning is as long as a prompt is: half of what a document adds is how it begins, and half what
-all of it tells. Truncation never lengthens a vector, and ‖z‖ is rounded up, so ‖v‖ ≤ 0.97 · 2¹⁶
-holds in integers: what a document can add to a sum does not rest on an argument about floats.
+all of it tells. Where the encoder reads sentences, m is also the mean of the sentence vectors of a
+document's pieces, and v is the two parts behind each other, brought to the same length. Truncation
+never lengthens a vector, and ‖z‖ is rounded up, so ‖v‖ ≤ 0.97 · 2¹⁶ holds in integers: what a
+document can add to a sum does not rest on an argument about floats.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import BoundExceeded, ShapeMismatch
+from ridgeway.common.encoding.sentence_features import SentenceFeatures
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.privacy.public_prior import (
-    MEAN_BITS,
-    Floats,
     Integers,
     PublicPrior,
+    Whitening,
     token_sums,
 )
 
@@ -36,53 +38,67 @@ _BEGINNING_TOKENS = 32
 are routed worse.
 """
 
+TOKENS_SHARE = 4
+SENTENCES_SHARE = 5
+"""How long the two parts of a document's vector are, relative to each other. Chosen on held-out
+training text of four sets, at ε = 1 and 3: 16 parts of 41 for tokens are best or within half a
+point of it on each set in the mean of both modes.
+"""
+
 BLOCK_DOCUMENTS = 1024
 
 
 def document_vectors(
-    prior: PublicPrior, ids: Ids, lengths: Integers, encoder_table: NDArray[np.int16]
+    prior: PublicPrior,
+    ids: Ids,
+    lengths: Integers,
+    encoder_table: NDArray[np.int16],
+    sentences: SentenceFeatures | None = None,
 ) -> NDArray[np.int64]:
-    """One row of h integers for each document, whose ids stand in one row, `lengths` of them each.
+    """One row of integers for each document, whose ids stand in one row, `lengths` of them each.
 
     A document without tokens, or one that the prior sees nothing of, is a row of zeros.
     """
-    if encoder_table.shape[1] != prior.width:
+    widths = encoder_table.shape[1], sentences.encoder.width if sentences else 0
+    if widths != (prior.tokens.width, prior.width - prior.tokens.width):
         raise ShapeMismatch(
-            f"a prior of width {prior.width} does not fit a table of width"
-            f" {encoder_table.shape[1]}"
+            f"a prior of width {prior.width} does not fit a table of width {widths[0]}"
+            f" and sentences of width {widths[1]}"
         )
-    whitening = prior.whitening.T.astype(np.float64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     rows = np.empty((len(lengths), prior.width), dtype=np.int64)
     for start in range(0, len(lengths), BLOCK_DOCUMENTS):
         block = slice(start, min(start + BLOCK_DOCUMENTS, len(lengths)))
         own = ids[starts[block.start] : starts[block.stop]], lengths[block]
-        whole, begun = (
-            unit_rows(_whitened(prior, whitening, *part, encoder_table))
-            for part in (own, first_tokens(*own, _BEGINNING_TOKENS))
-        )
-        rows[block] = unit_rows(whole + begun)
+        found = _of_tokens(prior.tokens, *own, encoder_table)
+        if sentences and prior.sentences:
+            read = _of_sentences(prior.sentences, *own, sentences)
+            found = unit_rows(np.hstack([TOKENS_SHARE * found, SENTENCES_SHARE * read]))
+        rows[block] = found
     return rows
 
 
-def _whitened(
-    prior: PublicPrior,
-    whitening: Floats,
-    ids: Ids,
-    counts: Integers,
-    encoder_table: NDArray[np.int16],
+def _of_tokens(
+    whitening: Whitening, ids: Ids, lengths: Integers, table: NDArray[np.int16]
 ) -> Integers:
-    """P(m − μ) exactly: a float64 product of integers that stay below 2⁵³ (the prior's own
-    bound).
-    """
-    divisor = np.maximum(counts, 1)[:, None]
-    means = ((token_sums(ids, counts, encoder_table) << MEAN_BITS + 1) + divisor) // (
-        2 * divisor
-    )
-    means[counts == 0] = prior.mean
-    return np.asarray(
-        ((means - prior.mean).astype(np.float64) @ whitening).astype(np.int64)
-    )
+    first, counts = first_tokens(ids, lengths, _BEGINNING_TOKENS)
+    whole = whitening.whitened(token_sums(ids, lengths, table), lengths)
+    begun = whitening.whitened(token_sums(first, counts, table), counts)
+    return unit_rows(unit_rows(whole) + unit_rows(begun))
+
+
+def _of_sentences(
+    whitening: Whitening, ids: Ids, lengths: Integers, sentences: SentenceFeatures
+) -> Integers:
+    whole = unit_rows(whitening.whitened(*sentences.vector_sums(ids, lengths)))
+    begun = whole.copy()
+    # a short document is its own beginning
+    long = lengths > _BEGINNING_TOKENS
+    if long.any():
+        own = ids[np.repeat(long, lengths)], lengths[long]
+        first = first_tokens(*own, _BEGINNING_TOKENS)
+        begun[long] = unit_rows(whitening.whitened(*sentences.vector_sums(*first)))
+    return unit_rows(whole + begun)
 
 
 def unit_rows(rows: Integers) -> Integers:

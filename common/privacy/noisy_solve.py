@@ -12,6 +12,7 @@ stands for all of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +20,16 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.privacy.document_bound import PrivacyMode, count_unit, row_unit
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
-from ridgeway.common.privacy.public_prior import MEAN_BITS, PublicPrior
+from ridgeway.common.privacy.document_vectors import (
+    SENTENCES_SHARE,
+    TOKENS_SHARE,
+    VECTOR_LENGTH,
+)
+from ridgeway.common.privacy.public_prior import PublicPrior, Whitening
 
 Integers = NDArray[np.int64]
 Matrix = NDArray[np.float64]
+Sums = Integers | Matrix
 
 MIN_DOCUMENTS = 10.0
 """A domain is taken to have so many documents at least, whatever noise says."""
@@ -65,7 +71,7 @@ class NoisyMeans:
 
 @one_blas_thread()
 def solve_columns(
-    columns: Integers,
+    columns: Sums,
     counts: Integers,
     sigma_squared: float,
     prior: PublicPrior,
@@ -84,8 +90,8 @@ def solve_columns(
 
 @one_blas_thread()
 def solve_full(
-    products: Integers,
-    columns: Integers,
+    products: Sums,
+    columns: Sums,
     counts: Integers,
     sigma_squared: float,
     prior: PublicPrior,
@@ -106,7 +112,7 @@ def solve_full(
 
 
 def noisy_means(
-    mode: PrivacyMode, columns: Integers, counts: Integers, sigma_squared: float
+    mode: PrivacyMode, columns: Sums, counts: Integers, sigma_squared: float
 ) -> NoisyMeans:
     """What columns and counts say of each domain."""
     documents = np.maximum(counts / count_unit(mode), MIN_DOCUMENTS)
@@ -180,10 +186,25 @@ def _weights(
     domains = len(found.means)
     varied = within + np.eye(len(within)) * found.variances.mean()
     directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
-    whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)
-    weights = whitening.T @ directions / TYPICAL_LENGTH
-    offset = (
-        1 / domains - _centre(found) @ directions
-    )  # at the centre all domains are alike
-    bias = offset - np.ldexp(prior.mean.astype(np.float64), -MEAN_BITS) @ weights
-    return np.vstack([weights / scale, bias])
+    # at the centre all domains are alike
+    bias = 1 / domains - _centre(found) @ directions
+    weights = []
+    for share, block, own in split(directions, prior):
+        folded = share * block.scaled.T @ own / TYPICAL_LENGTH
+        bias = bias - block.centre @ folded
+        weights.append(folded / scale)
+    return np.vstack([*weights, bias])
+
+
+def split(
+    rows: Matrix, prior: PublicPrior
+) -> Iterator[tuple[float, Whitening, Matrix]]:
+    """The rows of tokens and of sentences, each with its whitening and with the length that it has
+    in a document's vector of length 1.
+    """
+    shares = [TOKENS_SHARE, SENTENCES_SHARE][: len(prior.blocks)]
+    length = math.hypot(*shares)
+    start = 0
+    for share, block in zip(shares, prior.blocks, strict=True):
+        yield share / length, block, rows[start : start + block.width]
+        start += block.width

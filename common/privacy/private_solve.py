@@ -5,11 +5,17 @@ gets the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ridgeway.common.privacy.noisy_solve import solve_columns, solve_full
+from ridgeway.common.encoding.table_encoder import TableEncoder, stacked
+from ridgeway.common.privacy.noisy_solve import (
+    Matrix,
+    solve_columns,
+    solve_full,
+    split,
+)
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.statistics.sums import Statistics
@@ -20,21 +26,37 @@ def solve_private(
     privacy: Privacy,
     members: Sequence[str],
     prior: PublicPrior,
-    scale: float,
-) -> NDArray[np.float64]:
-    """The weights of the router of a total under noise, over the encoder's own features.
+    encoder: TableEncoder,
+) -> Matrix:
+    """The weights of the router of a total under noise, over the encoder's own features. Where it
+    reads sentences, the columns of its table follow, which come out of the rows of tokens alone.
 
     members: the domain of each holder in it. Everything here is public, so everybody gets the same.
     """
     variance = noise_variance(privacy, members)
-    columns = total.cross[:-1]
-    counts = total.cross[-1]
-    if privacy.mode == "columns":
-        return solve_columns(columns, counts, variance, prior, scale)
     shares = product_variance(privacy, members) / variance
-    return solve_full(
-        total.gram[:-1, :-1], columns, counts, variance, prior, scale, shares
-    )
+
+    def solved(prior: PublicPrior, length: float) -> Matrix:
+        """Of the first rows, which have this length in a document's vector of length 1."""
+        rows = slice(0, prior.width)
+        columns = total.cross[rows] / length
+        counts = total.cross[-1]
+        own = variance / length**2
+        if privacy.mode == "columns":
+            return solve_columns(columns, counts, own, prior, encoder.scale)
+        products = total.gram[rows, rows] / length**2
+        return solve_full(
+            products, columns, counts, own, prior, encoder.scale, shares / length**2
+        )
+
+    whole = solved(prior, 1.0)
+    if not prior.sentences:
+        return whole
+    alone = replace(prior, sentences=None)
+    length, *_ = (share for share, *_ in split(whole[:-1], prior))
+    padding = np.zeros((encoder.width - prior.width, whole.shape[1]))
+    padded = np.vstack([whole[:-1], padding, whole[-1:]])
+    return stacked(padded, solved(alone, length), encoder)
 
 
 def noise_variance(privacy: Privacy, members: Sequence[str]) -> int:

@@ -4,6 +4,9 @@ in integers.
     public texts → mean embeddings → their mean μ and covariance S → μ and P = S^(−1/2), rounded → a
     file
 
+Where the encoder reads sentences, their vectors have a mean and a whitening of their own, learnt
+from rows of tokens that are drawn at random, as frequent as the tokenizer says.
+
 A document is seen through the prior before noise is added (`document_vectors`), so that a small
 amount of noise is enough. The prior comes with the terms of a round. It cannot weaken a holder's
 privacy, whatever stands in it: every document is bounded in integers afterwards. A bad one costs
@@ -25,7 +28,8 @@ from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import EncoderMismatch, FormatError, InputError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
-from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.base.settings import FEATURE_LIMIT, PRIVATE_ENCODER
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
@@ -57,39 +61,42 @@ may vary: vocabularies give small ids to frequent tokens.
 
 MIN_GROUP_TEXTS = 20
 
+SALADS = 6000
+SALAD_TOKENS = 8
+SALAD_RIDGE = 0.3
+"""The prior of sentences is that of so many rows of so many random tokens, with this share of the
+mean variance added everywhere. Held-out text of four sets is routed as well with it as with a prior
+of built-in text.
+"""
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PublicPrior:
-    """z = 2^(−scale_bits) · whitening · (mean embedding − mean): in z, public documents vary alike
-    in all directions.
+class Whitening:
+    """z = 2^(−scale_bits) · matrix · (x − mean): in z, public text varies alike in all directions.
 
-    encoder:   the fingerprint of the encoder that it is for.
-    mean:      h integers, in units of 2⁻⁸ of the table's.
-    whitening: h×h int32; scaled so that ‖z‖² is about 1 for public documents, with means in the
-               table's unit.
+    mean:   h integers, in units of 2⁻⁸ of a feature's.
+    matrix: h×h int32; scaled so that ‖z‖² is about 1 for public text, with x in a feature's unit.
     """
 
-    encoder: str
     mean: Integers
-    whitening: NDArray[np.int32]
+    matrix: NDArray[np.int32]
     scale_bits: int
-    fingerprint: str = field(init=False)
 
     def __post_init__(self) -> None:
         width = self.mean.size
         if (
             self.mean.shape != (width,)
-            or self.whitening.shape != (width, width)
+            or self.matrix.shape != (width, width)
             or not width
         ):
             raise FormatError(
                 f"a prior has h and h×h numbers, not {self.mean.shape} and"
-                f" {self.whitening.shape}"
+                f" {self.matrix.shape}"
             )
-        if self.mean.dtype != np.int64 or self.whitening.dtype != np.int32:
+        if self.mean.dtype != np.int64 or self.matrix.dtype != np.int32:
             raise FormatError(
                 f"a prior is int64 and int32, not {self.mean.dtype} and"
-                f" {self.whitening.dtype}"
+                f" {self.matrix.dtype}"
             )
         if (
             np.abs(self.mean).max() > FEATURE_LIMIT << MEAN_BITS
@@ -99,28 +106,77 @@ class PublicPrior:
                 "the prior's mean or scale lies outside what any text can have; make it"
                 " again"
             )
-        if np.abs(self.whitening.astype(np.int64)).sum(axis=1).max() >= MAX_ROW_SUM:
+        if np.abs(self.matrix.astype(np.int64)).sum(axis=1).max() >= MAX_ROW_SUM:
             raise FormatError(
                 "the prior's whitening is too large for exact arithmetic; make it again"
             )
-        shape = canonical_json(
-            {
-                "version": _VERSION,
-                "encoder": self.encoder,
-                "scale_bits": self.scale_bits,
-            }
-        )
-        numbers = (
+
+    @property
+    def width(self) -> int:
+        return self.mean.size
+
+    @property
+    def numbers(self) -> tuple[memoryview, memoryview]:
+        return (
             np.ascontiguousarray(self.mean, "<i8").data,
-            np.ascontiguousarray(self.whitening, "<i4").data,
+            np.ascontiguousarray(self.matrix, "<i4").data,
         )
+
+    @property
+    def centre(self) -> Floats:
+        """The mean in a feature's unit."""
+        return np.asarray(np.ldexp(self.mean.astype(np.float64), -MEAN_BITS))
+
+    @property
+    def scaled(self) -> Floats:
+        """The matrix as it is meant."""
+        return np.asarray(np.ldexp(self.matrix.astype(np.float64), -self.scale_bits))
+
+    def whitened(self, sums: Integers, counts: Integers) -> Integers:
+        """matrix · (x − mean) for x = sums/counts, rounded to 2⁻⁸; zeros where nothing was counted.
+
+        Exact: a float64 product of integers that stay below 2⁵³.
+        """
+        divisor = np.maximum(counts, 1)[:, None]
+        means = ((sums << MEAN_BITS + 1) + divisor) // (2 * divisor)
+        means[counts == 0] = self.mean
+        apart = (means - self.mean).astype(np.float64)
+        return np.asarray((apart @ self.matrix.T.astype(np.float64)).astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PublicPrior:
+    """How the tokens of documents are whitened, and their sentences, if the encoder reads them.
+
+    encoder: the fingerprint of the encoder that it is for.
+    """
+
+    encoder: str
+    tokens: Whitening
+    sentences: Whitening | None = None
+    fingerprint: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape = canonical_json({"version": _VERSION} | self.facts())
+        numbers = (number for block in self.blocks for number in block.numbers)
         object.__setattr__(
             self, "fingerprint", sha256(_FORMAT.encode(), shape, *numbers)
         )
 
     @property
+    def blocks(self) -> tuple[Whitening, ...]:
+        return (self.tokens, self.sentences) if self.sentences else (self.tokens,)
+
+    @property
     def width(self) -> int:
-        return self.mean.size
+        return sum(block.width for block in self.blocks)
+
+    def facts(self) -> dict[str, Any]:
+        """What it says beside its numbers."""
+        facts = {"encoder": self.encoder, "scale_bits": self.tokens.scale_bits}
+        if self.sentences:
+            facts["sentence_scale_bits"] = self.sentences.scale_bits
+        return facts
 
     def must_fit(self, encoder: AnyEncoder) -> None:
         """Raise unless the prior was made with this encoder."""
@@ -146,13 +202,9 @@ def make_prior(encoder: AnyEncoder, groups: Sequence[Sequence[str]]) -> PublicPr
     """The prior of public texts; how groups of them differ from each other does not count as
     variation.
 
-    Groups of a few texts are taken together.
+    Groups of a few texts are taken together. Sentences need no text.
     """
-    if not isinstance(encoder, TableEncoder) or encoder.more:
-        raise InputError(
-            "a prior needs an encoder with a table of tokens alone, not"
-            f" {encoder.name}; name another one"
-        )
+    encoder = private_encoder(encoder)
     few = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
     means = [
         _means(encoder, group)
@@ -168,7 +220,36 @@ def make_prior(encoder: AnyEncoder, groups: Sequence[Sequence[str]]) -> PublicPr
         (each - each.mean(axis=0)).T @ (each - each.mean(axis=0)) for each in means
     ) / sum(map(len, means))
     whitening = _inverse_root(within + _token_covariance(encoder) / TOKENS_PER_TEXT)
-    return _rounded(encoder.fingerprint, centre, whitening / np.sqrt(encoder.width))
+    tokens = _rounded(centre, whitening / np.sqrt(len(centre)))
+    sentences = _of_sentences(encoder.sentences.encoder) if encoder.sentences else None
+    return PublicPrior(encoder.fingerprint, tokens, sentences)
+
+
+def private_encoder(encoder: AnyEncoder) -> TableEncoder:
+    """This encoder; raises InputError unless private rounds know its features."""
+    if not isinstance(encoder, TableEncoder) or encoder.options:
+        raise InputError(
+            "private rounds know the features of tokens and of sentences alone, so they"
+            f" cannot use {encoder.name}; take --encoder {PRIVATE_ENCODER}"
+        )
+    return encoder
+
+
+def _of_sentences(reader: SentenceEncoder) -> Whitening:
+    drawn = np.random.default_rng(0).choice(
+        reader.frequencies.size,
+        size=SALADS * SALAD_TOKENS,
+        p=reader.frequencies,
+    )
+    lengths = np.full(SALADS, SALAD_TOKENS)
+    vectors = reader.vectors(drawn.astype(np.int32), lengths).astype(np.float64)
+    covariance = np.cov(vectors.T, bias=True)
+    covariance[np.diag_indices_from(covariance)] += (
+        SALAD_RIDGE * covariance.diagonal().mean()
+    )
+    width = len(covariance)
+    whitening = _inverse_root(covariance) / np.sqrt(width)
+    return _rounded(vectors.mean(axis=0), whitening)
 
 
 def _means(encoder: TableEncoder, texts: Sequence[str]) -> Floats:
@@ -215,7 +296,7 @@ def _inverse_root(covariance: Floats) -> Floats:
     return np.asarray((vectors / np.sqrt(np.maximum(values, floor))) @ vectors.T)
 
 
-def _rounded(encoder: str, centre: Floats, whitening: Floats) -> PublicPrior:
+def _rounded(centre: Floats, whitening: Floats) -> Whitening:
     """The finest integers that stay exact: rounding adds at most half a unit to each number of a
     row.
     """
@@ -223,9 +304,8 @@ def _rounded(encoder: str, centre: Floats, whitening: Floats) -> PublicPrior:
     room = (MAX_ROW_SUM - len(whitening)) / largest
     bits = min(int(np.floor(np.log2(room))), MAX_SCALE_BITS)
     matrix = np.rint(np.ldexp(whitening, bits)).astype(np.int32)
-    return PublicPrior(
-        encoder, np.rint(np.ldexp(centre, MEAN_BITS)).astype(np.int64), matrix, bits
-    )
+    mean = np.rint(np.ldexp(centre, MEAN_BITS)).astype(np.int64)
+    return Whitening(mean, matrix, bits)
 
 
 # As bytes and as a file
@@ -233,10 +313,14 @@ def _rounded(encoder: str, centre: Floats, whitening: Floats) -> PublicPrior:
 
 def prior_bytes(prior: PublicPrior) -> bytes:
     header = {**_header(prior), "fingerprint": prior.fingerprint}
-    return save(
-        {"mean": prior.mean, "whitening": prior.whitening},
-        {"ridgeway": canonical_json(header).decode()},
-    )
+    parts: dict[str, NDArray[Any]] = {
+        "mean": prior.tokens.mean,
+        "whitening": prior.tokens.matrix,
+    }
+    if prior.sentences:
+        parts["sentence_mean"] = prior.sentences.mean
+        parts["sentence_whitening"] = prior.sentences.matrix
+    return save(parts, {"ridgeway": canonical_json(header).decode()})
 
 
 def prior_of_bytes(content: bytes) -> PublicPrior:
@@ -252,9 +336,15 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
                 f"it holds {header['format']} of version {header['version']}, not a"
                 f" prior of {_VERSION}"
             )
-        prior = PublicPrior(
-            header["encoder"], parts["mean"], parts["whitening"], header["scale_bits"]
-        )
+        tokens = Whitening(parts["mean"], parts["whitening"], header["scale_bits"])
+        sentences = None
+        if "sentence_scale_bits" in header:
+            sentences = Whitening(
+                parts["sentence_mean"],
+                parts["sentence_whitening"],
+                header["sentence_scale_bits"],
+            )
+        prior = PublicPrior(header["encoder"], tokens, sentences)
         if prior.fingerprint != header["fingerprint"]:
             raise FormatError("its numbers were changed after it was written")
     except FormatError as error:
@@ -276,12 +366,7 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
 
 
 def _header(prior: PublicPrior) -> dict[str, Any]:
-    return {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "encoder": prior.encoder,
-        "scale_bits": prior.scale_bits,
-    }
+    return {"format": _FORMAT, "version": _VERSION} | prior.facts()
 
 
 def write_prior(prior: PublicPrior, path: Path) -> None:

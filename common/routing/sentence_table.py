@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import FormatError, ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.encoding.sentence_features import SentenceFeatures
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder, of_table_rows
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.routing.token_table import (
     Lengths,
@@ -229,18 +229,6 @@ def compile_tokens(
     if encoder.words is None:
         return compile_table(table, encoder.scale, weights, least_step)
     return compile_words(table, encoder.scale, encoder.words, weights, least_step)
-
-
-def stacked(whole: _Floats, of_table: _Floats, encoder: TableEncoder) -> _Floats:
-    """The weights of both routers in one matrix, F×2C; the table knows nothing of sentences."""
-    padded = np.zeros_like(whole)
-    padded[of_table_rows(encoder)] = of_table
-    return np.hstack([whole, padded])
-
-
-def of_table_rows(encoder: TableEncoder) -> NDArray[np.int64]:
-    """Where the features of tokens and words stand among all, and the constant one."""
-    return np.append(np.arange(encoder.table_width), encoder.width)
 
 
 def weight_columns(encoder: Any, domains: int) -> int:

@@ -15,7 +15,7 @@ from ridgeway.common.base.settings import (
     DEFAULT,
     DEFAULT_LISTEN,
     ENCODERS,
-    PLAIN_ENCODER,
+    PRIVATE_ENCODER,
 )
 from ridgeway.common.cli.options import (
     AllowHost,
@@ -64,7 +64,7 @@ def init(
     encoder: Annotated[
         str | None,
         option(
-            f"{ENCODERS} (default: {PLAIN_ENCODER} for private rounds, else"
+            f"{ENCODERS} (default: {PRIVATE_ENCODER} for private rounds, else"
             f" {DEFAULT.encoder})"
         ),
     ] = None,
@@ -78,13 +78,13 @@ def init(
 
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.common.encoding.encoder_sources import absolute_source, find_encoder
+    from ridgeway.common.privacy.public_prior import private_encoder
     from ridgeway.coordinator.deploy.authority import create_authority
     from ridgeway.coordinator.deploy.coordinator_folder import create_federation
     from ridgeway.coordinator.round.federation import (
         COORDINATOR_TOML,
         PRIOR,
         FederationSettings,
-        check_plain,
         usual_settings,
     )
 
@@ -98,10 +98,10 @@ def init(
             f"{listen!r} or {address!r} is not an address; write HOST:PORT, the port"
             " being 1 to 65535"
         ) from None
-    source = encoder or (PLAIN_ENCODER if chosen == "private" else DEFAULT.encoder)
+    source = encoder or (PRIVATE_ENCODER if chosen == "private" else DEFAULT.encoder)
     found = find_encoder(source)
     if chosen == "private":
-        check_plain(found)
+        private_encoder(found)
     places = {"listen": listen, "address": address}
     settings = usual_settings(
         found, **places, encoder=absolute_source(source), mode=chosen

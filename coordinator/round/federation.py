@@ -42,7 +42,7 @@ from ridgeway.common.base.settings import (
     DEFAULT_DELTA,
     DEFAULT_LISTEN,
     EQUAL_MASS,
-    PLAIN_ENCODER,
+    PRIVATE_ENCODER,
     Ridge,
     Selector,
     SelectorName,
@@ -50,7 +50,6 @@ from ridgeway.common.base.settings import (
 )
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.transformer_encoder import (
     AnyEncoder,
     check_sampling,
@@ -62,6 +61,7 @@ from ridgeway.common.privacy.public_prior import (
     TOKENS_PER_TEXT,
     PublicPrior,
     built_in_prior,
+    private_encoder,
     read_prior,
     write_prior,
 )
@@ -155,7 +155,7 @@ class FederationSettings(Record):
 
     listen: Address = DEFAULT_LISTEN
     address: Address = DEFAULT_LISTEN
-    encoder: str = PLAIN_ENCODER
+    encoder: str = PRIVATE_ENCODER
     mode: Mode = "private"
     weighting: Weighting = DEFAULT.weighting
     sampling: SamplingNumbers = DEFAULT.sampling
@@ -170,15 +170,6 @@ class FederationSettings(Record):
         """As `Terms.uses_masks`, without the encoder."""
         return self.mode == "masked" or (
             self.mode == "private" and self.privacy.sums == "full"
-        )
-
-
-def check_plain(encoder: AnyEncoder) -> None:
-    """Raise InputError unless private rounds know this encoder's features."""
-    if not isinstance(encoder, TableEncoder) or encoder.more:
-        raise InputError(
-            "private rounds know features of tokens alone, so they cannot use"
-            f" {encoder.name}; take an encoder of tokens: --encoder {PLAIN_ENCODER}"
         )
 
 
@@ -263,12 +254,18 @@ class Federation:
             mode=chosen,
             encoder=self.encoder.fingerprint,
             encoder_name=self.encoder.name,
-            features=self.encoder.width + 1,
+            features=self._features(chosen) + 1,
             sampling=settings.sampling,
             weighting=weighting,
             mass=EQUAL_MASS if weighting == "equal" else 0,
             privacy=self.privacy if private else None,
         )
+
+    def _features(self, mode: Mode) -> int:
+        encoder = self.encoder
+        if mode == "private":
+            return private_encoder(encoder).document_width
+        return encoder.width
 
     @property
     def privacy(self) -> Privacy:
@@ -287,7 +284,6 @@ class Federation:
         which then stays.
         """
         path = self.folder / PRIOR
-        check_plain(self.encoder)
         if not path.exists():
             name = f"{self.encoder.fingerprint}-{TOKENS_PER_TEXT}.safetensors"
             built_in = cache_folder() / "priors" / name

@@ -26,6 +26,7 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector
 from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.privacy.private_solve import solve_private
+from ridgeway.common.privacy.public_prior import private_encoder
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import (
     Announce,
@@ -557,7 +558,7 @@ class _Round:
                 self._terms.privacy,
                 [member.domain for member in gathered.members],
                 self._federation.prior,
-                self._federation.encoder.scale,
+                private_encoder(self._federation.encoder),
                 made.solution.weights,
                 made.noisy,
                 confidence,
@@ -619,7 +620,7 @@ def solve_total(
         terms.privacy,
         [member.domain for member in members],
         federation.prior,
-        encoder.scale,
+        private_encoder(encoder),
     )
     return Solution(weights, 0.0, 1.0, 0.0)
 

@@ -29,8 +29,10 @@ from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.noisy_solve import (
     Integers,
     Matrix,
+    Sums,
     means_apart,
     noisy_means,
+    split,
 )
 from ridgeway.common.privacy.public_prior import PublicPrior
 
@@ -65,7 +67,7 @@ MAX_ADVANTAGE = 8.0
 
 def private_temperature(
     mode: PrivacyMode,
-    columns: Integers,
+    columns: Sums,
     counts: Integers,
     sigma_squared: float,
     weights: Matrix,
@@ -117,8 +119,12 @@ def _directions(weights: Matrix, prior: PublicPrior, scale: float) -> Matrix:
     """
     from scipy.linalg import solve
 
-    whitening = np.ldexp(prior.whitening.astype(np.float64), -prior.scale_bits)
-    directions = solve(whitening.T, weights[:-1] * scale)
+    directions = np.vstack(
+        [
+            solve(share * block.scaled.T, own * scale)
+            for share, block, own in split(weights[:-1], prior)
+        ]
+    )
     return np.asarray(directions - directions.mean(axis=1, keepdims=True))
 
 

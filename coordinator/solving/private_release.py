@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import Confidence
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import UNIT
 from ridgeway.common.privacy.noisy_solve import MIN_DOCUMENTS
 from ridgeway.common.privacy.privacy_settings import Privacy
@@ -52,7 +53,7 @@ def confidence_under_noise(
     privacy: Privacy,
     members: Sequence[str],
     prior: PublicPrior,
-    scale: float,
+    encoder: TableEncoder,
     weights: NDArray[np.float64],
     accuracy: NoisyAccuracy,
     plain: Confidence,
@@ -68,9 +69,9 @@ def confidence_under_noise(
         total.cross[:-1],
         total.cross[-1],
         noise_variance(privacy, members),
-        weights,
+        weights[:, : total.cross.shape[1]],
         prior,
-        scale,
+        encoder.scale,
         accuracy.interval,
     )
     return replace(plain, temperature=temperature, growth=0.0, half=HALF, tail=TAIL)

@@ -12,7 +12,7 @@ from ridgeway.common.base.files import check_new_folder
 from ridgeway.common.base.settings import (
     DEFAULT,
     ENCODERS,
-    PLAIN_ENCODER,
+    PRIVATE_ENCODER,
 )
 from ridgeway.common.cli.options import Json, option
 from ridgeway.common.cli.route_commands import evaluation_lines
@@ -72,7 +72,7 @@ def simulate(
     encoder: Annotated[
         str | None,
         option(
-            f"{ENCODERS}. (default: {DEFAULT.encoder}; with --private {PLAIN_ENCODER})"
+            f"{ENCODERS}. (default: {DEFAULT.encoder}; with --private {PRIVATE_ENCODER})"
         ),
     ] = None,
     sums: Annotated[
@@ -121,7 +121,7 @@ def simulate(
             drop=drop or [],
             drop_rate=drop_rate,
             out=out,
-            encoder=encoder or (PLAIN_ENCODER if private else DEFAULT.encoder),
+            encoder=encoder or (PRIVATE_ENCODER if private else DEFAULT.encoder),
             mode=mode,
             privacy=asked,
             prior=prior,

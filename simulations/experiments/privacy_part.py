@@ -36,7 +36,7 @@ from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.routing.token_table import compile_table
+from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.coordinator.solving.total import add_weighted
 from ridgeway.simulations.experiments.dataset import Dataset
@@ -106,7 +106,7 @@ class PrivateGround:
             privacy=privacy,
             encoder=self.encoder.fingerprint,
             encoder_name=self.encoder.name,
-            features=self.encoder.width + 1,
+            features=self.encoder.document_width + 1,
             weighting="tokens",
             mass=0,
             sampling=DEFAULT.sampling,
@@ -199,10 +199,8 @@ def accuracy(ground: PrivateGround, trial: PrivateTrial, seed: int) -> float:
     total = add_weighted(parts, ground.terms(privacy))
     encoder = ground.encoder
     prior = ground.priors[trial.prior]
-    weights = solve_private(
-        total.statistics, privacy, total.domains, prior, encoder.scale
-    )
-    table = compile_table(encoder.table, encoder.scale, weights)
+    weights = solve_private(total.statistics, privacy, total.domains, prior, encoder)
+    table = compile_router(encoder, DEFAULT.sampling, weights)
     columns = np.array([domains.index(name) for name in total.domains])
     route = table_route(encoder.tokenizer, table, Selector("average"), columns)
     return evaluation(route, ground.dataset.test).accuracy
@@ -214,7 +212,10 @@ def _rows(ground: PrivateGround, prior: str, domain: str) -> Integers:
     texts = ground.dataset.train[domain]
     summed = [text for text in texts if not is_held_out(text, DEFAULT.holdout)]
     ids, lengths = ground.encoder.tokenizer.encode_many(summed)
-    return document_vectors(ground.priors[prior], ids, lengths, ground.encoder.table)
+    encoder = ground.encoder
+    return document_vectors(
+        ground.priors[prior], ids, lengths, encoder.table, encoder.sentences
+    )
 
 
 @lru_cache(maxsize=16)

@@ -23,10 +23,11 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.decision import winners
 from ridgeway.common.routing.token_table import (
+    RouterTable,
     TokenTable,
     counted_in,
     step_for,
-    tally,
+    tally_texts,
 )
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, Statistics
@@ -55,13 +56,13 @@ TEXTS_PER_BATCH = 64
 
 
 def table_route(
-    tokenizer: Tokenizer, table: TokenTable, selector: Selector, columns: Places
+    tokenizer: Tokenizer, table: RouterTable, selector: Selector, columns: Places
 ) -> Route:
     """columns: the place of the domain that each column of the table belongs to."""
 
     def route(prompts: Sequence[str]) -> Places:
         ids, lengths = tokenizer.encode_many(prompts)
-        found: Places = columns[winners(tally(table, selector, ids, lengths))]
+        found: Places = columns[winners(tally_texts(table, selector, ids, lengths))]
         return found
 
     return route

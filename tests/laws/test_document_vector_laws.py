@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.privacy import document_vectors as document_vectors_module
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors, unit_rows
-from ridgeway.common.privacy.public_prior import MAX_ROW_SUM, MEAN_BITS, Integers, PublicPrior, token_sums
+from ridgeway.common.privacy.public_prior import MAX_ROW_SUM, MEAN_BITS, Integers, PublicPrior, Whitening, token_sums
 
 WIDTH, ROWS = 5, 40
 LARGEST = MAX_ROW_SUM // WIDTH - 1
@@ -49,7 +49,7 @@ def test_vectors_are_those_of_whole_number_arithmetic(
     texts: list[list[int]],
 ) -> None:
     """The float64 product rounds nothing, at the largest priors too: Python's own integers give the same rows."""
-    prior = PublicPrior("e" * 64, centre, whitening, 0)
+    prior = PublicPrior("e" * 64, Whitening(centre, whitening, 0))
 
     def seen(text: list[int]) -> list[int]:
         sums = [sum(int(table[token, place]) for token in text) for place in range(WIDTH)]
@@ -83,7 +83,7 @@ def test_threads_blocks_and_neighbours_change_nothing() -> None:
     rng = np.random.default_rng(3)
     table = rng.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (500, 96)).astype(np.int16)
     whitening = rng.integers(-(MAX_ROW_SUM // 96) + 1, MAX_ROW_SUM // 96, (96, 96)).astype(np.int32)
-    prior = PublicPrior("e" * 64, rng.integers(-1000, 1000, 96), whitening, 7)
+    prior = PublicPrior("e" * 64, Whitening(rng.integers(-1000, 1000, 96), whitening, 7))
     lengths = rng.integers(0, 50, 2500)
     ids = rng.integers(0, 500, lengths.sum()).astype(np.int32)
     together = document_vectors(prior, ids, lengths, table)
@@ -96,6 +96,6 @@ def test_threads_blocks_and_neighbours_change_nothing() -> None:
 
 def test_a_table_of_another_width_is_refused() -> None:
     """A prior of another encoder is not stretched to fit."""
-    prior = PublicPrior("e" * 64, np.zeros(3, np.int64), np.eye(3, dtype=np.int32), 0)
+    prior = PublicPrior("e" * 64, Whitening(np.zeros(3, np.int64), np.eye(3, dtype=np.int32), 0))
     with pytest.raises(ShapeMismatch):
         document_vectors(prior, *flat([[0]]), np.zeros((4, 5), np.int16))

@@ -14,7 +14,7 @@ from ridgeway.common.privacy import noisy_solve
 from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bounded_sums, moved_square
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.noisy_solve import Matrix, solve_columns, solve_full
-from ridgeway.common.privacy.public_prior import MEAN_BITS, Integers, PublicPrior, make_prior
+from ridgeway.common.privacy.public_prior import Integers, PublicPrior, make_prior
 from tests.support.tiny import LETTERS, tiny_encoder
 
 ENCODER = tiny_encoder(width=8)
@@ -73,8 +73,8 @@ def test_halfway_between_all_domains_none_is_ahead(mode: PrivacyMode, prior: Pub
     weights = solved(mode, parts, 0, prior)
     columns = np.stack([each.column for each in parts], axis=1)
     centre = noisy_solve.noisy_means(mode, columns[:-1], columns[-1], 0.0).means.mean(axis=0)
-    whitening = np.ldexp(prior.whitening.astype(float), -prior.scale_bits)
-    middle = np.ldexp(prior.mean.astype(float), -MEAN_BITS)
+    whitening = prior.tokens.scaled
+    middle = prior.tokens.centre
     embedding = middle + np.linalg.solve(whitening, noisy_solve.TYPICAL_LENGTH * centre)
     assert np.allclose(embedding * ENCODER.scale @ weights[:-1] + weights[-1], 1 / 3)
 

@@ -33,7 +33,7 @@ from ridgeway.common.privacy.document_bound import (
 )
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy, delta_warning
-from ridgeway.common.privacy.public_prior import PublicPrior
+from ridgeway.common.privacy.public_prior import PublicPrior, Whitening
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.statistics.sums import SUM_BOUND
 from ridgeway.coordinator.solving.private_release import likeliest_counts, noisy_accuracy
@@ -161,7 +161,7 @@ def test_no_text_and_no_encoder_moves_the_sums_further(
     """From text to sums, with tables and priors that nobody has looked at: one document is within the bound."""
     encoder, random = tiny_encoder(WIDTH, seed), np.random.default_rng(prior_seed)
     whitening = random.integers(-(1 << 28), 1 << 28, (WIDTH, WIDTH), dtype=np.int32)
-    prior = PublicPrior(encoder.fingerprint, random.integers(-(1 << 19), 1 << 19, WIDTH), whitening, 20)
+    prior = PublicPrior(encoder.fingerprint, Whitening(random.integers(-(1 << 19), 1 << 19, WIDTH), whitening, 20))
 
     def sums(texts: list[str]) -> DocumentSums:
         ids, lengths = encoder.tokenizer.encode_many(texts) if texts else (np.empty(0, np.int32), np.empty(0, np.int64))

@@ -66,7 +66,7 @@ from ridgeway.common.privacy.document_bound import (
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import solve_private
-from ridgeway.common.privacy.public_prior import MAX_ROW_SUM, PublicPrior, make_prior
+from ridgeway.common.privacy.public_prior import MAX_ROW_SUM, PublicPrior, Whitening, make_prior
 from ridgeway.common.protocol.messages import (
     Announce,
     Collect,
@@ -253,7 +253,7 @@ def solved(parties: Parties, total: Integers) -> NDArray[np.float64]:
     terms = parties.federation().terms
     assert terms.privacy is not None
     statistics = terms.statistics_of(total, len(DOMAINS))
-    return solve_private(statistics, terms.privacy, DOMAINS, parties.federation().prior, parties.encoder.scale)
+    return solve_private(statistics, terms.privacy, DOMAINS, parties.federation().prior, parties.encoder)
 
 
 def test_e2e_counts(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_f1_named_a_made_up_total_chooses_the_weights(parties: Parties) -> None:
     total = np.zeros((FEATURES, len(DOMAINS)), np.int64)
     total[:-1, 0] = np.rint(1e3 * wanted)
     total[:-1, 2] = -total[:-1, 0]
-    whitening = parties.federation().prior.whitening.astype(np.float64)
+    whitening = parties.federation().prior.tokens.scaled
     aimed, got = whitening.T @ wanted, solved(parties, total.ravel())[:-1]
     for column, side in ((got[:, 0], 1), (got[:, 2], -1)):
         cosine = aimed @ column / np.linalg.norm(aimed) / np.linalg.norm(column)
@@ -396,7 +396,7 @@ def test_sens(tmp_path: Path, smollm2: TableEncoder, mode: PrivacyMode) -> None:
     largest = np.random.default_rng(1).integers(-(MAX_ROW_SUM // width - 1), MAX_ROW_SUM // width, (width, width))
     priors = [
         make_prior(smollm2, [texts[:10], texts[10:]]),
-        PublicPrior(smollm2.fingerprint, np.full(width, 4096 << 8, np.int64), largest.astype(np.int32), 64),
+        PublicPrior(smollm2.fingerprint, Whitening(np.full(width, 4096 << 8, np.int64), largest.astype(np.int32), 64)),
     ]
     for prior in priors:
         before = summed(tmp_path / "before.jsonl", texts, smollm2, mode, prior)

@@ -45,7 +45,7 @@ from ridgeway.common.privacy.discrete_gaussian import Randomness
 from ridgeway.common.privacy.document_bound import DocumentSums, Integers, PrivacyMode, bounded_sums
 from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.public_prior import MEAN_BITS, PublicPrior, make_prior
+from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
 from ridgeway.common.protocol.cohort import Cohort, Member, form_cohort
 from ridgeway.common.protocol.messages import (
     KINDS,
@@ -388,7 +388,7 @@ def rows_of(encoder: TableEncoder, prior: PublicPrior, texts: Sequence[str]) -> 
 def directions(encoder: TableEncoder, prior: PublicPrior) -> NDArray[np.float32]:
     """Where each token alone would move a column, by what is public."""
     table = encoder.table[encoder.tokenizer.plain_ids].astype(np.float32)
-    rows = (table - prior.mean.astype(np.float32) / (1 << MEAN_BITS)) @ prior.whitening.T.astype(np.float32)
+    rows = (table - prior.tokens.centre.astype(np.float32)) @ prior.tokens.matrix.T.astype(np.float32)
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
 

@@ -13,7 +13,7 @@ from ridgeway.common.privacy.built_in_text import Places, built_in_text, this_ma
 from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.public_prior import (
     MAX_ROW_SUM,
-    PublicPrior,
+    Whitening,
     built_in_prior,
     make_prior,
     prior_bytes,
@@ -40,14 +40,14 @@ def test_public_documents_vary_alike_in_all_directions() -> None:
 
 def test_a_prior_is_as_fine_as_exact_arithmetic_allows() -> None:
     """Rounding to integers loses nothing that could matter, and stays within what the products take."""
-    whitening = make_prior(tiny_encoder(), [texts(50)]).whitening
+    whitening = make_prior(tiny_encoder(), [texts(50)]).tokens.matrix
     assert MAX_ROW_SUM // 4 < np.abs(whitening.astype(np.int64)).sum(axis=1).max() < MAX_ROW_SUM
 
 
 def test_text_with_too_few_directions_still_makes_a_prior() -> None:
     """Two equal sentences vary in no direction: how tokens vary stands in for them."""
     prior = make_prior(tiny_encoder(), [["one sentence", "one sentence"]])
-    assert np.linalg.matrix_rank(prior.whitening.astype(float)) == prior.width
+    assert np.linalg.matrix_rank(prior.tokens.matrix.astype(float)) == prior.width
 
 
 def test_a_prior_survives_its_file(tmp_path: Path) -> None:
@@ -56,7 +56,8 @@ def test_a_prior_survives_its_file(tmp_path: Path) -> None:
     write_prior(prior, tmp_path / "prior")
     found = read_prior(tmp_path / "prior")
     assert found.fingerprint == prior.fingerprint
-    assert np.array_equal(found.mean, prior.mean) and np.array_equal(found.whitening, prior.whitening)
+    assert np.array_equal(found.tokens.mean, prior.tokens.mean)
+    assert np.array_equal(found.tokens.matrix, prior.tokens.matrix)
 
 
 def test_a_changed_prior_is_refused(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_numbers_that_would_not_stay_exact_are_no_prior(
 ) -> None:
     """Whoever sends a prior cannot make a holder's arithmetic round."""
     with pytest.raises(FormatError):
-        PublicPrior("e" * 64, mean, whitening, bits)
+        Whitening(mean, whitening, bits)
 
 
 def test_a_prior_of_another_encoder_is_refused() -> None:

@@ -51,7 +51,7 @@ def test_a_private_router_is_surer_the_more_often_it_is_right(mode: PrivacyMode,
     """Its accuracy is measured from noisy rows, and its confidence follows; the operator's threshold stays."""
     total, agreed = total_of_tiny_domains(mode, prior), terms(mode)
     assert agreed.privacy is not None
-    given = total.statistics, agreed.privacy, NAMES, prior, ENCODER.scale
+    given = total.statistics, agreed.privacy, NAMES, prior, ENCODER
     weights = solve_private(*given)
     held_out = [scores(weights, texts(place, 200, seed=5)).argmax(axis=1) for place in range(3)]
     rows = {name: UNIT * np.bincount(each, minlength=3) for name, each in zip(NAMES, held_out, strict=True)}
