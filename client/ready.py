@@ -29,7 +29,6 @@ from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.jsonl import field_names
 from ridgeway.common.base.threads import cores
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import DocumentSums, check_documents
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared
@@ -178,7 +177,7 @@ def _summed(
         )
         _check_sums(holder, terms, outcome.prepared, own=True)
         return outcome.prepared
-    if not isinstance(encoder, TableEncoder) or encoder.more:
+    if encoder.more:
         raise InputError(
             "documents are bounded one by one, for which a table of tokens alone is"
             " needed"

@@ -28,7 +28,6 @@ from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
 
 Integers = NDArray[np.int64]
@@ -122,7 +121,7 @@ class PublicPrior:
     def width(self) -> int:
         return self.mean.size
 
-    def must_fit(self, encoder: AnyEncoder) -> None:
+    def must_fit(self, encoder: TableEncoder) -> None:
         """Raise unless the prior was made with this encoder."""
         if self.encoder != encoder.fingerprint:
             raise EncoderMismatch(
@@ -135,20 +134,20 @@ class PublicPrior:
         return f"<PublicPrior {self.width} {self.fingerprint[:12]}>"
 
 
-def built_in_prior(encoder: AnyEncoder) -> PublicPrior:
+def built_in_prior(encoder: TableEncoder) -> PublicPrior:
     """The prior of text that this machine has anyway. Machines may differ in it, so one is made and
     handed on.
     """
     return make_prior(encoder, list(built_in_text(this_machine()).values()))
 
 
-def make_prior(encoder: AnyEncoder, groups: Sequence[Sequence[str]]) -> PublicPrior:
+def make_prior(encoder: TableEncoder, groups: Sequence[Sequence[str]]) -> PublicPrior:
     """The prior of public texts; how groups of them differ from each other does not count as
     variation.
 
     Groups of a few texts are taken together.
     """
-    if not isinstance(encoder, TableEncoder) or encoder.more:
+    if encoder.more:
         raise InputError(
             "a prior needs an encoder with a table of tokens alone, not"
             f" {encoder.name}; name another one"

@@ -7,7 +7,7 @@ Both are solved from one total: the table's equation is a block of the whole one
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,6 @@ class SentenceTable:
     weights: NDArray[np.int32]
     bits: int
     features: SentenceFeatures
-
-    runs_a_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         shape = self.features.width, self.tokens.domains
@@ -130,8 +128,6 @@ class Cascade:
     table: AnyTable
     sentences: SentenceTable
     margin: float
-
-    runs_a_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.table.step != self.sentences.step:
@@ -231,6 +227,15 @@ def compile_tokens(
     return compile_words(table, encoder.scale, encoder.words, weights, least_step)
 
 
+def compile_router(encoder: TableEncoder, weights: _Floats) -> AnyTable | Cascade:
+    """Weights as a router uses them: tables over tokens and words, and a cascade where the encoder
+    reads sentences.
+    """
+    if encoder.sentences:
+        return compile_cascade(encoder, weights)
+    return compile_tokens(encoder, weights)
+
+
 def stacked(whole: _Floats, of_table: _Floats, encoder: TableEncoder) -> _Floats:
     """The weights of both routers in one matrix, F×2C; the table knows nothing of sentences."""
     padded = np.zeros_like(whole)
@@ -243,10 +248,9 @@ def of_table_rows(encoder: TableEncoder) -> NDArray[np.int64]:
     return np.append(np.arange(encoder.table_width), encoder.width)
 
 
-def weight_columns(encoder: Any, domains: int) -> int:
+def weight_columns(encoder: TableEncoder, domains: int) -> int:
     """How many columns the weights of a router over so many domains have."""
-    reads_sentences = isinstance(encoder, TableEncoder) and encoder.sentences
-    return 2 * domains if reads_sentences else domains
+    return 2 * domains if encoder.sentences else domains
 
 
 def without_domain(weights: _Floats, place: int, domains: int) -> _Floats:

@@ -50,12 +50,7 @@ from ridgeway.common.base.settings import (
 )
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.transformer_encoder import (
-    AnyEncoder,
-    check_sampling,
-    usual_sampling,
-)
+from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.privacy_settings import Delta, Epsilon, Privacy
 from ridgeway.common.privacy.public_prior import (
@@ -173,16 +168,16 @@ class FederationSettings(Record):
         )
 
 
-def check_plain(encoder: AnyEncoder) -> None:
+def check_plain(encoder: TableEncoder) -> None:
     """Raise InputError unless private rounds know this encoder's features."""
-    if not isinstance(encoder, TableEncoder) or encoder.more:
+    if encoder.more:
         raise InputError(
             "private rounds know features of tokens alone, so they cannot use"
             f" {encoder.name}; take an encoder of tokens: --encoder {PLAIN_ENCODER}"
         )
 
 
-def usual_settings(shared: AnyEncoder, **given: Any) -> FederationSettings:
+def usual_settings(shared: TableEncoder, **given: Any) -> FederationSettings:
     """The settings of a new federation whose holders share this encoder."""
     return FederationSettings(sampling=usual_sampling(shared), **given)
 
@@ -196,7 +191,7 @@ class Federation:
         self,
         folder: Path,
         *,
-        encoder: AnyEncoder | None = None,
+        encoder: TableEncoder | None = None,
         clock: Clock = system_clock,
     ) -> None:
         self.folder = folder
@@ -244,7 +239,7 @@ class Federation:
         return load_manifest(self.release_folder(number), key=self.keys[0])
 
     @cached_property
-    def encoder(self) -> AnyEncoder:
+    def encoder(self) -> TableEncoder:
         return self._given or find_encoder(self.settings.encoder)
 
     @property
@@ -255,7 +250,6 @@ class Federation:
         """The terms of a round; in the mode of the settings if that is left open."""
         settings = self.settings
         chosen = mode or settings.mode
-        check_sampling(self.encoder, settings.sampling)
         private = chosen == "private"
         # documents weigh the same
         weighting: Weighting = "tokens" if private else settings.weighting

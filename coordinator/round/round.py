@@ -24,7 +24,7 @@ from ridgeway.common.base.errors import (
     RoundFailed,
 )
 from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import (
@@ -606,7 +606,7 @@ def solve_total(
     terms: Terms,
     total: Total,
     members: Sequence[Contribution],
-    encoder: AnyEncoder,
+    encoder: TableEncoder,
     ridge: Ridge,
 ) -> Solution:
     """The weights that a total gives under its terms: exact sums by a ridge, noisy ones by the
