@@ -30,7 +30,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.jsonl import field_names
 from ridgeway.common.base.threads import cores
 from ridgeway.common.privacy.document_bound import DocumentSums, check_documents
-from ridgeway.common.privacy.public_prior import private_encoder
+from ridgeway.common.privacy.public_prior import check_private_encoder
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics.statistics_file import Prepared, load_prepared
 from ridgeway.common.statistics.sums import check_bound
@@ -178,7 +178,7 @@ def _summed(
         )
         _check_sums(holder, terms, outcome.prepared, own=True)
         return outcome.prepared
-    encoder = private_encoder(encoder)
+    check_private_encoder(encoder)
     prior = holder.prior(terms.privacy)
     if prior is None:
         raise InputError(

@@ -23,8 +23,8 @@ from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import (
+    check_private_encoder,
     prior_bytes,
-    private_encoder,
     read_prior,
     write_prior,
 )
@@ -112,7 +112,7 @@ def create_simulated_federation(
     shared = find_encoder(encoder)
     given = read_prior(prior) if prior else None
     if mode == "private":
-        private_encoder(shared)
+        check_private_encoder(shared)
     settings = usual_settings(
         shared,
         encoder=encoder,

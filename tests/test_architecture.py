@@ -68,10 +68,9 @@ GPU = "client/sums/gpu/"
 """This folder may know torch throughout, because nothing outside imports it before a GPU is used."""
 HEAVY = {"torch", "transformers", "triton"}
 HEAVY_FILES = {
-    "client/sums/transformer_sums.py",
     "common/encoding/sentence_torch.py",
-    "common/encoding/transformer.py",
     "common/base/devices.py",
+    "common/base/threads.py",
     "coordinator/solving/solve.py",
 }
 FLOWER_FILES = {
@@ -190,7 +189,7 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
         if not each.deferred:
             yield "torch and transformers are imported by the functions that need them"
         if file not in HEAVY_FILES:
-            yield "torch and transformers are for GPUs, contextual encoders, large solves and simulations"
+            yield "torch and transformers are for GPUs, large solves and simulations"
     if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(HTTP):
         yield "HTTP is for common/http, common/serve, the pages, the fleet proxy and the benchmark of serving"
     if each.package in UNPICKLERS:
@@ -311,7 +310,7 @@ def test_a_package_that_only_holds_rooms_exports_nothing() -> None:
         ("common/base/a.py", "import client.sums.prepare"),
         ("simulations/a.py", "from common.base import errors"),
         ("common/base/a.py", "import ridgeway.client.sums.prepare"),
-        ("common/base/a.py", "from ridgeway.common.encoding.model_rows import Frame"),
+        ("common/base/a.py", "from ridgeway.common.encoding.windows import Layer"),
         ("common/routing/a.py", "def f():\n    from ridgeway.simulations.corpora import builtin"),
         ("common/masking/a.py", "from ...client.sums import prepare"),
         ("common/base/a.py", "import ridgeway"),
@@ -323,8 +322,8 @@ def test_a_package_that_only_holds_rooms_exports_nothing() -> None:
         ("common/serve/a.py", "import ridgeway.client"),
         ("client/round/holder.py", "import flwr"),
         ("common/protocol/messages.py", "def f():\n    from flwr.common import Message"),
-        ("client/sums/transformer_sums.py", "import torch"),
-        ("client/sums/transformer_sums.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
+        ("common/encoding/sentence_torch.py", "import torch"),
+        ("common/encoding/sentence_torch.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
         ("client/sums/accumulate.py", "def g():\n    import torch"),
         ("client/sums/prepare.py", "from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators"),
         ("simulations/a.py", "import ridgeway.client.sums.gpu.digit_planes"),
@@ -355,10 +354,10 @@ def test_a_forbidden_import_is_noticed(file: str, source: str) -> None:
         ("client/client_app.py", "from flwr.clientapp import ClientApp"),
         ("coordinator/server_app.py", "from flwr.serverapp import ServerApp"),
         ("common/protocol/flower.py", "from flwr.common import Message"),
-        ("client/sums/transformer_sums.py", "def f():\n    import torch"),
+        ("common/encoding/sentence_torch.py", "def f():\n    import torch"),
         ("client/sums/gpu/gpu_sums.py", "import torch\nfrom ridgeway.client.sums.gpu.digit_planes import split"),
         ("client/sums/prepare.py", "def f():\n    from ridgeway.client.sums.gpu.gpu_sums import sums"),
-        ("client/sums/transformer_sums.py", "if TYPE_CHECKING:\n    import torch"),
+        ("common/encoding/sentence_torch.py", "if TYPE_CHECKING:\n    import torch"),
         ("simulations/a.py", "import torch\nimport transformers\nimport flwr\nimport ridgeway.client"),
         ("common/serve/gateway/a.py", "from fastapi import FastAPI"),
         ("common/base/a.py", "import clients\nfrom torchless import pickles"),

@@ -91,7 +91,6 @@ def audit(
         find_encoder,
     )
     from ridgeway.common.encoding.table_encoder import of_tokens_alone
-    from ridgeway.common.encoding.transformer_encoder import needs_table
     from ridgeway.common.statistics.statistics_file import load_prepared
 
     settings = None
@@ -102,12 +101,11 @@ def audit(
         skip_broken = settings.skip_broken
     prepared = load_prepared(statistics)
     if settings is None:
-        source = find_encoder(encoder)
+        found = find_encoder(encoder)
     else:
-        source = find_by_fingerprint(
+        found = find_by_fingerprint(
             prepared.fingerprint, prepared.encoder_name, settings.encoder
         )
-    found = needs_table(source, "the audit")
     must_fit(prepared, found)
     job = job_of(prepared.domain, corpus or [], prepared.sampling, text_field)
     job = replace(job, holdout=prepared.holdout, skip_broken=skip_broken)

@@ -55,7 +55,7 @@ from ridgeway.common.cli.terminal import (
 if TYPE_CHECKING:
     from ridgeway.client.sums.corpus import Counters
     from ridgeway.client.sums.prepare import Engine, PrepareJob, PrepareOutcome
-    from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+    from ridgeway.common.encoding.table_encoder import TableEncoder
     from ridgeway.common.statistics.statistics_file import Prepared
 
 app = command_group("The domain holder's side: private files to sums that may leave.")
@@ -163,7 +163,7 @@ def prepare(
     from ridgeway.common.base.files import cache_folder
     from ridgeway.common.base.native import why_not
     from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.encoding.transformer_encoder import usual_sampling
+    from ridgeway.common.encoding.table_encoder import usual_sampling
     from ridgeway.common.statistics.statistics_file import save_prepared
 
     numbers = part_numbers(part) if part else None
@@ -212,7 +212,7 @@ def prepare(
 @contextmanager
 def _summing(
     job: PrepareJob,
-    encoder: AnyEncoder,
+    encoder: TableEncoder,
     word: str,
     engine: str,
     address: str,
@@ -232,14 +232,9 @@ def _summing(
         yield replace(job, devices=devices), None, devices
         return
     from ridgeway.client.cluster.ray_engine import cluster, gpus_of_cluster, ray_engine
-    from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
 
     with cluster(address, job.threads):
         gpus = device != "cpu" and gpus_of_cluster()
-        if gpus and isinstance(encoder, ContextualEncoder):
-            job = replace(
-                job, devices=("cuda",)
-            )  # whose features are others than the CPU's
         yield (
             job,
             ray_engine(job, encoder, word, gpus=gpus, threads=threads),

@@ -30,7 +30,7 @@ from ridgeway.common.base.errors import (
     first_line,
 )
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
 
 MIN_TASK_BYTES = 4 << 20
 MAX_TASK_BYTES = 512 << 20
@@ -105,15 +105,14 @@ def _no_answer(where: str, error: Exception) -> DeviceError:
 
 
 def ray_engine(
-    job: PrepareJob, encoder: AnyEncoder, word: str, *, gpus: bool, threads: int
+    job: PrepareJob, encoder: TableEncoder, word: str, *, gpus: bool, threads: int
 ) -> Engine:
     """word: how the encoder is named, since every machine finds it by itself. threads: of each
     worker; 0: as fits.
     """
 
     def free_workers(machines: Sequence[Mapping[str, float]]) -> list[Worker]:
-        only_gpus = isinstance(encoder, ContextualEncoder)
-        return workers(machines, threads, gpus=gpus, only_gpus=only_gpus)
+        return workers(machines, threads, gpus=gpus)
 
     def engine(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
         ray = _ray()
@@ -170,13 +169,10 @@ def gpus_of_cluster() -> bool:
 
 
 def workers(
-    nodes: Sequence[Mapping[str, float]], threads: int, *, gpus: bool, only_gpus: bool
+    nodes: Sequence[Mapping[str, float]], threads: int, *, gpus: bool
 ) -> list[Worker]:
     """As many workers as the machines of a cluster have room for: one a GPU, and on machines
     without one, by cores.
-
-    only_gpus: where there are GPUs, nothing else sums, because a model's features depend on the
-                kind of device.
     """
     found: list[Worker] = []
     for node in nodes:
@@ -187,13 +183,12 @@ def workers(
         else:
             each = min(threads or MAX_THREADS_PER_WORKER, max(1, cores))
             found += [Worker(each, gpu=False)] * (cores // each)
-    with_gpu = [worker for worker in found if worker.gpu]
     if not found:
         raise DeviceError(
             "the Ray cluster has no machine with a free core; start some with `ray"
             " start`"
         )
-    return with_gpu if only_gpus and with_gpu else found
+    return found
 
 
 def tasks(todo: Sequence[Unread], workers: Collection[Worker]) -> list[list[Unread]]:
@@ -300,5 +295,5 @@ def _summed(
 
 
 @lru_cache(maxsize=1)
-def _encoder(word: str) -> AnyEncoder:
+def _encoder(word: str) -> TableEncoder:
     return find_encoder(word)

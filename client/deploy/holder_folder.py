@@ -76,8 +76,8 @@ skip_broken = {skip_broken}
 # the CPU; or "cpu", "cuda", or one GPU such as "cuda:0". The sums are the same.
 threads = {threads}
 device = {device}
-# Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR,
-# contextual:NAME_OR_DIR or dir:PATH.
+# Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR or
+# dir:PATH.
 {encoder}
 # The file, shared by all folders of this user, that keeps what corpora have cost their documents.
 # Keep a copy of it.

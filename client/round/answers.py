@@ -26,7 +26,6 @@ from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.schema import record_json
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
@@ -325,7 +324,7 @@ def _solved(holder: Holder, request: Opened[messages.Evaluate]) -> Weights:
     encoder = holder.encoder(terms)
     assert terms.privacy is not None
     prior = holder.prior(terms.privacy)
-    if prior is None or not isinstance(encoder, TableEncoder):
+    if prior is None:
         raise Refused(
             "prior_missing",
             f"this holder has not got the prior {terms.privacy.prior[:12]} of these"
@@ -343,9 +342,7 @@ def _scorer(
     holder: Holder, message: messages.Evaluate, epoch: Epoch, weights: Weights
 ) -> Scorer:
     terms = message.terms
-    table = router_table(
-        holder.encoder(terms), terms.sampling, weights, holder.settings.device
-    )
+    table = router_table(holder.encoder(terms), weights, private=bool(terms.privacy))
     own = message.domains.index(holder.domain)
     return Scorer(table, message.rule, holder.epochs.held_out(epoch), own)
 

@@ -36,11 +36,10 @@ from ridgeway.common.base.schema import Digest, DomainName, Record
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import (
     PublicPrior,
-    private_encoder,
     read_prior,
 )
 from ridgeway.common.protocol.cohort import Cohort, Terms
@@ -301,7 +300,7 @@ class Holder:
             return None
         return prior if prior and prior.fingerprint == privacy.prior else None
 
-    def encoder(self, terms: Terms) -> AnyEncoder:
+    def encoder(self, terms: Terms) -> TableEncoder:
         """The encoder that terms name, which must have the features that they name."""
         try:
             found = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
@@ -317,7 +316,7 @@ class Holder:
                 f"the round uses encoder {terms.encoder[:12]} and this holder has"
                 f" {found.fingerprint[:12]}",
             )
-        width = private_encoder(found).document_width if terms.privacy else found.width
+        width = found.document_width if terms.privacy else found.width
         if width + 1 != terms.features:
             raise Refused(
                 "encoder_mismatch",

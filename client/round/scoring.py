@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.settings import Sampling, Selector
+from ridgeway.common.base.settings import Selector
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.routing.decision import confidences, distances, winners
 from ridgeway.common.routing.evaluation import (
     CALIBRATED_COUNTS,
@@ -23,13 +22,9 @@ from ridgeway.common.routing.evaluation import (
     CURVES,
     beginnings,
 )
-from ridgeway.common.routing.hidden_state_table import (
-    HiddenStateTable,
-    compile_router,
-    model_states,
-)
 from ridgeway.common.routing.release import Release
 from ridgeway.common.routing.scope import scope_counts
+from ridgeway.common.routing.sentence_table import compile_router, margin_for
 from ridgeway.common.routing.token_table import RouterTable, tally_texts
 
 Weights = NDArray[np.float64]
@@ -47,22 +42,11 @@ class HeldOut:
 
 
 def router_table(
-    encoder: AnyEncoder, sampling: Sampling, weights: Weights, device: str
+    encoder: TableEncoder, weights: Weights, *, private: bool = False
 ) -> RouterTable:
     """The router of some weights, compiled over the whole public table, as its release is."""
-    if not isinstance(encoder, TableEncoder):
-        states = model_states(encoder, sampling, device=device)
-        return HiddenStateTable(weights, encoder.scale, states)
-    return _compiled(encoder, sampling, weights.tobytes(), weights.shape[1])
-
-
-def _compiled(
-    encoder: TableEncoder, sampling: Sampling, weights: bytes, domains: int
-) -> RouterTable:
     with one_blas_thread():
-        return compile_router(
-            encoder, sampling, np.frombuffer(weights).reshape(-1, domains)
-        )
+        return compile_router(encoder, weights, margin_for(private=private))
 
 
 class Scorer:

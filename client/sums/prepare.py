@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -57,18 +57,9 @@ from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.transformer_encoder import (
-    AnyEncoder,
-    ContextualEncoder,
-    check_sampling,
-)
 from ridgeway.common.statistics.statistics_file import CorpusPart, Prepared
 
 BATCH_CHARACTERS = 1 << 19
-MODEL_BATCH_CHARACTERS = 1 << 13
-"""A transformer on a CPU takes about a second for a batch of this size, and asks to stop are heard
-between.
-"""
 ACCUMULATOR_BYTES = 2 << 30
 PROCESS_BATCH_CHARACTERS = 1 << 21
 PART_INTERVAL_S = 20.0
@@ -162,7 +153,7 @@ class Watch:
 
 def prepare(
     job: PrepareJob,
-    encoder: AnyEncoder,
+    encoder: TableEncoder,
     cache: Path,
     watch: Watch | None = None,
     *,
@@ -237,7 +228,7 @@ def prepare(
 
 
 def sum_pieces(
-    job: PrepareJob, encoder: AnyEncoder, todo: Sequence[Unread]
+    job: PrepareJob, encoder: TableEncoder, todo: Sequence[Unread]
 ) -> StoredPart:
     """The sums over some pieces, in one part: what an engine has done elsewhere."""
     size = sum(each.stamp.bytes for each in todo)
@@ -327,19 +318,14 @@ def _first_place(broken: Sequence[str] | None) -> str:
     return f"the first is {broken[0]}" if broken else ""
 
 
-def _terms(job: PrepareJob, encoder: AnyEncoder) -> dict[str, object]:
-    """What parts must agree in to be added. Where a model gives the features, the kind of device is
-    of it.
-    """
-    terms: dict[str, object] = {
+def _terms(job: PrepareJob, encoder: TableEncoder) -> dict[str, object]:
+    """What parts must agree in to be added."""
+    return {
         "encoder": encoder.fingerprint,
         "sampling": job.sampling.to_json(),
         "holdout": job.holdout,
         "text_fields": list(job.text_fields),
     }
-    if isinstance(encoder, ContextualEncoder):
-        terms["device"] = "gpu" if job.devices else "cpu"
-    return terms
 
 
 def _unread(
@@ -405,7 +391,7 @@ class _Run:
     def __init__(
         self,
         job: PrepareJob,
-        encoder: AnyEncoder,
+        encoder: TableEncoder,
         store: PartStore | None,
         watch: Watch,
         total: int,
@@ -469,10 +455,7 @@ class _Run:
             BATCH_CHARACTERS,
             job.sampling,
         )
-        if isinstance(encoder, ContextualEncoder):
-            if not job.devices:
-                rules = replace(rules, characters=MODEL_BATCH_CHARACTERS)
-        elif job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES:
+        if job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES:
             rules = replace(rules, characters=PROCESS_BATCH_CHARACTERS)
             summing = not job.devices and not only_counts(
                 job.sampling, encoder.words or encoder.sentences
@@ -567,18 +550,12 @@ class _Run:
 
 
 def makers(
-    encoder: AnyEncoder, sampling: Sampling, devices: Sequence[str], threads: int
+    encoder: TableEncoder, sampling: Sampling, devices: Sequence[str], threads: int
 ) -> list[Maker]:
     """One maker for each accumulator that may work at the same time.
 
     devices: the GPUs to sum on, such as `cuda:0`; without any, the CPU sums.
     """
-    check_sampling(encoder, sampling)
-    if isinstance(encoder, ContextualEncoder):
-        from ridgeway.client.sums.transformer_sums import LateSums
-
-        places = devices or ["cpu"] * _at_once(encoder, threads)
-        return [partial(LateSums, encoder, sampling, device) for device in places]
     if devices:
         from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
 
@@ -598,6 +575,6 @@ def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
     return accumulators(encoder.table, sampling, encoder.words, encoder.sentences)
 
 
-def _at_once(encoder: AnyEncoder, threads: int) -> int:
+def _at_once(encoder: TableEncoder, threads: int) -> int:
     """How many accumulators on the CPU: as many as there are threads, if memory allows."""
     return min(threads, max(1, ACCUMULATOR_BYTES // ((encoder.width + 1) ** 2 * 16)))

@@ -52,10 +52,7 @@ MAX_EXPERT_LETTERS = 200
 DEFAULT_LISTEN = "127.0.0.1:9443"
 """Where a coordinator listens unless it is told otherwise."""
 
-ENCODERS = (
-    "smollm2, hf:NAME_OR_DIR, contextual:NAME_OR_DIR or dir:PATH; +words and +sentence"
-    " add features"
-)
+ENCODERS = "smollm2, hf:NAME_OR_DIR or dir:PATH; +words and +sentence add features"
 """How an encoder is named."""
 
 EQUAL_MASS = 1 << 24
@@ -428,11 +425,6 @@ DEFAULT = Preset(
 
 SENTENCE_SAMPLING = replace(DEFAULT.sampling, opening=8)
 """How documents are sampled for an encoder that reads sentences."""
-
-CONTEXTUAL_SAMPLING = Sampling(window=64)
-"""How documents are sampled for an encoder that reads each window by itself, and needs some text to
-read.
-"""
 
 PAPER = replace(
     DEFAULT,

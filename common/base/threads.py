@@ -16,6 +16,9 @@ _SWITCH = "TOKENIZERS_PARALLELISM"
 _lock = threading.Lock()
 _users = 0
 _before: str | None = None
+_torch_users = 0
+_torch_threads = 1
+"""How many threads torch had before anybody was inside `one_torch_thread`."""
 
 
 def cores() -> int:
@@ -49,6 +52,30 @@ def _libraries(modules: int) -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """While this lasts, torch keeps to the threads it is called in, so that the number of cores
+    does not change a bit.
+
+    As many threads as there are may be inside at once; the last to leave puts things back.
+    """
+    import torch
+
+    global _torch_users, _torch_threads
+    with _lock:
+        if _torch_users == 0:
+            _torch_threads = torch.get_num_threads()
+        _torch_users += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _torch_users -= 1
+            if _torch_users == 0:
+                torch.set_num_threads(_torch_threads)
 
 
 @contextmanager

@@ -49,17 +49,6 @@ SkipBroken = Annotated[
     ),
 ]
 EncoderSource = Annotated[str, argument(ENCODERS)]
-Model = Annotated[
-    Path | None,
-    option("The folder of a contextual encoder's model, if it is not known here."),
-]
-RunsOn = Annotated[
-    str,
-    option(
-        "Where a contextual encoder's model runs: auto, cpu, cuda, or one GPU: cuda:0.",
-        "--device",
-    ),
-]
 Sentences = Annotated[
     SentenceUse,
     option(

@@ -16,9 +16,7 @@ from ridgeway.common.cli.options import (
     Fields,
     Json,
     Key,
-    Model,
     ReleaseFolder,
-    RunsOn,
     Sentences,
     argument,
     given,
@@ -61,8 +59,6 @@ def route(
         ),
     ] = None,
     key: Key = None,
-    model: Model = None,
-    device: RunsOn = "auto",
     sentences: Sentences = "auto",
 ) -> None:
     """Route PROMPT to the expert that it belongs to.
@@ -74,9 +70,7 @@ def route(
     """
     from ridgeway.common.routing.router import Router
 
-    router = Router.load(
-        release, key=key, model=model, device=device, sentences=sentences
-    )
+    router = Router.load(release, key=key, sentences=sentences)
     if changes := given(threshold=threshold, fallback=fallback):
         router = router.with_confidence(**changes)
     chooser = _chooser(experts, router) if experts else None
@@ -231,8 +225,6 @@ def evaluate(
     text_field: Fields = "text",
     json: Json = False,
     key: Key = None,
-    model: Model = None,
-    device: RunsOn = "auto",
     sentences: Sentences = "auto",
 ) -> None:
     """Measure the accuracy of a release on labelled text.
@@ -246,9 +238,7 @@ def evaluate(
     from ridgeway.common.routing.evaluation import evaluate as measure
     from ridgeway.common.routing.router import Router
 
-    router = Router.load(
-        release, key=key, model=model, device=device, sentences=sentences
-    )
+    router = Router.load(release, key=key, sentences=sentences)
     texts = labelled_texts(data, router.domains, field_names(text_field))
     tell_left_out(data, router.domains)
     result = measure(router, texts)
@@ -338,8 +328,6 @@ def calibrate(
     text_field: Fields = "text",
     json: Json = False,
     key: Key = None,
-    model: Model = None,
-    device: RunsOn = "auto",
 ) -> None:
     """Propose a confidence threshold for a release.
 
@@ -359,7 +347,7 @@ def calibrate(
             f"an accuracy is in percent, above 1 and at most 100, not {accuracy:g}"
         )
 
-    loaded = load_release(release, key=key, model=model, device=device)
+    loaded = load_release(release, key=key)
     router = router_of(loaded)
     texts = labelled_texts(data, router.domains, field_names(text_field))
     tell_left_out(data, router.domains)
@@ -513,14 +501,13 @@ def list_encoders(json: Json = False) -> None:
     rows = [
         [
             card["name"],
-            card.get("kind", "table"),
             card["rows"],
             card["width"],
             card["fingerprint"],
         ]
         for card in cards
     ]
-    headings = ["converted", "kind", "tokens", "width", "fingerprint"]
+    headings = ["converted", "tokens", "width", "fingerprint"]
     show(
         {"sources": SOURCES, "converted": cards},
         TextTable(["source", "what it is"], list(SOURCES.items())),
@@ -535,14 +522,9 @@ def save(
     folder: Annotated[Path, argument("A new folder.")],
     json: Json = False,
 ) -> None:
-    """Write an encoder to a folder that can be carried to other machines and used as dir:PATH.
-
-    Of a contextual encoder it holds the tokenizer and a card with the hash of the model, but not
-    the model.
-    """
+    """Write an encoder to a folder that can be carried to other machines and used as dir:PATH."""
     from ridgeway.common.encoding.encoder_files import save_encoder
     from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.encoding.transformer_encoder import ContextualEncoder
 
     if folder.is_file():
         raise InputError(f"{folder} is a file; an encoder is saved as a folder")
@@ -551,13 +533,10 @@ def save(
     facts: dict[str, Any] = {
         "folder": str(folder),
         "name": found.name,
-        "kind": "table",
         "tokens": found.rows,
         "width": found.width,
         "scale": found.scale,
         "fingerprint": found.fingerprint,
     }
-    if isinstance(found, ContextualEncoder):
-        facts |= {"kind": "contextual", "weights": found.weights}
     mark = f"fingerprint {found.fingerprint[:12]}"
     show(facts, ("saved", str(folder), f"{found.rows:,} tokens", mark), json=json)

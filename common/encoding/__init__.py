@@ -1,3 +1,1 @@
-"""Text to integer features: tokenizers, embedding tables, transformers, windows, and where encoders
-come from.
-"""
+"""Text to integer features: tokenizers, embedding tables, windows, and where encoders come from."""

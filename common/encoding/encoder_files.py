@@ -1,6 +1,4 @@
-"""Encoders as folders that can be carried: encoder.json, tokenizer.json and, of a table,
-table.safetensors.
-"""
+"""Encoders as folders that can be carried: encoder.json, tokenizer.json, table.safetensors."""
 
 from __future__ import annotations
 
@@ -17,10 +15,10 @@ from ridgeway.common.base.files import canonical_json, whole_folder
 from ridgeway.common.encoding.table_encoder import (
     ENCODER_VERSION,
     TableEncoder,
+    check_kind,
     sentence_features,
     word_features,
 )
-from ridgeway.common.encoding.transformer_encoder import KIND, AnyEncoder, of_card
 
 _FORMAT = "ridgeway.encoder"
 _CARD = "encoder.json"
@@ -28,10 +26,8 @@ _TOKENIZER = "tokenizer.json"
 _TABLE = "table.safetensors"
 
 
-def save_encoder(encoder: AnyEncoder, folder: Path) -> None:
-    """Write the folder that `load_encoder` reads. Of a contextual encoder it holds the card and the
-    tokenizer.
-    """
+def save_encoder(encoder: TableEncoder, folder: Path) -> None:
+    """Write the folder that `load_encoder` reads."""
     card = {
         "format": _FORMAT,
         "version": ENCODER_VERSION,
@@ -40,20 +36,15 @@ def save_encoder(encoder: AnyEncoder, folder: Path) -> None:
         "rows": encoder.rows,
         "width": encoder.width,
         "fingerprint": encoder.fingerprint,
+        **encoder.more,
     }
-    files = {_TOKENIZER: encoder.definition}
-    what = "such an encoder"
-    if isinstance(encoder, TableEncoder):
-        files[_TABLE], what = save({"table": encoder.table}), "an encoder"
-        card |= encoder.more
-    else:
-        card |= {"kind": KIND, "weights": encoder.weights}
+    files = {_TOKENIZER: encoder.definition, _TABLE: save({"table": encoder.table})}
     if folder.exists() and {path.name for path in folder.iterdir()} not in (
         set(),
         {_CARD, *files},
     ):
         raise EncoderError(
-            f"{folder} is in use by something that is not {what}; name another folder"
+            f"{folder} is in use by something that is not an encoder; name another folder"
         )
     with whole_folder(folder) as draft:
         for name, content in (*files.items(), (_CARD, canonical_json(card))):
@@ -82,29 +73,19 @@ def read_card(folder: Path) -> dict[str, Any]:
     return card
 
 
-def load_encoder(folder: Path) -> AnyEncoder:
-    """Read a saved encoder of either kind and hold it against its fingerprint."""
+def load_encoder(folder: Path) -> TableEncoder:
+    """Read a saved encoder and hold it against its fingerprint."""
     card = read_card(folder)
-    if card.get("kind", KIND) != KIND:
-        raise FormatError(
-            f"{folder} holds an encoder of kind {card['kind']!r}, which this Ridgeway"
-            " does not know"
-        )
+    check_kind(card)
     try:
-        definition = (folder / _TOKENIZER).read_bytes()
-        encoder: AnyEncoder
-        if "kind" in card:
-            encoder = of_card(card, definition)
-        else:
-            table = load((folder / _TABLE).read_bytes())["table"]
-            encoder = TableEncoder(
-                str(card["name"]),
-                definition,
-                table,
-                float(card["scale"]),
-                word_features(card),
-                sentence_features(card),
-            )
+        encoder = TableEncoder(
+            str(card["name"]),
+            (folder / _TOKENIZER).read_bytes(),
+            load((folder / _TABLE).read_bytes())["table"],
+            float(card["scale"]),
+            word_features(card),
+            sentence_features(card),
+        )
     except FileNotFoundError as error:
         raise FormatError(
             f"{folder} lacks {Path(error.filename).name}; save the encoder again"

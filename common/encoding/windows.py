@@ -71,11 +71,6 @@ def window_starts(lengths: Integers, window: int) -> Integers:
     return starts
 
 
-def longest_window(window: int) -> int:
-    """The most tokens that a window has, with the rest that joined it."""
-    return window + (window - 1) // 2
-
-
 def _window_counts(lengths: Integers, window: int) -> Integers:
     """How many windows documents have: length / window, rounded, and one at least of any token."""
     whole, rest = np.divmod(lengths, window)

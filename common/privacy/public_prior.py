@@ -32,7 +32,6 @@ from ridgeway.common.base.settings import FEATURE_LIMIT, PRIVATE_ENCODER
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
 
 Integers = NDArray[np.int64]
@@ -178,7 +177,7 @@ class PublicPrior:
             facts["sentence_scale_bits"] = self.sentences.scale_bits
         return facts
 
-    def must_fit(self, encoder: AnyEncoder) -> None:
+    def must_fit(self, encoder: TableEncoder) -> None:
         """Raise unless the prior was made with this encoder."""
         if self.encoder != encoder.fingerprint:
             raise EncoderMismatch(
@@ -191,20 +190,20 @@ class PublicPrior:
         return f"<PublicPrior {self.width} {self.fingerprint[:12]}>"
 
 
-def built_in_prior(encoder: AnyEncoder) -> PublicPrior:
+def built_in_prior(encoder: TableEncoder) -> PublicPrior:
     """The prior of text that this machine has anyway. Machines may differ in it, so one is made and
     handed on.
     """
     return make_prior(encoder, list(built_in_text(this_machine()).values()))
 
 
-def make_prior(encoder: AnyEncoder, groups: Sequence[Sequence[str]]) -> PublicPrior:
+def make_prior(encoder: TableEncoder, groups: Sequence[Sequence[str]]) -> PublicPrior:
     """The prior of public texts; how groups of them differ from each other does not count as
     variation.
 
     Groups of a few texts are taken together. Sentences need no text.
     """
-    encoder = private_encoder(encoder)
+    check_private_encoder(encoder)
     few = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
     means = [
         _means(encoder, group)
@@ -225,14 +224,13 @@ def make_prior(encoder: AnyEncoder, groups: Sequence[Sequence[str]]) -> PublicPr
     return PublicPrior(encoder.fingerprint, tokens, sentences)
 
 
-def private_encoder(encoder: AnyEncoder) -> TableEncoder:
-    """This encoder; raises InputError unless private rounds know its features."""
-    if not isinstance(encoder, TableEncoder) or encoder.options:
+def check_private_encoder(encoder: TableEncoder) -> None:
+    """Raise InputError unless private rounds know this encoder's features."""
+    if encoder.options:
         raise InputError(
             "private rounds know the features of tokens and of sentences alone, so they"
             f" cannot use {encoder.name}; take --encoder {PRIVATE_ENCODER}"
         )
-    return encoder
 
 
 def _of_sentences(reader: SentenceEncoder) -> Whitening:

@@ -31,13 +31,16 @@ from ridgeway.common.base.identity import (
 )
 from ridgeway.common.base.settings import (
     Confidence,
-    Sampling,
     Selector,
     SentenceUse,
     check_domain_name,
 )
 from ridgeway.common.encoding.sentence_features import SentenceFeatures
-from ridgeway.common.encoding.table_encoder import sentence_features, word_features
+from ridgeway.common.encoding.table_encoder import (
+    check_kind,
+    sentence_features,
+    word_features,
+)
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.encoding.word_sketch import spelling as spelling_of_tokens
@@ -158,8 +161,6 @@ def load_release(
     folder: Path,
     *,
     key: str | None = None,
-    model: Path | None = None,
-    device: str = "auto",
     sentences: SentenceUse = "auto",
     files: Mapping[str, bytes] = NO_FILES,
 ) -> Release:
@@ -167,8 +168,6 @@ def load_release(
 
     key:   the one that must have signed it, or have led, by the hand-overs in the manifest, to the
            one that did.
-    model, device: the folder of a contextual encoder's model and where it runs, which matters with
-                   the first prompt.
     sentences: which prompts are given to the sentence encoder, if the release has one; with `never`
                it need not be installed.
     files: what the folder is to hold, by name, where it is not written yet.
@@ -183,15 +182,13 @@ def load_release(
         tokenizer = shared_tokenizer(
             content[TOKENIZER], lower="words" in manifest["encoder"]
         )
-        if "kind" in manifest["encoder"]:
-            compiled = _readout(manifest, arrays, content[TOKENIZER], model, device)
-        else:
-            compiled = _table(manifest, arrays, content[TOKENIZER], sentences)
-            if tokenizer.rows > len(arrays["logits"]):
-                raise FormatError(
-                    f"its tokenizer knows {tokenizer.rows:,} ids, its table"
-                    f" {len(arrays['logits']):,}"
-                )
+        check_kind(manifest["encoder"])
+        compiled = _table(manifest, arrays, content[TOKENIZER], sentences)
+        if tokenizer.rows > len(arrays["logits"]):
+            raise FormatError(
+                f"its tokenizer knows {tokenizer.rows:,} ids, its table"
+                f" {len(arrays['logits']):,}"
+            )
         selector = Selector(**manifest["selector"])
         confidence = Confidence.of_json(manifest["confidence"])
         if CASCADE in manifest and sentences != "auto":
@@ -274,44 +271,6 @@ def _tokens(
         return TokenTable(arrays["logits"], step, arrays["entropies"])
     sketch = WordSketch(words, Spelling(arrays["letters"], arrays["starts"]))
     return WordTable(arrays["logits"], arrays["buckets"], step, sketch)
-
-
-def _readout(
-    manifest: Mapping[str, Any],
-    arrays: Mapping[str, NDArray[Any]],
-    definition: bytes,
-    model: Path | None,
-    device: str,
-) -> RouterTable:
-    """The router of a contextual encoder; its model is found when the first prompt comes."""
-    from ridgeway.common.encoding.transformer_encoder import KIND, of_card
-    from ridgeway.common.routing.hidden_state_table import (
-        HiddenStateTable,
-        model_states,
-    )
-
-    card = manifest["encoder"]
-    if card["kind"] != KIND:
-        raise FormatError(
-            f"its encoder is of kind {card['kind']!r}, which this Ridgeway does not"
-            " know"
-        )
-    encoder = of_card(card, definition)
-    if encoder.fingerprint != card["fingerprint"]:
-        raise FormatError(
-            "its encoder's card and tokenizer do not give the fingerprint that it names"
-        )
-    weights = arrays["weights"]
-    domains = len(manifest["domains"])
-    if weights.dtype != np.float64 or weights.shape != (encoder.width + 1, domains):
-        raise FormatError(
-            f"its weights do not fit {encoder.width} features and {domains} domains"
-        )
-    return HiddenStateTable(
-        weights,
-        encoder.scale,
-        model_states(encoder, Sampling(**manifest["sampling"]), model, device),
-    )
 
 
 def load_manifest(

@@ -40,7 +40,7 @@ MAX_THREADS = 16
 
 @dataclass(eq=False, repr=False)
 class Router:
-    """Routes prompts by a compiled table, or by one that a model makes for each prompt.
+    """Routes prompts by a compiled table, and by their sentences where the release reads them.
 
     quality: what the release says of experts in its domains, if they were measured.
     Law: route_many(prompts) equals [route(p) for p in prompts], bit for bit.
@@ -63,27 +63,17 @@ class Router:
         folder: str | Path,
         *,
         key: str | None = None,
-        model: str | Path | None = None,
-        device: str = "auto",
         sentences: SentenceUse = "auto",
     ) -> Router:
         """The router of a release, after its hashes and its signature were verified.
 
         key:    the coordinator's public key; a release that anyone else signed is refused.
-        model:  the folder of a contextual encoder's model, if it is not known here.
-        device: where such a model runs: auto, cpu, cuda, or one card such as cuda:0. A table needs
-                none.
         sentences: which prompts are given to the release's sentence encoder, if it has one: those
                 that its table is unsure of (auto), none (never), or all (always).
         """
         from ridgeway.common.routing.release import load_release
 
-        place = Path(model) if model else None
-        return router_of(
-            load_release(
-                Path(folder), key=key, model=place, device=device, sentences=sentences
-            )
-        )
+        return router_of(load_release(Path(folder), key=key, sentences=sentences))
 
     def with_confidence(self, **changes: Any) -> Router:
         """The same router with another temperature, threshold or fallback."""
@@ -166,8 +156,7 @@ class Router:
             prompts[start : start + PROMPTS_PER_CHUNK]
             for start in range(0, len(prompts), PROMPTS_PER_CHUNK)
         ]
-        # a model keeps all cores busy by itself
-        if len(chunks) < 2 or self.compiled.runs_a_model:
+        if len(chunks) < 2:
             return [each for chunk in chunks for each in self._decide_all(chunk)]
         with (
             serial_tokenizers(),

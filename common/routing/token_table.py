@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,6 @@ class TokenTable:
     logits: NDArray[np.int32]
     step: float
     entropies: NDArray[np.float32]
-
-    runs_a_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if (
@@ -114,11 +112,8 @@ class RouterTable(Protocol):
     """Where the logits of tokens come from: a table of all tokens, or one that is made for the text
     at hand.
 
-    step:         what logits are counted in.
-    runs_a_model: whether a model runs for each text, which keeps all cores busy by itself.
+    step: what logits are counted in.
     """
-
-    runs_a_model: ClassVar[bool]
 
     @property
     def step(self) -> float: ...

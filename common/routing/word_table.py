@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,6 @@ class WordTable:
     buckets: NDArray[np.int32]
     step: float
     words: WordSketch
-
-    runs_a_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, table in (("tokens", self.logits), ("runs of letters", self.buckets)):

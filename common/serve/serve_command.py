@@ -201,8 +201,6 @@ def _service_and_gateway(
     source = ReleaseSource(
         find_release(job.release),
         settings.key,
-        settings.model,
-        settings.device,
         experts.check if experts else None,
         confidence,
         settings.sentences,

@@ -56,10 +56,6 @@ class ServeSettings(Record):
     """Private key of the certificate."""
     compare: Path | None = Field(default=None, examples=["other/release"])
     """A second release, whose decisions the page shows beside."""
-    model: Path | None = Field(default=None, examples=["model"])
-    """Folder of a contextual encoder's model."""
-    device: str = "auto"
-    """Device of that model: auto, cpu, cuda, or one GPU: cuda:0."""
     sentences: SentenceUse = "auto"
     """Prompts that the sentence encoder reads: auto (the unsure ones), never, always."""
     threshold: float | None = Field(default=None, examples=[0.5])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import Json, Key, Model, ReleaseFolder, RunsOn, option
+from ridgeway.common.cli.options import Json, Key, ReleaseFolder, option
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 from ridgeway.coordinator.cli.solve_commands import KeyFile, signing_identity
 
@@ -47,8 +47,6 @@ def measure(
     ] = False,
     key_file: KeyFile = None,
     key: Key = None,
-    model: Model = None,
-    device: RunsOn = "auto",
     json: Json = False,
 ) -> None:
     """Add up how well experts answered prompts, a sum for each domain and expert, and show what it
@@ -62,7 +60,7 @@ def measure(
     from ridgeway.common.routing.router import Router
     from ridgeway.coordinator.solving.publish import sign_quality
 
-    router = Router.load(release, key=key, model=model, device=device)
+    router = Router.load(release, key=key)
     found = quality_of(_domain_scores(router, scores, domain), router.domains)
     if out is not None:
         save_quality(found, out)

@@ -78,7 +78,7 @@ def init(
 
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.common.encoding.encoder_sources import absolute_source, find_encoder
-    from ridgeway.common.privacy.public_prior import private_encoder
+    from ridgeway.common.privacy.public_prior import check_private_encoder
     from ridgeway.coordinator.deploy.authority import create_authority
     from ridgeway.coordinator.deploy.coordinator_folder import create_federation
     from ridgeway.coordinator.round.federation import (
@@ -101,7 +101,7 @@ def init(
     source = encoder or (PRIVATE_ENCODER if chosen == "private" else DEFAULT.encoder)
     found = find_encoder(source)
     if chosen == "private":
-        private_encoder(found)
+        check_private_encoder(found)
     places = {"listen": listen, "address": address}
     settings = usual_settings(
         found, **places, encoder=absolute_source(source), mode=chosen

@@ -10,9 +10,7 @@ from ridgeway.common.cli.options import (
     DataFolder,
     Fields,
     Json,
-    Model,
     ReleaseFolder,
-    RunsOn,
     argument,
     given,
     option,
@@ -194,8 +192,6 @@ def calibrate(
         ),
     ] = False,
     key_file: KeyFile = None,
-    model: Model = None,
-    device: RunsOn = "auto",
     json: Json = False,
 ) -> None:
     """Fit the confidence of a release on held-out text.
@@ -209,7 +205,7 @@ def calibrate(
     identity = signing_identity(key_file, make=False)
     fields = field_names(text_field)
     done = calibrate_release(
-        release, data, fields, changes, identity, model, device, public_text=public_text
+        release, data, fields, changes, identity, public_text=public_text
     )
     tell_left_out(data, done.evaluation.domains)
     fitted = done.calibration

@@ -50,18 +50,14 @@ from ridgeway.common.base.settings import (
 )
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.transformer_encoder import (
-    AnyEncoder,
-    check_sampling,
-    usual_sampling,
-)
+from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.privacy_settings import Delta, Epsilon, Privacy
 from ridgeway.common.privacy.public_prior import (
     TOKENS_PER_TEXT,
     PublicPrior,
     built_in_prior,
-    private_encoder,
+    check_private_encoder,
     read_prior,
     write_prior,
 )
@@ -173,7 +169,7 @@ class FederationSettings(Record):
         )
 
 
-def usual_settings(shared: AnyEncoder, **given: Any) -> FederationSettings:
+def usual_settings(shared: TableEncoder, **given: Any) -> FederationSettings:
     """The settings of a new federation whose holders share this encoder."""
     return FederationSettings(sampling=usual_sampling(shared), **given)
 
@@ -187,7 +183,7 @@ class Federation:
         self,
         folder: Path,
         *,
-        encoder: AnyEncoder | None = None,
+        encoder: TableEncoder | None = None,
         clock: Clock = system_clock,
     ) -> None:
         self.folder = folder
@@ -235,7 +231,7 @@ class Federation:
         return load_manifest(self.release_folder(number), key=self.keys[0])
 
     @cached_property
-    def encoder(self) -> AnyEncoder:
+    def encoder(self) -> TableEncoder:
         return self._given or find_encoder(self.settings.encoder)
 
     @property
@@ -246,7 +242,6 @@ class Federation:
         """The terms of a round; in the mode of the settings if that is left open."""
         settings = self.settings
         chosen = mode or settings.mode
-        check_sampling(self.encoder, settings.sampling)
         private = chosen == "private"
         # documents weigh the same
         weighting: Weighting = "tokens" if private else settings.weighting
@@ -264,7 +259,8 @@ class Federation:
     def _features(self, mode: Mode) -> int:
         encoder = self.encoder
         if mode == "private":
-            return private_encoder(encoder).document_width
+            check_private_encoder(encoder)
+            return encoder.document_width
         return encoder.width
 
     @property

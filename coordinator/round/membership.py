@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.release import (
     PRIVACY,
@@ -251,7 +251,7 @@ def _solved_again(
     return published, solution.note
 
 
-def _encoder(federation: Federation, terms: Terms) -> AnyEncoder:
+def _encoder(federation: Federation, terms: Terms) -> TableEncoder:
     """The encoder of a release; the settings may name another by now."""
     if federation.encoder.fingerprint == terms.encoder:
         return federation.encoder

@@ -24,9 +24,8 @@ from ridgeway.common.base.errors import (
     RoundFailed,
 )
 from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.private_solve import solve_private
-from ridgeway.common.privacy.public_prior import private_encoder
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import (
     Announce,
@@ -47,6 +46,7 @@ from ridgeway.common.routing.release import (
     ROUTER,
     TOKENIZER,
 )
+from ridgeway.common.routing.sentence_table import margin_for
 from ridgeway.common.routing.token_table import normalised_columns
 from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.ask import Channel, Transport
@@ -558,7 +558,7 @@ class _Round:
                 self._terms.privacy,
                 [member.domain for member in gathered.members],
                 self._federation.prior,
-                private_encoder(self._federation.encoder),
+                self._federation.encoder,
                 made.solution.weights,
                 made.noisy,
                 confidence,
@@ -571,6 +571,7 @@ class _Round:
             normalise_columns=router.normalise_columns and not self._terms.privacy,
             selector=self._selector,
             confidence=confidence,
+            margin=margin_for(private=bool(self._terms.privacy)),
         )
 
     # Deliver
@@ -607,7 +608,7 @@ def solve_total(
     terms: Terms,
     total: Total,
     members: Sequence[Contribution],
-    encoder: AnyEncoder,
+    encoder: TableEncoder,
     ridge: Ridge,
 ) -> Solution:
     """The weights that a total gives under its terms: exact sums by a ridge, noisy ones by the
@@ -620,7 +621,7 @@ def solve_total(
         terms.privacy,
         [member.domain for member in members],
         federation.prior,
-        private_encoder(encoder),
+        encoder,
     )
     return Solution(weights, 0.0, 1.0, 0.0)
 

@@ -11,20 +11,16 @@ from ridgeway.common.base.errors import EncoderMismatch, InputError
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.jsonl import labelled_texts
 from ridgeway.common.base.settings import Confidence, Ridge, Selector, Weighting
-from ridgeway.common.encoding.transformer_encoder import (
-    KIND,
-    AnyEncoder,
-    ContextualEncoder,
-)
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.evaluation import (
     Calibration,
     Evaluation,
     calibrate,
     evaluate,
 )
-from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
+    CASCADE,
     PRIVACY,
     QUALITY,
     Release,
@@ -33,6 +29,7 @@ from ridgeway.common.routing.release import (
     save_release,
 )
 from ridgeway.common.routing.router import router_of
+from ridgeway.common.routing.sentence_table import USUAL_MARGIN, compile_router
 from ridgeway.common.routing.token_table import RouterTable, normalised_columns
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.solving.solve import Solution, solve_router
@@ -48,6 +45,7 @@ class RouterChoices:
     normalise_columns: bool
     selector: Selector
     confidence: Confidence
+    margin: float = USUAL_MARGIN
 
     @classmethod
     def of_manifest(cls, manifest: Mapping[str, Any]) -> RouterChoices:
@@ -58,6 +56,7 @@ class RouterChoices:
             normalise_columns=manifest["normalise_columns"],
             selector=Selector(**manifest["selector"]),
             confidence=Confidence.of_json(manifest["confidence"]),
+            margin=manifest.get(CASCADE, {"margin": USUAL_MARGIN})["margin"],
         )
 
 
@@ -77,13 +76,13 @@ class Draft:
     total: Total
     solution: Solution
     compiled: RouterTable
-    encoder: AnyEncoder
+    encoder: TableEncoder
     facts: dict[str, Any]
 
 
 def publish(
     parts: Sequence[Prepared],
-    encoder: AnyEncoder,
+    encoder: TableEncoder,
     choices: RouterChoices,
     identity: Identity,
     folder: Path,
@@ -93,7 +92,7 @@ def publish(
 
 
 def draft(
-    parts: Sequence[Prepared], encoder: AnyEncoder, choices: RouterChoices
+    parts: Sequence[Prepared], encoder: TableEncoder, choices: RouterChoices
 ) -> Draft:
     """Add up, solve and compile; nothing is written."""
     total = add_up(parts, choices.weighting)
@@ -110,7 +109,7 @@ def draft(
 
 def compose(
     total: Total,
-    encoder: AnyEncoder,
+    encoder: TableEncoder,
     choices: RouterChoices,
     solution: Solution,
     **more: Any,
@@ -118,7 +117,7 @@ def compose(
     """Compile a solved total; `more` are facts of the manifest beyond the usual ones."""
     if choices.normalise_columns:
         solution = replace(solution, weights=normalised_columns(solution.weights))
-    compiled = compile_router(encoder, total.sampling, solution.weights)
+    compiled = compile_router(encoder, solution.weights, choices.margin)
     facts = _facts(total, encoder, choices, solution) | more
     return Draft(total, solution, compiled, encoder, facts)
 
@@ -158,8 +157,6 @@ def calibrate_release(
     fields: Sequence[str],
     changes: dict[str, Any],
     identity: Identity,
-    model: Path | None = None,
-    device: str = "auto",
     *,
     public_text: bool = False,
 ) -> Calibrated:
@@ -169,7 +166,7 @@ def calibrate_release(
     public_text: the text may be known to everybody; a private release would give away what it
                  learns of other text.
     """
-    loaded = _own_release(folder, identity, model, device)
+    loaded = _own_release(folder, identity)
     if PRIVACY in loaded.manifest and not public_text:
         raise InputError(
             "the release is of a private round, and calibrating publishes exact counts"
@@ -205,10 +202,8 @@ def sign_quality(folder: Path, table: QualityTable, identity: Identity) -> str:
     return amend_release(folder, {QUALITY: quality}, identity)
 
 
-def _own_release(
-    folder: Path, identity: Identity, model: Path | None = None, device: str = "auto"
-) -> Release:
-    loaded = load_release(folder, model=model, device=device)
+def _own_release(folder: Path, identity: Identity) -> Release:
+    loaded = load_release(folder)
     if loaded.signer != identity.public:
         raise InputError(
             f"the release was signed by {loaded.signer[:12]}… and your key is"
@@ -218,7 +213,7 @@ def _own_release(
 
 
 def _facts(
-    total: Total, encoder: AnyEncoder, choices: RouterChoices, solution: Solution
+    total: Total, encoder: TableEncoder, choices: RouterChoices, solution: Solution
 ) -> dict[str, Any]:
     return {
         "domains": list(total.domains),
@@ -230,7 +225,7 @@ def _facts(
             "rows": encoder.rows,
             "width": encoder.width,
             "scale": encoder.scale,
-            **_more_of(encoder),
+            **encoder.more,
         },
         "sampling": total.sampling.to_json(),
         "holdout": total.holdout,
@@ -249,10 +244,3 @@ def _facts(
         "evaluation": None,
         "parent": None,
     }
-
-
-def _more_of(encoder: AnyEncoder) -> dict[str, Any]:
-    """What the manifest says of an encoder that is more than a table of tokens."""
-    if isinstance(encoder, ContextualEncoder):
-        return {"kind": KIND, "weights": encoder.weights}
-    return encoder.more

@@ -19,7 +19,6 @@ from ridgeway.common.encoding.table_encoder import (
     of_table_rows,
     stacked,
 )
-from ridgeway.common.encoding.transformer_encoder import AnyEncoder
 from ridgeway.common.statistics.sums import Statistics
 
 _Matrix = NDArray[np.float64]
@@ -82,12 +81,12 @@ def solve(total: Statistics, scale: float, ridge: Ridge) -> Solution:
     return replace(on_cpu(posed), note=f"{reason}; the CPU solves" if reason else "")
 
 
-def solve_router(total: Statistics, encoder: AnyEncoder, ridge: Ridge) -> Solution:
+def solve_router(total: Statistics, encoder: TableEncoder, ridge: Ridge) -> Solution:
     """The weights of an encoder's router. Where it reads sentences, the columns of its table
     follow, which come out of a block of the same total.
     """
     whole = solve(total, encoder.scale, ridge)
-    if not isinstance(encoder, TableEncoder) or not encoder.sentences:
+    if not encoder.sentences:
         return whole
     rows = of_table_rows(encoder)
     block = Statistics(total.gram[np.ix_(rows, rows)], total.cross[rows])

@@ -56,9 +56,8 @@ class BenchOptions:
 
     def find_encoder(self) -> TableEncoder:
         from ridgeway.common.encoding.encoder_sources import find_encoder
-        from ridgeway.common.encoding.transformer_encoder import needs_table
 
-        return needs_table(find_encoder(self.encoder), "this benchmark")
+        return find_encoder(self.encoder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,10 +72,9 @@ def audit(
     """
     from ridgeway.common.encoding.encoder_sources import find_encoder
     from ridgeway.common.encoding.table_encoder import of_tokens_alone
-    from ridgeway.common.encoding.transformer_encoder import needs_table
 
     samplings = [Sampling(window=each) for each in sorted({*(windows or ())})]
-    found = needs_table(find_encoder(encoder), "the audit")
+    found = find_encoder(encoder)
     with _texts(data) as texts:
         chosen = holder or min(texts, key=lambda name: texts[name].stat().st_size)
         if chosen not in texts:

@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import EncoderError, first_line
 from ridgeway.common.cli.terminal import step
 from ridgeway.common.encoding.encoder_sources import find_encoder, smollm2_file
-from ridgeway.common.encoding.model_files import imported
+from ridgeway.common.encoding.model_files import imported, quiet
 from ridgeway.common.encoding.tokenizer import (
     Ids,
     Tokenizer,
     plain_definition,
     shared_tokenizer,
 )
-from ridgeway.common.encoding.transformer import quiet
 from ridgeway.simulations.experiments.dataset import Dataset, split
 
 _NAME = "SmolLM2-135M-Instruct"
@@ -141,7 +140,7 @@ def definition_of(folder: Path | None) -> bytes:
 
 def load(folder: Path | None, device: str) -> Any:
     """A causal language model in float32 on a device; None is SmolLM2."""
-    transformers = imported("transformers", "contextual")
+    transformers = imported("transformers", "transformers")
     try:
         with quiet(transformers):
             if folder is None:
@@ -166,8 +165,8 @@ def from_gguf(path: Path) -> Any:
     transformers reads such files itself, but only where accelerate is installed.
     """
     gguf = imported("gguf", "client")
-    torch = imported("torch", "contextual")
-    transformers = imported("transformers", "contextual")
+    torch = imported("torch", "transformers")
+    transformers = imported("transformers", "transformers")
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     config = {key: reader.fields[field].contents() for key, field in CONFIG.items()}

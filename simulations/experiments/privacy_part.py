@@ -36,7 +36,7 @@ from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.routing.hidden_state_table import compile_router
+from ridgeway.common.routing.sentence_table import compile_router, margin_for
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.coordinator.solving.total import add_weighted
 from ridgeway.simulations.experiments.dataset import Dataset
@@ -200,7 +200,7 @@ def accuracy(ground: PrivateGround, trial: PrivateTrial, seed: int) -> float:
     encoder = ground.encoder
     prior = ground.priors[trial.prior]
     weights = solve_private(total.statistics, privacy, total.domains, prior, encoder)
-    table = compile_router(encoder, DEFAULT.sampling, weights)
+    table = compile_router(encoder, weights, margin_for(private=True))
     columns = np.array([domains.index(name) for name in total.domains])
     route = table_route(encoder.tokenizer, table, Selector("average"), columns)
     return evaluation(route, ground.dataset.test).accuracy

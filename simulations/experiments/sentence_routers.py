@@ -75,8 +75,8 @@ class TransformerSentences:
     """A transformer with its tokenizer, on one device, which reads `limit` tokens of a text."""
 
     def __init__(self, folder: Path, device: str, limit: int) -> None:
-        tokenizers = imported("tokenizers", "contextual")
-        transformers = imported("transformers", "contextual")
+        tokenizers = imported("tokenizers", "transformers")
+        transformers = imported("transformers", "transformers")
         transformers.utils.logging.disable_progress_bar()
         model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True)
         self.model = model.float().eval().to(device)

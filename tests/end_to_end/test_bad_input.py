@@ -104,7 +104,7 @@ def test_a_corpus_that_cannot_be_used_is_refused(shop: Workshop, place: Path, na
         ("--threads -1", r"at least one thread is needed, not -1"),
         ("--domain a/b", r"'a/b' cannot name a domain"),
         ("--preset best", r"there is no preset 'best'; there are default and paper"),
-        ("--encoder word2vec", r"there is no encoder .word2vec.; give smollm2, .*, contextual:NAME_OR_DIR or dir:PATH"),
+        ("--encoder word2vec", r"there is no encoder .word2vec.; give smollm2, hf:NAME_OR_DIR or dir:PATH"),
         ("--encoder dir:nowhere", r"nowhere holds no encoder"),
         ("--text-field ,", r"name at least one text field"),
         ("--out release", r"release is a folder; name the file to write"),

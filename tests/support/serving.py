@@ -26,9 +26,8 @@ from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.sentence_features import SentenceFeatures
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.encoding.word_sketch import spelling
-from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import save_release
-from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
+from ridgeway.common.routing.sentence_table import Cascade, SentenceTable, compile_router
 from ridgeway.common.routing.token_table import TokenTable
 from tests.support.commands import RIDGEWAY
 from tests.support.making import fixed_identity
@@ -113,7 +112,7 @@ def usual_release(folder: Path, domains: Sequence[str], smollm2: TableEncoder) -
         "confidence": Confidence().to_json(),
         "parent": None,
     }
-    compiled = compile_router(encoder, DEFAULT.sampling, weights)
+    compiled = compile_router(encoder, weights)
     save_release(folder, facts, weights, compiled, encoder.definition, fixed_identity())
 
 

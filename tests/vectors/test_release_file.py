@@ -351,6 +351,7 @@ def test_another_format_is_refused_by_name(release: Path) -> None:
         {"confidence": {"tail": "long"}},
         {"confidence": 1},
         {"encoder": FACTS["encoder"] | {"cosines": {"width": 4, "frequency": 326, "amplitude": 64}}},
+        {"encoder": FACTS["encoder"] | {"kind": "contextual", "weights": "0" * 64}},
     ],
     ids=repr,
 )

@@ -32,7 +32,6 @@ class ServedRelease:
     """A release that was verified and is ready to route.
 
     since:        when it was taken, in seconds since 1970.
-    runs_a_model: whether deciding runs a model, which keeps all cores busy by itself.
     is_quick:     whether a short prompt is decided in less time than it takes to hand it to another
                   thread, unless its sentences have to be read.
     """
@@ -42,16 +41,12 @@ class ServedRelease:
     folder: Path
     since: float
     id: str = field(init=False)
-    runs_a_model: bool = field(init=False)
     is_quick: bool = field(init=False)
 
     def __post_init__(self) -> None:
         # what every request reads is worked out once
         object.__setattr__(self, "id", str(self.router.release))
-        object.__setattr__(self, "runs_a_model", self.router.compiled.runs_a_model)
-        object.__setattr__(
-            self, "is_quick", self.router.make_fast() and not self.runs_a_model
-        )
+        object.__setattr__(self, "is_quick", self.router.make_fast())
 
     @property
     def number(self) -> int:
@@ -95,7 +90,6 @@ class ReleaseSource:
 
     key:          the public key that must have signed the first one; without one, whoever signed it
                   is trusted.
-    model, device: of a contextual encoder.
     check:        raises if a release cannot be used here, for a reason of its own.
     changes:      of the confidence that releases come with: threshold, fallback.
     sentences:    which prompts a release's sentence encoder reads.
@@ -103,8 +97,6 @@ class ReleaseSource:
 
     folder: Path
     key: str | None = None
-    model: Path | None = None
-    device: str = "auto"
     check: Callable[[Router], None] | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     sentences: SentenceUse = "auto"
@@ -122,13 +114,7 @@ class ReleaseSource:
                 no more.
         """
         folder = self.folder.resolve()
-        release = load_release(
-            folder,
-            key=signer or self.key,
-            model=self.model,
-            device=self.device,
-            sentences=self.sentences,
-        )
+        release = load_release(folder, key=signer or self.key, sentences=self.sentences)
         if self.changes:
             release = replace(
                 release, confidence=replace(release.confidence, **self.changes)

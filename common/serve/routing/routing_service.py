@@ -146,8 +146,6 @@ class RoutingThreads:
         served: ServedRelease,
         work: Callable[[], _Result],
     ) -> _Result:
-        if served.runs_a_model:
-            pool = self._single
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, work)
         except (Exception, asyncio.CancelledError):

@@ -42,15 +42,14 @@ def pieces(*sizes: int) -> list[Unread]:
 
 
 def test_every_gpu_and_every_core_has_a_worker() -> None:
-    """Machines with GPUs sum on them; a model whose features depend on the device is given one kind alone."""
+    """Machines with GPUs sum on them, the others on their cores."""
     nodes = [{"CPU": 16.0, "GPU": 2.0}, {"CPU": 20.0}, {"CPU": 1.0}]
     gpu, cpu = Worker(8, gpu=True), Worker(8, gpu=False)
-    assert workers(nodes, 0, gpus=True, only_gpus=False) == [gpu, gpu, cpu, cpu, Worker(1, gpu=False)]
-    assert workers(nodes, 0, gpus=True, only_gpus=True) == [gpu, gpu]
-    assert workers(nodes[1:], 5, gpus=True, only_gpus=True) == [Worker(5, gpu=False)] * 4 + [Worker(1, gpu=False)]
-    assert len(workers(nodes, 1, gpus=False, only_gpus=False)) == 37
+    assert workers(nodes, 0, gpus=True) == [gpu, gpu, cpu, cpu, Worker(1, gpu=False)]
+    assert workers(nodes[1:], 5, gpus=True) == [Worker(5, gpu=False)] * 4 + [Worker(1, gpu=False)]
+    assert len(workers(nodes, 1, gpus=False)) == 37
     with pytest.raises(DeviceError, match="no machine with a free core"):
-        workers([{}], 0, gpus=True, only_gpus=False)
+        workers([{}], 0, gpus=True)
 
 
 def test_tasks_hold_every_piece_once() -> None:

@@ -164,7 +164,7 @@ def routed(
     """To which domain how many of these documents go, as a holder counts them."""
     ids, lengths = encoder.tokenizer.encode_many(texts)
     held = HeldOut(ids.astype(np.int32), lengths.astype(np.int64))
-    table = router_table(encoder, DEFAULT.sampling, weights, "cpu")
+    table = router_table(encoder, weights)
     return Scorer(table, Selector(rule, 10), held, 0).routed()  # type: ignore[arg-type]
 
 
@@ -269,7 +269,7 @@ def test_e2e_counts(tmp_path: Path) -> None:
         assert isinstance(counted, Counted)
         holder = parties.holder("V")
         held = holder.epochs.held_out(holder.epoch(coordinator.terms))
-        table = router_table(parties.encoder, coordinator.terms.sampling, solved(parties, total), "cpu")
+        table = router_table(parties.encoder, solved(parties, total))
         exact.append(Scorer(table, Selector("average", 10), held, 1).routed())
         assert coordinator.terms.privacy is not None
         noise.append((np.array(counted.counts) - UNIT * exact[-1]) / coordinator.terms.privacy.count_sigma)

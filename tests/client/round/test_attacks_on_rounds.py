@@ -34,11 +34,10 @@ from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.private_sums import laid_out, with_noise
 from ridgeway.client.round.roster import unpin
-from ridgeway.client.round.scoring import HeldOut, Scorer, router_table
+from ridgeway.client.round.scoring import Scorer, router_table
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import EQUAL_MASS, Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.masking.agreement import Agreement
 from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.discrete_gaussian import Randomness
@@ -63,7 +62,6 @@ from ridgeway.common.protocol.messages import (
 )
 from ridgeway.common.protocol.packet import Blob, open_packet, vector_blob, weights_blob
 from ridgeway.common.routing.evaluation import unpaired
-from ridgeway.common.routing.hidden_state_table import HiddenStateTable
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.attackers import (
@@ -504,7 +502,7 @@ def test_a06_named_one_crafted_question_an_epoch(tmp_path: Path, names: Iterator
     rows = unpaired(coordinator.finish("counts"))[:18].reshape(3, 6)
     holder = parties.holder("V")
     held = holder.epochs.held_out(holder.epoch(coordinator.terms))
-    table = router_table(parties.encoder, coordinator.terms.sampling, weights, "cpu")
+    table = router_table(parties.encoder, weights)
     routed = Scorer(table, Selector("average", 10), held, 1).routed()
     np.testing.assert_array_equal(rows[1, :3], routed)
 
@@ -595,21 +593,6 @@ def test_a11_weights_at_the_end_of_the_numbers(tmp_path: Path, names: Iterator[s
         coordinator.seal()
         answers.append(told(coordinator, evaluation(coordinator), weights))
     assert answers[0] == answers[1]
-
-
-def test_a11_hidden_states_beyond_the_scale() -> None:
-    """A text with a hidden state far beyond the scale is counted as any other, also under weights that look for it."""
-    weights = np.zeros((3, 3))
-    weights[0] = (1.0, -1.0, 0.0)
-    far = 7
-
-    def states(ids: Ids) -> NDArray[np.int16]:
-        return np.stack([np.where(ids == far, 30_000, 100), np.full(len(ids), 100)], axis=1).astype(np.int16)
-
-    table = HiddenStateTable(weights, 1.0, states)
-    for ids in ([1, 2, 3, 4], [1, 2, far, 4]):
-        held = HeldOut(np.array(ids, np.int32), np.array([2, 2]))
-        assert Scorer(table, Selector("average", 10), held, 0).routed().sum() == 2
 
 
 def test_a11_in_private_rounds(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeway.client.round.scoring import HeldOut, Scorer, reliability, router_table
-from ridgeway.common.base.settings import Confidence, Sampling, Selector, SelectorName
+from ridgeway.common.base.settings import Confidence, Selector, SelectorName
 from ridgeway.common.routing.evaluation import (
     _BEGINNING_TOKENS,
     CALIBRATED_COUNTS,
@@ -40,7 +40,7 @@ def weights_of(seed: int) -> Weights:
 
 
 def table_of(weights: Weights) -> RouterTable:
-    return router_table(ENCODER, Sampling(), weights, "cpu")
+    return router_table(ENCODER, weights)
 
 
 def held_out(documents: list[str]) -> HeldOut:

@@ -14,7 +14,6 @@ from ridgeway.common.base.errors import EncoderError, FormatError
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder, quantise
-from ridgeway.common.encoding.transformer_encoder import needs_table
 from tests.support.tiny import tiny_definition, tiny_encoder
 
 
@@ -55,7 +54,7 @@ def test_the_fingerprint_depends_on_everything_that_changes_a_sum(encoder: Table
 def test_a_saved_encoder_is_the_same_encoder(encoder: TableEncoder, tmp_path: Path) -> None:
     """Saving and loading changes nothing."""
     save_encoder(encoder, tmp_path / "saved")
-    loaded = needs_table(load_encoder(tmp_path / "saved"), "reading it back")
+    loaded = load_encoder(tmp_path / "saved")
     assert loaded.fingerprint == encoder.fingerprint
     assert loaded.name == encoder.name
     assert np.array_equal(loaded.table, encoder.table)
@@ -78,12 +77,22 @@ def test_a_changed_file_of_an_encoder_is_noticed(encoder: TableEncoder, tmp_path
         load_encoder(tmp_path / "saved")
 
 
-def test_a_saved_encoder_with_cosines_is_refused(encoder: TableEncoder, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"cosines": {"width": 4}}, "cosines are no longer supported"),
+        ({"kind": "contextual", "weights": "0" * 64}, "contextual encoders are no longer supported"),
+        ({"kind": "other"}, "kind 'other' is not known"),
+    ],
+)
+def test_a_saved_encoder_of_an_unknown_kind_is_refused(
+    encoder: TableEncoder, tmp_path: Path, more: dict[str, object], words: str
+) -> None:
     """Before its fingerprint is looked at."""
     save_encoder(encoder, tmp_path)
     card = json.loads((tmp_path / "encoder.json").read_bytes())
-    (tmp_path / "encoder.json").write_text(json.dumps(card | {"cosines": {"width": 4}}))
-    with pytest.raises(EncoderError, match="cosines are no longer supported"):
+    (tmp_path / "encoder.json").write_text(json.dumps(card | more))
+    with pytest.raises(EncoderError, match=words):
         load_encoder(tmp_path)
 
 

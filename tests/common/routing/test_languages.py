@@ -10,10 +10,9 @@ import pytest
 from ridgeway.client.sums.accumulate import accumulators
 from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, with_sentences, with_words
-from ridgeway.common.encoding.transformer_encoder import usual_sampling
-from ridgeway.common.routing.hidden_state_table import compile_router
+from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling, with_sentences, with_words
 from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.sentence_table import compile_router
 from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.solving.solve import solve_router
 from tests.support.languages import PROMPTS, TRAINING
@@ -29,7 +28,7 @@ def learnt(encoder: TableEncoder, training: Mapping[str, Sequence[str]]) -> Rout
     grams = [summed(encoder, texts) for texts in training.values()]
     total = Statistics(np.sum(grams, axis=0), np.stack([gram[:, -1] for gram in grams], axis=1))
     weights = solve_router(total, encoder, DEFAULT.ridge).weights
-    compiled = compile_router(encoder, usual_sampling(encoder), weights)
+    compiled = compile_router(encoder, weights)
     return Router(tuple(training), compiled, encoder.tokenizer, DEFAULT.selector, Confidence())
 
 

@@ -29,10 +29,9 @@ from ridgeway.common.encoding.sentence_features import (
 )
 from ridgeway.common.encoding.table_encoder import TableEncoder, of_table_alone, with_sentences, with_words
 from ridgeway.common.routing.decision import SENTENCES, TABLE
-from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import CASCADE, MANIFEST, load_release, save_release
 from ridgeway.common.routing.router import Router, router_of
-from ridgeway.common.routing.sentence_table import Cascade, SentenceTable, without_domain
+from ridgeway.common.routing.sentence_table import Cascade, SentenceTable, compile_router, without_domain
 from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.solving.solve import solve, solve_router
 from tests.support.tiny import tiny_encoder
@@ -67,7 +66,7 @@ def total(encoder: TableEncoder) -> Statistics:
 @pytest.fixture(scope="module")
 def router(encoder: TableEncoder, total: Statistics) -> Router:
     weights = solve_router(total, encoder, Ridge()).weights
-    compiled = compile_router(encoder, SAMPLING, weights)
+    compiled = compile_router(encoder, weights)
     return Router(tuple(TEXTS), compiled, encoder.tokenizer, Selector())
 
 
@@ -232,7 +231,7 @@ def test_a_text_without_tokens_is_not_read(router: Router) -> None:
 def test_a_retired_domain_leaves_both_routers(encoder: TableEncoder, total: Statistics, router: Router) -> None:
     kept = router.without("travel")
     weights = without_domain(solve_router(total, encoder, Ridge()).weights, 1, 3)
-    again = compile_router(encoder, SAMPLING, weights)
+    again = compile_router(encoder, weights)
     assert weights.shape[1] == 4
     assert isinstance(kept.compiled, Cascade) and isinstance(again, Cascade)
     assert np.allclose(kept.compiled.table.logits * kept.compiled.step, again.table.logits * again.step)

@@ -18,16 +18,16 @@ from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import FormatError, ReleaseError, ShapeMismatch
 from ridgeway.common.base.native import native
-from ridgeway.common.base.settings import DEFAULT, Confidence, Sampling, Selector, SelectorName, WordFeatures
+from ridgeway.common.base.settings import DEFAULT, Confidence, Selector, SelectorName, WordFeatures
 from ridgeway.common.encoding import table_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing import word_table
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.evaluation import beginnings_routed
-from ridgeway.common.routing.hidden_state_table import compile_router
 from ridgeway.common.routing.release import load_release, save_release
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router, router_of
+from ridgeway.common.routing.sentence_table import compile_router
 from ridgeway.common.routing.token_table import sums_by_reading, tally_texts
 from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
@@ -49,7 +49,7 @@ def weights(seed: int, encoder: TableEncoder = ENCODER, domains: int = 3) -> NDA
 
 
 def table(seed: int = 1) -> WordTable:
-    made = compile_router(ENCODER, Sampling(), weights(seed))
+    made = compile_router(ENCODER, weights(seed))
     assert isinstance(made, WordTable)
     return made
 
@@ -297,7 +297,7 @@ def test_a_release_with_words_is_loaded_as_it_was_made_without_spelling_tokens_a
     assert loaded.manifest["encoder"]["words"] == OPTIONS.to_json()
     assert loaded.manifest["encoder"]["width"] == ENCODER.width
     monkeypatch.undo()
-    made = compile_router(ENCODER, Sampling(), loaded.weights)
+    made = compile_router(ENCODER, loaded.weights)
     for name, array in made.arrays().items():
         assert np.array_equal(loaded.compiled.arrays()[name], array)
     one, other = Router.load(release), Router(DOMAINS, made, ENCODER.tokenizer, Selector())
@@ -368,7 +368,7 @@ def test_a_signed_release_that_lacks_a_part_is_refused(release: Path, tmp_path: 
 def test_the_real_encoder_with_words_routes_the_same_by_every_path(smollm2: TableEncoder) -> None:
     """Words of real tokens, in several scripts, misspelt and shouted."""
     encoder = with_words(smollm2, WordFeatures())
-    compiled = compile_router(encoder, Sampling(), weights(3, encoder, 5))
+    compiled = compile_router(encoder, weights(3, encoder, 5))
     assert isinstance(compiled, WordTable)
     texts = [
         "Please REVIEW the copyright licence",

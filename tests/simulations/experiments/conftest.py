@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.common.encoding.transformer import one_thread
+from ridgeway.common.base.threads import one_torch_thread
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Models this small are no quicker on many threads, and many test processes have to share the cores."""
-    with one_thread():
+    with one_torch_thread():
         yield
 
 
