@@ -45,8 +45,16 @@ def router_table(
     encoder: TableEncoder, weights: Weights, *, private: bool = False
 ) -> RouterTable:
     """The router of some weights, compiled over the whole public table, as its release is."""
+    margin = margin_for(private=private)
+    return _compiled(encoder, weights.tobytes(), weights.shape[1], margin)
+
+
+def _compiled(
+    encoder: TableEncoder, weights: bytes, domains: int, margin: float
+) -> RouterTable:
     with one_blas_thread():
-        return compile_router(encoder, weights, margin_for(private=private))
+        exact = np.frombuffer(weights).reshape(-1, domains)
+        return compile_router(encoder, exact, margin)
 
 
 class Scorer:
