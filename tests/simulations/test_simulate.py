@@ -24,6 +24,7 @@ from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.routing.release import MANIFEST, ROUTER, load_release
 from ridgeway.common.routing.router import router_of
+from ridgeway.common.routing.sentence_table import NOISY_MARGIN
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
@@ -171,6 +172,21 @@ def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None
     assert done.json["accuracy"] > 90
 
 
+def test_a_private_round_reads_sentences(
+    workshop: Workshop, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release is a cascade, whose table leaves more to the sentence encoder than that of exact sums."""
+    monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
+    for domain in ALPHABETS:
+        write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 300, 60))
+    words = ["--private", "--data", "data", "--encoder", f"{workshop.encoder}+sentence", "--epsilon", "8"]
+    done = workshop.call("simulate", *words, "--out", "out", "--json")
+    assert done.code == 0, done.stderr
+    release = load_release(workshop / "out")
+    assert release.manifest["cascade"]["margin"] == NOISY_MARGIN
+    assert done.json["accuracy"] > 90
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -210,7 +226,8 @@ def test_a_private_round_with_words_is_refused_before_anything_is_written(worksh
     """The sentence names an encoder that can be used, and the folder of the federation does not come to be."""
     words = ["--data", "data", "--encoder", f"{workshop.encoder}+words", "--private", "--work", "new"]
     done = workshop.call("simulate", *words)
-    assert done.code == 2 and "features of tokens alone" in done.stderr and "--encoder smollm2" in done.stderr
+    assert done.code == 2 and "tokens and of sentences alone" in done.stderr
+    assert "--encoder smollm2+sentence" in done.stderr
     assert not (workshop / "new").exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ridgeway.client.round import holder as holder_module
 from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.base.settings import DEFAULT, PLAIN_ENCODER
+from ridgeway.common.base.settings import DEFAULT, PRIVATE_ENCODER
 from ridgeway.common.encoding import encoder_sources
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
@@ -53,7 +53,9 @@ def test_a_mode_that_there_is_not_is_one_sentence(shop: Workshop) -> None:
     assert not (shop / "one").exists()
 
 
-def test_private_federations_have_a_plain_encoder_by_default(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_federations_have_an_encoder_without_words(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others have that of the presets; what is named is taken."""
     asked: list[str] = []
 
@@ -64,7 +66,7 @@ def test_private_federations_have_a_plain_encoder_by_default(shop: Workshop, mon
     monkeypatch.setattr(encoder_sources, "find_encoder", find)
     for mode in ("private", "masked", "clear"):
         assert shop.call("coordinator", "init", shop / mode, "--mode", mode).code == 0
-    assert asked == [PLAIN_ENCODER, DEFAULT.encoder, DEFAULT.encoder]
+    assert asked == [PRIVATE_ENCODER, DEFAULT.encoder, DEFAULT.encoder]
 
 
 def test_an_invitation_to_private_rounds_carries_the_prior(shop: Workshop) -> None:
