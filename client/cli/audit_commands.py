@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.base.settings import DEFAULT, ENCODERS
 from ridgeway.common.cli.options import Fields, Json, SkipBroken, argument, option
 from ridgeway.common.cli.terminal import (
     TextTable,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ridgeway.common.privacy.public_prior import PublicPrior
     from ridgeway.common.statistics.statistics_file import Prepared
 
-EncoderOption = Annotated[str, option("smollm2, hf:NAME_OR_DIR or dir:PATH")]
+EncoderOption = Annotated[str, option(ENCODERS)]
 AuditedEpsilon = Annotated[
     float | None,
     option("Attack sums of documents under noise of this ε instead.", "--epsilon"),
@@ -90,7 +90,7 @@ def audit(
         find_by_fingerprint,
         find_encoder,
     )
-    from ridgeway.common.encoding.table_encoder import of_tokens_alone
+    from ridgeway.common.encoding.table_encoder import without_words
     from ridgeway.common.statistics.statistics_file import load_prepared
 
     settings = None
@@ -112,7 +112,7 @@ def audit(
     if epsilon is None:
         _audit_sums(prepared, job, found, json)
         return
-    plain = of_tokens_alone(found)
+    plain = without_words(found)
     terms, public = audited_terms(plain, epsilon, privacy, prior)
     told = audit_under_noise(job, plain, terms, public)
     show({"domain": job.domain, **asdict(told)}, *private_lines(told), json=json)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
+from ridgeway.common.base.settings import ENCODERS, PRIVATE_ENCODER
 from ridgeway.common.cli.options import Fields, Json, argument, option
 from ridgeway.common.cli.terminal import (
     command_group,
@@ -30,7 +31,7 @@ def make(
         argument("Public text; without it, what this machine has anyway.", "FOLDER..."),
     ] = None,
     out: Annotated[Path, option("The file to write.")] = Path("prior.safetensors"),
-    encoder: Annotated[str, option("smollm2, hf:NAME_OR_DIR or dir:PATH")] = "smollm2",
+    encoder: Annotated[str, option(ENCODERS)] = PRIVATE_ENCODER,
     text_field: Fields = "text",
     json: Json = False,
 ) -> None:

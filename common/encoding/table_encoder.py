@@ -231,9 +231,14 @@ def of_table_alone(encoder: TableEncoder) -> TableEncoder:
 
 
 def of_tokens_alone(encoder: TableEncoder) -> TableEncoder:
-    """The same table of tokens alone: what documents are seen by in private rounds."""
+    """The same table of tokens alone."""
     name = bare_name(encoder.name)
     return replace(encoder, name=name, options=None, sentence_encoder=None)
+
+
+def without_words(encoder: TableEncoder) -> TableEncoder:
+    """The same encoder without features of words: what documents are seen by in private rounds."""
+    return replace(encoder, name=encoder.name.replace(WORDS, ""), options=None)
 
 
 def stacked(whole: Floats, of_table: Floats, encoder: TableEncoder) -> Floats:

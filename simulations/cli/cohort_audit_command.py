@@ -71,7 +71,7 @@ def audit(
     against a control; and planted documents (canaries) show the ε that can be proven at least.
     """
     from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.encoding.table_encoder import of_tokens_alone
+    from ridgeway.common.encoding.table_encoder import without_words
 
     samplings = [Sampling(window=each) for each in sorted({*(windows or ())})]
     found = find_encoder(encoder)
@@ -85,7 +85,7 @@ def audit(
             usual = [Sampling(window=1), DEFAULT.sampling]
             _audit_sums(texts, chosen, samplings or usual, found, json)
             return
-        plain = of_tokens_alone(found)
+        plain = without_words(found)
         _audit_private(
             texts[chosen], chosen, plain, (epsilon, privacy, prior), canaries, json
         )

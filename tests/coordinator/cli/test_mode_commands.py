@@ -53,9 +53,7 @@ def test_a_mode_that_there_is_not_is_one_sentence(shop: Workshop) -> None:
     assert not (shop / "one").exists()
 
 
-def test_private_federations_have_an_encoder_without_words(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_federations_have_an_encoder_without_words(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others have that of the presets; what is named is taken."""
     asked: list[str] = []
 
