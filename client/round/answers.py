@@ -26,7 +26,6 @@ from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.schema import record_json
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
@@ -44,7 +43,6 @@ from ridgeway.common.protocol.packet import (
 from ridgeway.common.routing.evaluation import paired
 from ridgeway.common.routing.release import Release
 from ridgeway.common.routing.sentence_table import weight_columns
-from ridgeway.common.statistics.sums import check_bound
 
 NO_ROUND = "0" * 32
 NO_COUNTS = np.zeros(0, dtype=np.int64)
@@ -219,8 +217,6 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
         noisy = holder.noisy(epoch, terms.privacy).column_sums()
         return messages.NoisyStatistics(**named), (vector_blob(terms.vector_of(noisy)),)
     sums = holder.exact_sums(epoch, cohort)
-    # of plain masses the coordinator takes care: no refusal tells of one
-    check_bound(terms.mass * len(cohort.domains))
     holder.account.pay(holder.expense(terms, epoch, "statistics"))
     return messages.ClearStatistics(**named), (vector_blob(terms.vector_of(sums)),)
 
@@ -325,7 +321,7 @@ def _solved(holder: Holder, request: Opened[messages.Evaluate]) -> Weights:
     encoder = holder.encoder(terms)
     assert terms.privacy is not None
     prior = holder.prior(terms.privacy)
-    if prior is None or not isinstance(encoder, TableEncoder):
+    if prior is None:
         raise Refused(
             "prior_missing",
             f"this holder has not got the prior {terms.privacy.prior[:12]} of these"

@@ -89,7 +89,7 @@ from tests.support.attackers import (
 )
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.faults import make_haste
-from tests.support.hostile import FEATURES, Hostile, code_of
+from tests.support.hostile import FEATURES, SEAL, Hostile, code_of
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts
 from tests.support.tiny import LETTERS, tiny_encoder
 
@@ -534,6 +534,28 @@ def test_f4_new_folder(parties: Parties, tmp_path: Path) -> None:
         assert holder.account.epsilon() == pytest.approx(1.0)
         with pytest.raises(InputError, match="max_epsilon"):
             open_epoch(holder, coordinator.terms, new_epoch=True)
+
+
+def test_f4_another_folder_while_a_session_runs(tmp_path: Path) -> None:
+    """What it pays before a total is signed counts, though there was enough when the round was announced."""
+    parties = settled_privately(tmp_path, MEMBERS, "full", max_epsilon=1.0)
+    coordinator = Hostile(parties, list(MEMBERS))
+    coordinator.begin()
+    coordinator.seal()
+    account = second_folder(parties, "V", tmp_path / "other").account
+    account.pay(account.expense("e" * 64, "statistics", "private", coordinator.terms.privacy, 0.25))
+    assert code_of(coordinator.ask("V", coordinator.confirm_request("statistics", MEMBERS))) == "budget_spent"
+
+
+def test_no_noise_is_drawn_anew_under_the_same_masks(tmp_path: Path) -> None:
+    """Not even where the vector is lost: two under the same masks would show their difference."""
+    parties = settled_privately(tmp_path, MEMBERS, "full")
+    coordinator = Hostile(parties, list(MEMBERS))
+    coordinator.begin()
+    coordinator.seal()
+    [kept] = parties.homes["V"].glob("epochs/*/statistics.noisy")
+    kept.unlink()
+    assert code_of(coordinator.send("V", coordinator.request(SEAL, "statistics", "V"))) == "already_answered"
 
 
 def test_f4_second_federation(parties: Parties, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ridgeway.client.round import masked_answers
 from ridgeway.client.round.session_store import SessionFile, SessionState
 from ridgeway.client.round.totals import OPENED, SIGNED
 from ridgeway.common.base.settings import EQUAL_MASS
@@ -273,6 +274,15 @@ def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_se
     coordinator.terms = coordinator.terms.model_copy(update={"mass": mass})
     coordinator.begin()
     assert code_of(coordinator.send(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))) == "failed"
+    assert coordinator.gave(SealedSums) == []
+
+
+def test_more_counts_than_a_sum_may_have_are_not_sealed(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a question makes them many."""
+    coordinator = at(SEAL, "counts")
+    question, blobs = coordinator.question()
+    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 20)
+    assert code_of(coordinator.ask(VICTIM, question, blobs)) == "too_large"
     assert coordinator.gave(SealedSums) == []
 
 

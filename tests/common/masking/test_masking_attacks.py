@@ -147,6 +147,8 @@ def test_survivors_that_cannot_be_are_refused(
     """Too few, not among those who shared, or nobody at all."""
     assert refused(lambda: check_survivors(session.agreement, shared, sent)) == code
     assert refused(lambda: confirm(session.agreement, session.members[1], "sums", shared, sent)) == code
+    signed, held = session.confirmations, session.held[1]
+    assert refused(lambda: reveal(session.agreement, 1, "sums", held, shared, sent, signed)) == code
 
 
 def test_a_member_declared_dead_confirms_and_opens_nothing(session: Transcript) -> None:

@@ -411,6 +411,16 @@ def test_a_release_that_does_not_follow_from_its_total_is_refused(
     assert {new.holder(name).newest for name in MEMBERS} == {0}
 
 
+def test_a_release_of_other_domains_than_were_solved_is_refused(new: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One column is not compared with all of them."""
+    noted = Holder.note_solved
+    monkeypatch.setattr(Holder, "note_solved", lambda self, name, weights: noted(self, name, weights[:, :-1]))
+    transport = Direct(new)
+    round_of(new, transport)
+    refused = [open_packet(reply).message for _, reply in transport.replies]
+    assert [each.code for each in refused if isinstance(each, Refusal)] == ["bad_release"] * len(MEMBERS)
+
+
 def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any:
     return Hostile(parties, list(MEMBERS), round="ef" * 16).ask("law-1", message, blobs).message
 
