@@ -109,6 +109,8 @@ def test_a_row_beyond_the_bound_is_refused(row: list[int]) -> None:
         bounded_sums("columns", np.array([[0, 0, 0], row], dtype=np.int64))
     with pytest.raises(BoundExceeded, match="64-bit integers"):
         bounded_sums("columns", np.array([row], dtype=np.float64))
+    with pytest.raises(BoundExceeded, match=r"not int64 of shape \(3,\)"):
+        bounded_sums("columns", np.array(row, dtype=np.int64))
 
 
 @given(rows(), rows(), MODES)

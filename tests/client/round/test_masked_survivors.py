@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ridgeway.client.round import masked_answers
@@ -25,11 +26,12 @@ from ridgeway.common.protocol.messages import (
     Share,
     SumName,
 )
-from ridgeway.common.protocol.packet import Opened
+from ridgeway.common.protocol.packet import Opened, weights_blob
 from tests.support.hostile import (
     ALL,
     ANNOUNCE,
     CONFIRM,
+    FEATURES,
     FEWER,
     LOCK,
     OPEN,
@@ -228,6 +230,15 @@ def test_counts_under_other_terms_than_the_sessions_are_refused(at: At) -> None:
     question, weights = coordinator.question()
     lie = question.model_copy(update={"terms": other})
     assert code_of(coordinator.ask(VICTIM, lie, weights)) == "other_session"
+    assert coordinator.gave(SealedSums) == []
+
+
+def test_counts_for_a_domain_that_no_member_holds_are_refused(at: At) -> None:
+    """It would divide the members' text further."""
+    coordinator = at(SEAL, "counts")
+    question, _ = coordinator.question()
+    lie = question.model_copy(update={"domains": (*question.domains, "poetry")})
+    assert code_of(coordinator.ask(VICTIM, lie, (weights_blob(np.eye(FEATURES, 4)),))) == "wrong_domain"
     assert coordinator.gave(SealedSums) == []
 
 

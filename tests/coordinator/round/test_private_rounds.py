@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -428,12 +429,13 @@ def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any
 def test_features_beyond_those_of_tokens_are_refused_on_both_sides(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of documents have no words, so they would be summed without."""
+    """Rows of documents have no words, so they would be summed without; nor are they made by a transformer."""
     terms, plain = parties.federation().terms, parties.encoder
     more = with_words(plain, WordFeatures(4))
-    monkeypatch.setattr(Holder, "encoder", lambda *_: more)
-    with pytest.raises(InputError, match="a table of tokens alone"):
-        open_epoch(parties.holder("law-1"), terms, new_epoch=True)
+    for other in (more, SimpleNamespace(more=())):
+        monkeypatch.setattr(Holder, "encoder", lambda *_, other=other: other)
+        with pytest.raises(InputError, match="a table of tokens alone"):
+            open_epoch(parties.holder("law-1"), terms, new_epoch=True)
     federation = parties.federation()
     monkeypatch.setattr(Federation, "encoder", more)
     with pytest.raises(InputError, match=r"features of tokens alone.*--encoder"):
