@@ -184,6 +184,16 @@ def test_a_release_says_what_it_promises(parties: Parties) -> None:
     assert manifest["confidence"]["temperature"] > 0 and "public text" in said["calibration"]
 
 
+def test_where_noise_leaves_no_document_no_accuracy_is_told(new: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the event nor in the manifest."""
+    monkeypatch.setattr("ridgeway.coordinator.round.round.likeliest_counts", np.zeros_like)
+    seen: list[Event] = []
+    run_round(new.federation(), Direct(new), seen.append)
+    [told] = [each for each in seen if isinstance(each, RouterEvaluated)]
+    assert (told.documents, told.accuracy, told.interval) == (0, None, None)
+    assert new.federation().manifest(1)["evaluation"] is None
+
+
 def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_path: Path) -> None:
     """In the event, in the manifest, and by every command that shows an accuracy; with so few documents it is wide."""
     seen: list[Event] = []
@@ -191,7 +201,6 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_pat
     [told] = [each for each in seen if isinstance(each, RouterEvaluated)]
     evaluation = new.federation().manifest(1)["evaluation"]
     if evaluation is None:  # noise left no document
-        assert told.accuracy is None and told.interval is None
         return
     low, high = evaluation["interval"]
     assert (low, high) == pytest.approx(told.interval, abs=0.01) and 0 <= low <= evaluation["accuracy"] <= high <= 100
