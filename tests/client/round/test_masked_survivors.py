@@ -17,8 +17,8 @@ from ridgeway.client.round.totals import OPENED, SIGNED
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import (
     SUM_NAMES,
-    Announce,
     Confirmed,
+    Locked,
     Message,
     Refusal,
     Revealed,
@@ -268,14 +268,6 @@ def test_no_second_question_is_answered_under_the_same_masks(at: At) -> None:
 # The mass
 
 
-@pytest.mark.parametrize("mass", [EQUAL_MASS - 1, EQUAL_MASS * 2, 1 << 37])
-def test_a_mass_that_the_holder_has_not_agreed_to_is_refused(at: At, mass: int) -> None:
-    """With one of its choice a coordinator could make shares of any size."""
-    coordinator = at(ANNOUNCE)
-    terms = coordinator.terms.model_copy(update={"mass": mass})
-    assert code_of(coordinator.ask(VICTIM, Announce(terms=terms))) == "mass_not_allowed"
-
-
 def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_sealed(at: At) -> None:
     """Masks hide it: nobody could see it from the sum."""
     parties, mass = at(ANNOUNCE).parties, 1 << 37
@@ -360,6 +352,16 @@ def test_the_same_members_with_other_shares_are_another_sum(at: At) -> None:
     total = plain_sum(other.parties, other.cohort(), names)
     assert (total != plain_sum(other.parties, coordinator.cohort(), names)).any()
     nobody_opens(other, names, names)
+
+
+def test_a_larger_sum_that_the_others_may_have_opened_is_not_forgotten(at: At) -> None:
+    """A member has signed it, then signed a smaller one and locked that; the others open the larger without it."""
+    coordinator = at(LOCK)
+    coordinator.confirm("statistics", [VICTIM], FEWER)
+    assert isinstance(coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER)).message, Locked)
+    assert coordinator.open("statistics", WITHOUT[VICTIM], ALL, coordinator.signatures)
+    later = sealed(second(coordinator.parties, FEWER))
+    assert code_of(later.ask(VICTIM, later.confirm_request("statistics", FEWER))) == "epoch_used"
 
 
 def test_sums_of_few_of_the_pinned_roster_are_refused(at: At) -> None:
