@@ -1,6 +1,7 @@
 """A hostile coordinator against the members of a masked session: every attempt ends in a refusal with its own code.
 
-What holders refuse in requests is in tests/client/round/test_masked_attacks.py. What is merely changed on its way, in agreements, envelopes, sets and shares, is in tests/vectors/test_masking.py.
+What holders refuse in requests is in tests/client/round/test_masked_attacks.py; what is merely changed on its way, in
+agreements, envelopes, sets and shares, in tests/vectors/test_masking.py.
 """
 
 from __future__ import annotations
