@@ -26,7 +26,6 @@ from ridgeway.common.privacy.private_solve import noise_variance
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.messages import Announce, Message, Refusal
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet
-from ridgeway.common.routing.release import ROUTER
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -260,16 +259,6 @@ def test_a_second_round_of_new_epochs_is_paid_for_and_a_third_is_not_afforded(pa
     assert epoch_of(parties.holder("law-1")) == before
     assert before in {path.name for path in (holder.folder / "epochs").iterdir()}
     assert round_of(parties).number == 2
-
-
-def test_counts_under_noise_are_paid_once(parties: Parties) -> None:
-    """A round that publishes again asks for them again: the same vector leaves, and costs nothing more."""
-    first = parties.federation().manifest(1)["evaluation"]
-    published = round_of(parties, even_unchanged=True)
-    assert published.number == 2 and paid(parties) == {2}
-    assert parties.federation().manifest(2)["evaluation"] == first
-    routers = [(parties.federation().release_folder(number) / ROUTER).read_bytes() for number in (1, 2)]
-    assert routers[0] == routers[1]
 
 
 def test_an_operator_who_lost_the_total_gets_the_same_again(parties: Parties) -> None:
