@@ -66,10 +66,10 @@ def test_every_kind_of_record_file_gives_the_same_documents(tmp_path: Path, suff
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
-        ("joined.jsonl.gz", b"".join(gzip.compress(as_jsonl([text])) for text in TEXTS)),
+        ("joined.jsonl.gz", b"".join(gzip.compress(as_jsonl([text]), mtime=0) for text in TEXTS)),
         ("joined.jsonl.zst", b"".join(PACKINGS[".zst"](as_jsonl([text])) for text in TEXTS)),
         ("CORPUS.JSONL", as_jsonl(TEXTS)),
-        ("CORPUS.TSV.GZ", gzip.compress(as_tsv(TEXTS))),
+        ("CORPUS.TSV.GZ", gzip.compress(as_tsv(TEXTS), mtime=0)),
         ("export.tsv.csv", as_csv(TEXTS)),
     ],
 )
