@@ -14,7 +14,8 @@ from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.client.round.private_sums import NoisyOutputs
 from ridgeway.client.round.spending import Account
-from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.errors import BoundExceeded, Refused
+from ridgeway.common.privacy import document_bound
 from ridgeway.common.privacy.document_bound import UNIT
 from ridgeway.common.privacy.privacy_settings import surely_noised
 from ridgeway.common.protocol.cohort import Terms, form_cohort
@@ -213,6 +214,17 @@ def test_sums_with_a_share_of_the_noise_are_for_one_cohort_once_they_are_signed(
     with pytest.raises(Refused) as refused:
         shared(full, QUESTION)
     assert refused.value.code == "epoch_used"
+
+
+def test_sums_that_could_wrap_around_in_their_cohort_are_not_made(
+    full: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may sum as many documents as the bound leaves it among so many members."""
+    room = document_bound.EXACT_BOUND // document_bound.max_documents("full")
+    monkeypatch.setattr(document_bound, "EXACT_BOUND", 60 * room)
+    shared(full, QUESTION, members=2)
+    with pytest.raises(BoundExceeded, match="in a private round of 9 holders"):
+        shared(full, OTHER, members=9)
 
 
 def test_fewer_members_each_draw_more(monkeypatch: pytest.MonkeyPatch, full: Parties) -> None:
