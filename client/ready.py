@@ -176,7 +176,8 @@ def _summed(
         outcome = prepare(
             job, encoder, holder.folder / "cache", watch, broken_list=holder.broken_list
         )
-        _check_sums(holder, terms, outcome.prepared, own=True)
+        outcome.prepared.statistics.check(own=True)
+        _check_mass(holder, terms, outcome.prepared)
         return outcome.prepared
     check_private_encoder(encoder)
     prior = holder.prior(terms.privacy)
@@ -204,18 +205,15 @@ def _made_ahead(holder: Holder, terms: Terms) -> Prepared:
             f"{holder.settings.statistics} holds sums of another domain, encoder or"
             " sampling; prepare it again"
         )
-    _check_sums(holder, terms, given, own=False)
+    _check_mass(holder, terms, given)
     return given
 
 
-def _check_sums(holder: Holder, terms: Terms, made: Prepared, *, own: bool) -> None:
-    """Raise StatisticsError, here and not in a round, if no text gives these sums, or they are too
-    large.
-
-    Too large by any weighting that the owner allows: a round may ask for each of them.
+def _check_mass(holder: Holder, terms: Terms, made: Prepared) -> None:
+    """Raise StatisticsError, here and not in a round, if sums are too large by any weighting that
+    the owner allows: a round may ask for each of them.
     """
     policy = holder.settings.policy
-    made.statistics.check(own=own)
     if terms.mass or "equal" in policy.weightings:
         made.statistics.weighted(terms.mass or policy.mass)
     if not terms.mass or "tokens" in policy.weightings:

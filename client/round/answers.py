@@ -43,7 +43,6 @@ from ridgeway.common.protocol.packet import (
 from ridgeway.common.routing.evaluation import paired
 from ridgeway.common.routing.release import Release
 from ridgeway.common.routing.sentence_table import weight_columns
-from ridgeway.common.statistics.sums import check_bound
 
 NO_ROUND = "0" * 32
 NO_COUNTS = np.zeros(0, dtype=np.int64)
@@ -218,8 +217,6 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
         noisy = holder.noisy(epoch, terms.privacy).column_sums()
         return messages.NoisyStatistics(**named), (vector_blob(terms.vector_of(noisy)),)
     sums = holder.exact_sums(epoch, cohort)
-    # of plain masses the coordinator takes care: no refusal tells of one
-    check_bound(terms.mass * len(cohort.domains))
     holder.account.pay(holder.expense(terms, epoch, "statistics"))
     return messages.ClearStatistics(**named), (vector_blob(terms.vector_of(sums)),)
 

@@ -417,7 +417,7 @@ class _Round:
             ).interval
             for domain, row in rows.items()
         }
-        self._tell_evaluation(evaluation, noisy)
+        self._tell_evaluation(evaluation, noisy if evaluation else None)
         return _Evaluated(
             solution,
             evaluation,

@@ -94,9 +94,9 @@ def test_a_refusal_is_listed_with_its_code(copy: Path) -> None:
 
 @pytest.mark.parametrize(("kinds", "state"), [(("opened",), "perhaps"), (("opened", "signed"), "no")])
 def test_a_sum_that_was_not_seen_opened_is_not_called_so(copy: Path, kinds: tuple[str, ...], state: str) -> None:
-    """Signed, it may have been; never signed, it was not."""
+    """Signed, it may have been; never signed, it was not, and its members are those of the cohort."""
     change(copy, f"delete from entries where kind in ({', '.join('?' * len(kinds))})", *kinds)
-    assert {each.opened for each in sent(copy, "sealed_sums")} == {state}
+    assert {(each.opened, len(each.members)) for each in sent(copy, "sealed_sums")} == {(state, len(MEMBERS))}
 
 
 def change(copy: Path, command: str, *values: Any) -> None:

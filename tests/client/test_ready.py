@@ -14,9 +14,12 @@ from ridgeway.client.deploy.holder_folder import create_holder
 from ridgeway.client.ready import ReadyReport, document_digests, open_epoch, prepare_job
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.client.round.totals import SignedTotal
-from ridgeway.common.base.errors import FormatError, InputError
+from ridgeway.client.sums.prepare import PrepareOutcome, prepare
+from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, FormatError, InputError
 from ridgeway.common.base.settings import Sampling
+from ridgeway.common.privacy import document_bound
 from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.statistics import sums
 from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
 from ridgeway.common.statistics.sums import Statistics
 from tests.support.corpora_on_disk import write_jsonl
@@ -224,6 +227,34 @@ def test_sums_that_no_text_can_give_open_nothing(parties: Parties) -> None:
         opened(parties)
 
 
+def test_a_machine_that_sums_wrongly_opens_nothing(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own sums are looked at, too."""
+
+    def erring(*given: Any, **more: Any) -> PrepareOutcome:
+        outcome = prepare(*given, **more)
+        outcome.prepared.statistics.gram[0, 0] = -5
+        return outcome
+
+    monkeypatch.setattr(ready, "prepare", erring)
+    with pytest.raises(BrokenIdentity, match="a negative square on its diagonal"):
+        opened(parties)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_sums_that_could_overflow_in_a_total_open_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    """Here and not in a round, where a refusal would tell their mass."""
+    parties = found(tmp_path / "parties", mode="masked", weighting="tokens")
+    parties.settle("law", "law", texts(FEW))
+    prepared = sums_of(parties)
+    if ahead:
+        given_ahead(parties, prepared)
+    monkeypatch.setattr(sums, "SUM_BOUND", prepared.statistics.mass * sums.MAX_SQUARE + 1)
+    with pytest.raises(BoundExceeded, match="could overflow 64 bits"):
+        opened(parties)
+
+
 # Private rounds
 
 
@@ -252,6 +283,32 @@ def test_a_spent_budget_opens_nothing(private: Parties) -> None:
     with pytest.raises(InputError, match=r"would bring the ε of this corpus to 1\.4\d, and .* allows 1\.3"):
         opened(private, new_epoch=True)
     assert private.holder("law").epoch(terms) == before
+
+
+def test_a_corpus_too_large_for_a_total_of_all_members_opens_nothing(
+    private: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its own sums fit."""
+    private.settle("code", "code", own_texts("code", "code", FEW))
+    private.pin_all()
+    room = document_bound.EXACT_BOUND // document_bound.max_documents("columns")
+    monkeypatch.setattr(document_bound, "EXACT_BOUND", (FEW + 1) * room)
+    assert document_bound.max_documents("columns") >= FEW
+    with pytest.raises(BoundExceeded, match="in a private round of 2 holders, each may sum 10"):
+        opened(private)
+
+
+def test_a_new_epoch_brings_a_lost_shared_file_back(private: Parties) -> None:
+    """So that no other folder on this corpus starts afresh."""
+    private.rewrite("law", "max_epsilon = 1.3", "max_epsilon = 4.0")
+    holder, terms = private.holder("law"), terms_of(private)
+    assert terms.privacy is not None
+    holder.noisy(holder.epoch(terms), terms.privacy).column_sums()
+    spending = Path(str(holder.settings.spending))
+    before = spending.read_text()
+    spending.unlink()
+    opened(private)
+    assert spending.read_text() == before
 
 
 def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> None:

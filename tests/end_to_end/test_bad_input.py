@@ -74,10 +74,6 @@ CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty.txt": (Path.touch, r"empty\.txt holds no text; empty documents: 1"),
     "folder": (Path.mkdir, r"folder has no file that can be read; 0 were passed over"),
     "picture.txt": (lambda path: path.write_bytes(b"\x89PNG\0"), r"picture\.txt is a binary file, not text"),
-    "bad.jsonl": (
-        lambda path: path.write_text('{"text": "good"}\n{"text": bad}\n'),
-        r"bad\.jsonl, line 2: not JSON \(Expecting value\); each line must hold one record",
-    ),
     "fields.jsonl": (
         lambda path: path.write_text('{"body": "x", "id": 7}\n'),
         r"fields\.jsonl, line 1: no field 'text'; its fields are body, id",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import combinations
 
 import numpy as np
@@ -186,26 +185,6 @@ def test_a_sum_at_the_bound_is_exact(bound: int, not_sent: tuple[int, ...]) -> N
 
 
 # Noise
-
-
-def test_a_sealed_vector_looks_like_noise() -> None:
-    """Every byte value is as frequent as any other, though what is sealed is all zeros."""
-    zeros = [np.zeros(50_000, dtype=np.int64)] * 3
-    for vector in run_session(3, "sums", zeros).sealed.values():
-        counts = np.bincount(np.frombuffer(vector.data, dtype=np.uint8), minlength=256)
-        assert chisquare(counts).pvalue > 1e-6
-
-
-def test_no_keystream_is_used_twice() -> None:
-    """Members, lots and sessions: all masks of zeros differ from each other in every place."""
-    zeros = [np.zeros(64, dtype=np.int64)] * 4
-    seen: Counter[int] = Counter()
-    for seed in ("one", "two"):
-        for lot in SUM_NAMES:
-            for vector in run_session(4, lot, zeros, seed=seed).sealed.values():
-                seen.update(np.frombuffer(vector.data, dtype=np.uint64).tolist())
-    assert max(seen.values()) == 1
-    assert len(seen) == 2 * 2 * 4 * 64
 
 
 def all_sealed(size: int) -> dict[str, NDArray[np.uint64]]:

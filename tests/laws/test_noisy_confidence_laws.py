@@ -20,6 +20,7 @@ from ridgeway.coordinator.solving.noisy_confidence import (
 )
 from tests.laws.test_noisy_solve_laws import ENCODER, MODES, modes, seeds, summed
 from tests.laws.test_noisy_solve_laws import prior as prior
+from tests.support.seeds import few_examples
 
 SURE = (90.0, 92.0)
 
@@ -57,6 +58,7 @@ def test_an_accuracy_that_no_advantage_gives_has_the_nearest() -> None:
 
 
 @modes
+@few_examples
 @given(seed=seeds, noise=st.floats(0, 1e6), low=st.floats(0, 100), width=st.floats(0, 100))
 def test_whatever_noise_says_there_is_a_temperature(
     mode: PrivacyMode, prior: PublicPrior, seed: int, noise: float, low: float, width: float

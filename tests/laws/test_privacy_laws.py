@@ -17,6 +17,7 @@ from scipy import stats
 
 from ridgeway.common.base.errors import BoundExceeded, InputError
 from ridgeway.common.masking.agreement import threshold_for
+from ridgeway.common.privacy import document_bound
 from ridgeway.common.privacy.accountant import DISCRETE, EXACT, SMALLEST_SIGMA, epsilon_of, in_all, rho_for, sigma_for
 from ridgeway.common.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
 from ridgeway.common.privacy.document_bound import (
@@ -108,6 +109,8 @@ def test_a_row_beyond_the_bound_is_refused(row: list[int]) -> None:
         bounded_sums("columns", np.array([[0, 0, 0], row], dtype=np.int64))
     with pytest.raises(BoundExceeded, match="64-bit integers"):
         bounded_sums("columns", np.array([row], dtype=np.float64))
+    with pytest.raises(BoundExceeded, match=r"not int64 of shape \(3,\)"):
+        bounded_sums("columns", np.array(row, dtype=np.int64))
 
 
 @given(rows(), rows(), MODES)
@@ -134,6 +137,16 @@ def test_no_total_leaves_64_bits(mode: PrivacyMode, members: int, corner: int) -
     assert largest * (most + 1) * members >= EXACT_BOUND  # and it is no smaller than it must be
     with pytest.raises(BoundExceeded, match=f"{most + 1:,} documents are too many"):
         check_documents(mode, most + 1, members)
+
+
+@pytest.mark.parametrize("mode", ["columns", "full"])
+def test_sums_that_would_leave_64_bits_are_not_made(mode: PrivacyMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One document more than may be summed is refused."""
+    each = EXACT_BOUND // max_documents(mode)
+    monkeypatch.setattr(document_bound, "EXACT_BOUND", 3 * each + 1)
+    assert bounded_sums(mode, np.zeros((3, WIDTH), np.int64)).documents == 3
+    with pytest.raises(BoundExceeded, match="4 documents are too many"):
+        bounded_sums(mode, np.zeros((4, WIDTH), np.int64))
 
 
 @pytest.mark.parametrize("mode", ["columns", "full"])

@@ -59,11 +59,7 @@ def settled(
     """Holders that have pinned each other, in masked rounds unless `federation` says otherwise."""
     settings: dict[str, Any] = {"mode": "masked", **(federation or {})}
     parties = found(folder, encoder=encoder, **settings)
-    for number, (name, domain) in enumerate(domains.items()):
-        given = (texts or {}).get(name) or own_texts(name, LIKE.get(domain, "law"), 12 + number)
-        parties.settle(name, domain, given, **policy)
-        parties.admit(name)
-    parties.pin_all()
+    _move_in(parties, domains, texts or {}, policy)
     return parties
 
 
@@ -82,12 +78,18 @@ def settled_privately(
     parties = found(folder, encoder=encoder, mode="private", privacy=privacy)
     made = prior or make_prior(parties.encoder, PUBLIC)
     write_prior(made, parties.federation().folder / PRIOR)
+    _move_in(parties, domains, texts or {}, policy)
+    return parties
+
+
+def _move_in(
+    parties: Parties, domains: Mapping[str, str], texts: Mapping[str, Sequence[str]], policy: Mapping[str, Any]
+) -> None:
     for number, (name, domain) in enumerate(domains.items()):
-        given = (texts or {}).get(name) or own_texts(name, LIKE.get(domain, "law"), 12 + number)
+        given = texts.get(name) or own_texts(name, LIKE.get(domain, "law"), 12 + number)
         parties.settle(name, domain, given, **policy)
         parties.admit(name)
     parties.pin_all()
-    return parties
 
 
 def opened(parties: Parties, names: Sequence[str], round_: str) -> Statistics:

@@ -41,10 +41,10 @@ FOLDERS = {
 FILES = [f"{folder}/{name}.py" for folder, names in FOLDERS.items() for name in names.split()]
 TESTS = (
     "--ignore=tests/client/round/test_session_fuzzing.py",  # each check has a test that says what it is for
-    *("tests/client/round", "tests/client/test_ready.py", "tests/common/masking", "tests/vectors/test_masking.py"),
-    *(f"tests/laws/test_{name}_laws.py" for name in ("messages", "masking")),
-    "tests/coordinator/round/test_membership.py",
-    *("tests/laws/test_privacy_laws.py", "tests/coordinator/round/test_private_rounds.py"),
+    *("tests/client/round", "tests/client/test_ready.py", "tests/client/test_evidence.py"),
+    *("tests/common/masking", "tests/vectors/test_masking.py"),
+    *(f"tests/laws/test_{name}_laws.py" for name in ("messages", "masking", "privacy")),
+    *(f"tests/coordinator/round/test_{name}.py" for name in ("membership", "private_rounds")),
 )
 MEMORY = re.compile(
     r"(totals\.(sign|open)|account\.(pay|carry)|sessions\.(save|erase)|journal\.append|keep_noisy|"
@@ -53,7 +53,11 @@ MEMORY = re.compile(
 CHECK = re.compile(r"(^|[._])check(_\w+)?$")
 JUDGES = ("overlap", "has_signed", "is_paid")
 """Functions that do not raise: whoever calls them refuses by what they return."""
-PYTEST = (sys.executable, *"-m pytest -q -x --quick --hypothesis-seed=0 -p no:xdist -p no:cacheprovider".split())
+PYTEST = (
+    *(sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow"),
+    *"--hypothesis-profile=quick --hypothesis-seed=0 -p no:xdist -p no:cacheprovider".split(),
+)
+"""All parameters of a test, since each may be for a check of its own, and few examples of a law."""
 SEEN = "RIDGEWAY_SEEN"
 """The environment variable that names the file in which met checks are written down."""
 NOTICED, PASSED = (1, 2), 0

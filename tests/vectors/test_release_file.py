@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from ridgeway.common.base.errors import IdentityError, ReleaseError
+from ridgeway.common.base.errors import ReleaseError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import Confidence, Selector, WordFeatures
@@ -297,20 +297,6 @@ def test_a_key_of_someone_else_beside_the_old_signature_is_refused(release: Path
     manifest["signature"]["key"] = fixed_identity(8).public
     (release / MANIFEST).write_bytes(canonical_json(manifest))
     assert "changed after it was signed" in refusal(release)
-
-
-def test_a_pinned_key_may_be_given_in_any_way(release: Path, tmp_path: Path) -> None:
-    """Digits in either case, with space around them, or a file that holds them."""
-    (tmp_path / "coordinator.pub").write_text(PUBLIC + "\n", encoding="utf-8")
-    for key in (PUBLIC, PUBLIC.upper(), f" {PUBLIC}\n", str(tmp_path / "coordinator.pub")):
-        assert load_release(release, key=key).id == ID
-
-
-def test_a_pinned_key_that_is_none_is_refused(release: Path) -> None:
-    """A mistyped key never means any key."""
-    for key in ("", "abc", PUBLIC[:-1], PUBLIC + "0", PUBLIC[:-1] + "g"):
-        with pytest.raises(IdentityError):
-            load_release(release, key=key)
 
 
 # Signed, and still of no use

@@ -7,11 +7,7 @@ import re
 import select
 import socket
 import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,6 +26,7 @@ from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.deploy.supervisor import announce, up, write_invite
 from ridgeway.coordinator.round.federation import Federation
 from tests.coordinator.deploy.test_authority import handshake
+from tests.support.quiet_server import Quiet, serving, tls_of
 from tests.support.simulated_federation import found, populate
 
 NOW = datetime.now(UTC)
@@ -152,28 +149,12 @@ def test_a_settings_file_that_cannot_be_changed_by_a_command_is_left_alone(tmp_p
     assert path.read_bytes() == before
 
 
-class Quiet(BaseHTTPRequestHandler):
-    """A server that says nothing of what it is asked."""
-
-    protocol_version = "HTTP/1.1"
-
-    def reply(self, content: bytes = b"", status: int = 200, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "content-length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *words: object) -> None:
-        pass
-
-
 class Tunnel(Quiet):
     """A proxy that knows CONNECT alone, and notes where it was asked to connect to."""
 
     asked: ClassVar[list[str]] = []
 
-    def do_CONNECT(self) -> None:
+    def do_CONNECT(self) -> None:  # noqa: N802
         self.asked.append(self.path)
         with socket.create_connection(("127.0.0.1", int(self.path.rpartition(":")[2]))) as far:
             self.send_response(200)
@@ -189,30 +170,13 @@ class Tunnel(Quiet):
 class OneFile(Quiet):
     """A gate that hands out the same words under every path."""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         self.reply(b"notice")
-
-
-@contextmanager
-def serving(handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None = None) -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_a_holder_behind_a_proxy_reaches_the_gate_through_it(federation: Federation, holder: Path) -> None:
     """By name, which the proxy resolves; TLS goes through it whole. The SuperNode gets it by its environment."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(federation.link / "server.crt", federation.link / "server.key")
-    with serving(OneFile, context) as port, serving(Tunnel) as proxy:
+    with serving(OneFile, tls_of(federation.link)) as port, serving(Tunnel) as proxy:
         address = f"router.example.org:{port}"
         assert Gate(holder, address, f"http://127.0.0.1:{proxy}").fetch("/v1/ridgeway/notice", 10) == b"notice"
         assert Tunnel.asked == [address]

@@ -33,7 +33,7 @@ from ridgeway.common.deploy.flower_patches import (
     stay_connected,
 )
 from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
-from tests.client.deploy.test_notices import Quiet, serving
+from tests.support.quiet_server import Quiet, serving, tls_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # Flower's, of click
@@ -200,8 +200,7 @@ class SuperLink(Quiet):
 def superlink(tmp_path: Path) -> Iterator[tuple[ssl.SSLContext, int]]:
     create_authority(tmp_path, [])
     SuperLink.online = []
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    context = tls_of(tmp_path)
     with serving(SuperLink, context) as port:
         yield context, port
 
@@ -275,8 +274,7 @@ def test_a_redirect_is_not_followed(
 ) -> None:
     """Neither by the client that Flower made, nor by that of a renewed authority, nor where notices are fetched."""
     create_authority(tmp_path, [])
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    context = tls_of(tmp_path)
     monkeypatch.setattr(Inside, "asked", [])
     with serving(Inside) as inside, serving(Redirecting, context) as port:
         address = f"http://127.0.0.1:{inside}/latest/meta-data"

@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ridgeway.client.round.holder
+from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.answers import NO_ROUND, answer
 from ridgeway.client.round.epochs import EpochStore
 from ridgeway.client.round.holder import Holder
+from ridgeway.common.base.identity import hand_over
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
@@ -147,7 +149,7 @@ def test_an_exact_output_is_paid_for_with_infinity(ask: Callable[..., Message], 
 
 
 def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message], home: Holder, terms: Terms) -> None:
-    """So that a holder can tell what left its machine; of sums, also for which cohort."""
+    """So that a holder can tell what left its machine; of sums, also for which cohort, and who is in it."""
     for message in (Hello(), Announce(terms=terms), Collect(cohort=cohort_of(home, terms)), Here()):
         ask(message)
     noted = [entry.facts for entry in home.journal.entries() if entry.kind == "sent"]
@@ -157,6 +159,16 @@ def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message
     assert noted[2]["epoch"] == home.epoch(terms).name
     assert [facts.get("mode") for facts in noted] == [None, "clear", "clear", None]
     assert noted[3]["code"] == "malformed"
+    [sums] = [each for each in HolderRecord(home.folder).sent() if each.kind == "clear_statistics"]
+    assert set(sums.members) == set(cohort_of(home, terms).shares)
+
+
+def test_one_holder_under_two_keys_is_no_cohort_of_two(ask: Callable[..., Message], home: Holder, terms: Terms) -> None:
+    """Its earlier key is nobody to be hidden among."""
+    home.take_handovers([hand_over(fixed_identity(9), home.identity, 1)])
+    refusal = ask(Collect(cohort=cohort_of(home, terms)))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "repeated_holder"
 
 
 # When somebody asks for what it must not have
@@ -168,12 +180,14 @@ def test_every_answer_is_noted_with_its_kind_and_size(ask: Callable[..., Message
         (lambda h, t: Here(), (), "malformed"),
         (lambda h, t: Refusal(code="x", reason=""), (), "malformed"),
         (lambda h, t: Announce(terms=t.model_copy(update={"encoder": "0" * 64})), (), "encoder_not_allowed"),
+        (lambda h, t: Announce(terms=t.model_copy(update={"features": 8})), (), "encoder_mismatch"),
         (lambda h, t: Announce(terms=t.model_copy(update={"mode": "masked"})), (), "mode_not_allowed"),
         (lambda h, t: Collect(cohort=cohort_of(h, t.model_copy(update={"mode": "masked"}))), (), "mode_not_allowed"),
         (lambda h, t: Collect(cohort=cohort_of(h, t, "code")), (), "wrong_domain"),
         (lambda h, t: Collect(cohort=cohort_of(h, t, others=0)), (), "cohort_too_small"),
         (lambda h, t: evaluate(t), (b"",), "shape_mismatch"),
         (lambda h, t: evaluate(t), (weights_blob(np.full((7, 3), np.nan)),), "malformed"),
+        (lambda h, t: evaluate(t), (weights_blob(np.full((7, 3), 1e101)),), "malformed"),
         (lambda h, t: evaluate(t, temperatures=(2.0, 1.0)), (WEIGHTS,), "malformed"),
         (lambda h, t: evaluate(t, domains=("a", "b", "c")), (WEIGHTS,), "wrong_domain"),
         (lambda h, t: Deliver(number=1, release="0" * 64), (b"", b"", b""), "bad_release"),

@@ -1,21 +1,22 @@
 """Attacks on private rounds that once succeeded, or were tried: refused, without effect, or within the promise.
 
-F1   counts under crafted weights        test_f1_..., test_e2e_counts_..., test_e2e_extract_...
-F2   an ε that nobody has agreed to      test_f2_..., and A08 in test_attacks_on_rounds.py
-F3   names and noise tell changes        test_f3_..., and A09 there
-F4   a new folder, a second federation   test_f4_...
+F1   counts under crafted weights        test_f1_..., test_e2e_counts_...; test_scoring.py:
+                                         test_where_a_document_is_routed_depends_on_that_document_alone
+F2   an ε that nobody has agreed to      A08 in test_attacks_on_rounds.py
+F3   names and noise tell changes        test_noninterference.py: test_noise_that_is_drawn_again_tells_no_change
+F4   a new folder, a second federation   test_f4_..., and test_corpus_spending.py
 F5   exact rounds before private ones    test_f5_...; `calibrate`: tests/coordinator/cli
-F6   shares of noise and colluders       test_f6_...; tests/laws/test_privacy_laws.py:
+F6   shares of noise and colluders       tests/laws/test_privacy_laws.py:
                                          test_honest_members_of_a_sum_that_opens_have_all_the_noise
-F7   refusals that depend on a corpus    test_f7_...; tests/client/round/test_noninterference.py
-F11  sessions that break off are paid    A10 in test_attacks_on_rounds.py; test_repro_again_...
-F12  sums that wrap around               test_f12_...; tests/laws/test_privacy_laws.py:
-                                         test_no_total_leaves_64_bits
-attack_sums, sens, sens2, two_domains, holdout_honest, vertex, repro_*    here, under their names
+F7   refusals that depend on a corpus    test_noninterference.py, test_answers.py:
+                                         test_a_corpus_that_is_gone_or_cannot_be_read_changes_no_answer
+F11  sessions that break off are paid    A10 in test_attacks_on_rounds.py; test_private_sums.py
+F12  sums that wrap around               tests/laws/test_privacy_laws.py: test_no_total_leaves_64_bits
+attack_sums, sens, sens2, vertex, repro_folders    here, under their names
 acct, noise, noise2                      tests/laws/test_privacy_laws.py
 tokfuzz                                  tests/common/encoding
 timing                                   how long an answer takes is not covered (docs/privacy.md);
-                                         no round reads the corpus: test_f7_...
+                                         no round reads the corpus: tests/common/deploy/test_bundle_rooms.py
 A01 ... A20: test_attacks_on_rounds.py
 """
 
@@ -24,12 +25,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import random
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +45,10 @@ from ridgeway.client.round.private_sums import laid_out, with_noise
 from ridgeway.client.round.scoring import HeldOut, Scorer, router_table
 from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
 from ridgeway.client.sums.prepare import PrepareJob
-from ridgeway.common.base.errors import BoundExceeded, InputError, RoundFailed
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT, Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.masking.agreement import threshold_for
-from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.document_bound import (
-    FULL_COUNT,
-    FULL_ROW,
-    ROW_SQUARE,
     UNIT,
     DocumentSums,
     Integers,
@@ -72,26 +65,19 @@ from ridgeway.common.protocol.messages import (
     Collect,
     Counted,
     Evaluate,
-    Hello,
-    Message,
-    NoisyStatistics,
 )
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet, vector_blob
 from ridgeway.common.routing.token_table import compile_table, step_for
-from ridgeway.coordinator.round.federation import PrivacySettings
-from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.attackers import (
-    add_document,
     document,
     seeded_bytes,
     settled_privately,
 )
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.faults import make_haste
-from tests.support.hostile import FEATURES, Hostile, code_of
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts
-from tests.support.tiny import LETTERS, tiny_encoder
+from tests.support.hostile import FEATURES, SEAL, Hostile, code_of
+from tests.support.simulated_federation import Parties, own_texts
 
 MEMBERS = {"V": "law", "U": "medicine", "A": "code"}
 DOMAINS = ("code", "law", "medicine")
@@ -205,49 +191,6 @@ def routed_once(encoder: TableEncoder, weights: NDArray[np.float64], texts: Sequ
     return Scorer(table, Selector("average", 10), held, 0).routed()
 
 
-@pytest.mark.parametrize("rule", ["average", "all", "entropy"])
-def test_two_domains_and_every_rule(rule: str) -> None:
-    """Whatever the weights, the rule and the document: one count, one place, by one."""
-    encoder = tiny_encoder()
-    dice = random.Random(rule)
-    for seed in range(40):
-        numbers = np.random.default_rng(seed)
-        weights = numbers.standard_normal((FEATURES, 2 + seed % 4)) * 10.0 ** numbers.integers(-6, 12)
-        texts = ["".join(dice.choices(LETTERS, k=dice.randint(1, 30))) for _ in range(12)]
-        moved = routed(encoder, weights, texts, rule) - routed(encoder, weights, texts[:-1], rule)
-        assert np.abs(moved).sum() == 1
-
-
-def test_scoring_law_of_the_largest_logit() -> None:
-    """A token in one document that has by far the largest logit leaves the others where they are."""
-    encoder = tiny_encoder()
-    table = encoder.table * encoder.scale
-    order = np.argsort(-np.abs(table[2:, 0])) + 2
-    largest, second = np.abs(table[order[:2], 0])
-    weights = np.zeros((FEATURES, 3))
-    weights[0, 2] = -(2.0**30) / np.sqrt(largest * second) * np.sign(table[order[0], 0])
-    weights[-1, 1] = 0.6 * step_for(abs(weights[0, 2]) * second)
-    letter = LETTERS[order[0] - 2]
-    texts = [5 * each for each in LETTERS.strip() if each != letter]
-    moved = routed(encoder, weights, [*texts, 3 * letter]) - routed(encoder, weights, texts)
-    assert sorted(moved) == [0, 0, 1]
-
-
-def test_holdout_honest(parties: Parties) -> None:
-    """Under the weights of an honest round, 300 documents that are added one by one each move one count by one."""
-    coordinator = Hostile(parties, list(MEMBERS))
-    total = sum(
-        np.frombuffer(coordinator.ask(name, Collect(cohort=coordinator.cohort())).blobs[0], np.int64).reshape(-1, 1)
-        * (np.array(DOMAINS) == domain)
-        for name, domain in MEMBERS.items()
-    )
-    weights = solved(parties, np.asarray(total).ravel())
-    texts = own_texts("held out", "law", 30)
-    before = routed(parties.encoder, weights, texts)
-    for text in own_texts("more", "medicine", 300):
-        assert np.abs(routed(parties.encoder, weights, [*texts, text]) - before).sum() == 1
-
-
 def solved(parties: Parties, total: Integers) -> NDArray[np.float64]:
     """The weights that a holder solves a noisy total to."""
     terms = parties.federation().terms
@@ -276,18 +219,6 @@ def test_e2e_counts(tmp_path: Path) -> None:
         assert holder.account.epsilon() == pytest.approx(1.0)
     assert sorted(exact[1] - exact[0]) == [0, 0, 1]
     assert 0.1 < np.abs(noise).max() < 6
-
-
-def test_e2e_extract(parties: Parties) -> None:
-    """Within an epoch one question is answered: of 50 made-up totals the first, and this one again."""
-    coordinator = Hostile(parties, list(MEMBERS))
-    first = coordinator.ask("V", question(coordinator), (made_up_total(0),)).message
-    assert isinstance(first, Counted)
-    for number in range(1, 50):
-        asked = question(coordinator, selector=("average", "all", "entropy")[number % 3], k=number)
-        assert code_of(coordinator.ask("V", asked, (made_up_total(number),))) == "already_counted"
-    assert coordinator.ask("V", question(coordinator), (made_up_total(0),)).message == first
-    assert parties.holder("V").account.epsilon() == pytest.approx(1.0)
 
 
 def test_f1_named_a_made_up_total_chooses_the_weights(parties: Parties) -> None:
@@ -439,82 +370,7 @@ def test_sens2_a_document_is_summed_or_counted_and_a_copy_counts(tmp_path: Path)
     assert found_documents == {"V": 400, "U": 401}
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_f6_shares_of_noise(epsilon: float) -> None:
-    """With drop-outs and colluders together, honest members' shares of noise are all of what is promised."""
-    privacy = Privacy(mode="full", epsilon=epsilon, prior=NO_PRIOR)
-    for members in (3, 4, 5, 6, 7, 9, 10, 20, 50, 100, 300):
-        diagonal, products = privacy.shared(members)
-        honest = threshold_for(members) - (members - 1) // 3
-        column = Fraction(FULL_ROW**2 * ROW_SQUARE + FULL_COUNT**2, 2 * privacy.sigma**2)
-        shared = Fraction(ROW_SQUARE**2, 2 * honest * min(diagonal**2, 2 * products**2))
-        assert epsilon_of(column + shared, privacy.delta) <= epsilon
-
-
-def test_f12_sums_do_not_wrap_around() -> None:
-    """Products of documents at the bound are exact, and sums that could leave 64 bits are refused."""
-    rows = np.zeros((1 << 12, 3), np.int64)
-    rows[:, 0] = VECTOR_LENGTH
-    assert int(bounded_sums("full", rows).products[0, 0]) == (1 << 12) * VECTOR_LENGTH**2
-    many = 1 << 28
-    sums = DocumentSums(
-        "full",
-        np.full((1, 1), many * ROW_SQUARE, np.int64),
-        np.array([many * FULL_ROW, many * FULL_COUNT], np.int64),
-    )
-    with pytest.raises(BoundExceeded):
-        sums + sums
-
-
 # Accounts
-
-
-def test_f2_policy(parties: Parties) -> None:
-    """An operator that writes another ε into its settings gets no round, and nobody has spent anything."""
-    settings = parties.federation().folder / "coordinator.toml"
-    text = settings.read_text()
-    assert "epsilon = 1.0" in text
-    settings.write_text(text.replace("epsilon = 1.0", "epsilon = 7.9"))
-    with pytest.raises(RoundFailed):
-        run_round(parties.federation(), Direct(parties), no_watch, EVEN_WORSE)
-    for name in MEMBERS:
-        assert parties.holder(name).account.expenses() == []
-
-
-@pytest.mark.parametrize("changes", [False, True])
-def test_f3_changes(tmp_path: Path, changes: bool) -> None:
-    """Sums repeat within an epoch, changed documents or not; in another epoch all is new, changed or not."""
-    parties = settled_privately(tmp_path, MEMBERS)
-    coordinator = Hostile(parties, list(MEMBERS))
-    collect = coordinator.packet(Collect(cohort=coordinator.cohort()))
-    seen = [answer(parties.holder("V"), collect)]
-    if changes:
-        add_document(parties, "V", document("one more", held_out=False))
-    seen.append(answer(parties.holder("V"), collect))
-    assert packet_bytes(seen[0]) == packet_bytes(seen[1])
-    parties.ready("V")
-    seen.append(answer(parties.holder("V"), collect))
-    one, other = (open_packet(each) for each in seen[1:])
-    assert isinstance(one.message, NoisyStatistics)
-    assert isinstance(other.message, NoisyStatistics)
-    assert one.message.source != other.message.source
-    first, second = (np.frombuffer(each.blobs[0], np.int64) for each in (one, other))
-    assert (first != second).all()
-
-
-def packet_bytes(packet: Packet) -> tuple[bytes, ...]:
-    return packet.header, packet.signature.encode(), *map(bytes, packet.blobs)
-
-
-@pytest.mark.parametrize("sums", ["columns", "full"])
-def test_repro_again(tmp_path: Path, sums: PrivacyMode) -> None:
-    """Three rounds of one epoch cost what one costs: the same vectors leave."""
-    parties = settled_privately(tmp_path, MEMBERS, sums, max_epsilon=1.0)
-    for _ in range(3):
-        run_round(parties.federation(), Direct(parties), no_watch, EVEN_WORSE)
-        account = parties.holder("V").account
-        assert sorted(each.output for each in account.expenses()) == ["counts", "statistics"]
-        assert account.epsilon() == pytest.approx(1.0)
 
 
 def second_folder(parties: Parties, name: str, other: Path, **changes: Any) -> Holder:
@@ -524,45 +380,26 @@ def second_folder(parties: Parties, name: str, other: Path, **changes: Any) -> H
     return create_holder(other, settings, {PRIOR: (holder.folder / PRIOR).read_bytes()})
 
 
-def test_f4_new_folder(parties: Parties, tmp_path: Path) -> None:
-    """A corpus that has spent its budget through one folder has none left in another, whole or in part."""
+def test_f4_another_folder_while_a_session_runs(tmp_path: Path) -> None:
+    """What it pays before a total is signed counts, though there was enough when the round was announced."""
+    parties = settled_privately(tmp_path, MEMBERS, "full", max_epsilon=1.0)
     coordinator = Hostile(parties, list(MEMBERS))
-    coordinator.ask("V", Collect(cohort=coordinator.cohort()))
-    [corpus] = parties.holder("V").settings.corpus
-    for number, place in enumerate(((corpus,), (str(Path(corpus).parent),), ("/elsewhere", corpus))):
-        holder = second_folder(parties, "V", tmp_path / f"new-{number}", corpus=place)
-        assert holder.account.epsilon() == pytest.approx(1.0)
-        with pytest.raises(InputError, match="max_epsilon"):
-            open_epoch(holder, coordinator.terms, new_epoch=True)
+    coordinator.begin()
+    coordinator.seal()
+    account = second_folder(parties, "V", tmp_path / "other").account
+    account.pay(account.expense("e" * 64, "statistics", "private", coordinator.terms.privacy, 0.25))
+    assert code_of(coordinator.ask("V", coordinator.confirm_request("statistics", MEMBERS))) == "budget_spent"
 
 
-def test_f4_second_federation(parties: Parties, tmp_path: Path) -> None:
-    """What one federation has got counts in another one."""
+def test_no_noise_is_drawn_anew_under_the_same_masks(tmp_path: Path) -> None:
+    """Not even where the vector is lost: two under the same masks would show their difference."""
+    parties = settled_privately(tmp_path, MEMBERS, "full")
     coordinator = Hostile(parties, list(MEMBERS))
-    coordinator.ask("V", Collect(cohort=coordinator.cohort()))
-    other = found(tmp_path / "other", mode="private", privacy=PrivacySettings(sums="columns", epsilon=1.0))
-    policy = parties.holder("V").settings.policy.model_copy(update={"coordinator": other.federation().identity.public})
-    holder = second_folder(parties, "V", tmp_path / "new", policy=policy)
-    assert holder.account.epsilon() == pytest.approx(1.0)
-    with pytest.raises(InputError, match="max_epsilon"):
-        open_epoch(holder, coordinator.terms)
-
-
-def test_f4_older_copy_of_a_folder(parties: Parties, tmp_path: Path) -> None:
-    """A folder that was restored from before a round gives no second draw of noise; nor does a lost account."""
-    home = parties.homes["V"]
-    shutil.copytree(home, tmp_path / "older")
-    coordinator = Hostile(parties, list(MEMBERS))
-    collect = Collect(cohort=coordinator.cohort())
-    first = coordinator.ask("V", collect)
-    Path(str(parties.holder("V").settings.spending)).unlink()
-    assert bytes(coordinator.ask("V", collect).blobs[0]) == bytes(first.blobs[0])
-    assert parties.holder("V").account.epsilon() == pytest.approx(1.0)
-    parties.holder("V").account.carry()
-    shutil.rmtree(home)
-    shutil.copytree(tmp_path / "older", home)
-    assert code_of(coordinator.ask("V", collect)) == "epoch_used"
-    assert parties.holder("V").account.epsilon() == pytest.approx(1.0)
+    coordinator.begin()
+    coordinator.seal()
+    [kept] = parties.homes["V"].glob("epochs/*/statistics.noisy")
+    kept.unlink()
+    assert code_of(coordinator.send("V", coordinator.request(SEAL, "statistics", "V"))) == "already_answered"
 
 
 @pytest.fixture
@@ -640,37 +477,3 @@ def test_f5_exact_round_before(tmp_path: Path) -> None:
     assert code_of(open_packet(answer(other, announced))) == "budget_spent"
     asked = coordinator.packet(question(coordinator, terms=private), (made_up_total(1),))
     assert code_of(open_packet(answer(other, asked))) == "budget_spent"
-
-
-CORPORA: dict[str, Callable[[Path], object]] = {
-    "as it was": lambda corpus: corpus,
-    "gone": Path.unlink,
-    "empty": lambda corpus: corpus.write_text(""),
-    "broken": lambda corpus: corpus.write_text("{broken\n"),
-    "one document": lambda corpus: corpus.write_text('{"text": "one"}\n'),
-    "others": lambda corpus: write_jsonl(corpus, own_texts("other", "code", 99)),
-}
-
-
-@pytest.mark.parametrize("sums", ["columns", "full"])
-def test_f7_refusals_tell_nothing(tmp_path: Path, sums: PrivacyMode) -> None:
-    """Whatever has become of the corpus since its epoch was opened, every answer of a round has the same bytes."""
-    parties = settled_privately(tmp_path, MEMBERS, sums)
-    coordinator = Hostile(parties, list(MEMBERS))
-    cohort = coordinator.cohort()
-    requests: list[tuple[Message, tuple[Blob, ...]]] = [
-        (Hello(cohort=cohort), ()),
-        (Announce(terms=coordinator.terms), ()),
-        (Collect(cohort=cohort), ()),
-        (question(coordinator), (made_up_total(1),)),
-        (question(coordinator), (made_up_total(2),)),
-    ]
-    packets = [coordinator.packet(*request) for request in requests]
-    [corpus] = map(Path, parties.holder("V").settings.corpus)
-    kept = corpus.read_bytes()
-    seen = []
-    for change in CORPORA.values():
-        corpus.write_bytes(kept)
-        change(corpus)
-        seen.append([packet_bytes(answer(parties.holder("V"), packet)) for packet in packets])
-    assert all(each == seen[0] for each in seen)

@@ -68,15 +68,6 @@ def test_members_deal_to_a_few_of_their_own_choice_and_the_sum_opens(coordinator
     assert coordinator.finish("statistics").tolist() == total_of(coordinator, ALL)
 
 
-@before(CONFIRM)
-def test_who_falls_away_before_it_signs_is_taken_out(coordinator: Hostile) -> None:
-    """As in a small cohort: its masks come off with the shares that its neighbours hold."""
-    coordinator.confirm("statistics", FEWER, ALL)
-    signatures = coordinator.confirm("statistics", FEWER)
-    reveals = coordinator.open("statistics", FEWER, FEWER, signatures)
-    assert coordinator.total("statistics", FEWER, reveals).tolist() == total_of(coordinator, FEWER)
-
-
 @before(LOCK)
 def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> None:
     """Neither by a member that has not locked it, nor with one lock too few, nor with locks of something else."""

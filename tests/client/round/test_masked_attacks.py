@@ -16,7 +16,7 @@ from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.masking.agreement import Advert, public_half
 from ridgeway.common.masking.member import advertise, new_secrets
 from ridgeway.common.masking.shares import pack_by_place
-from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
     SUM_NAMES,
@@ -70,6 +70,12 @@ def still_opens(coordinator: Hostile) -> None:
     coordinator.seal()
     total = coordinator.finish("statistics")
     assert (total == plain_sum(coordinator.parties, coordinator.cohort(), coordinator.names)).all()
+
+
+def with_another_domain(coordinator: Hostile, name: str) -> Cohort:
+    """The cohort in which one member is counted to code."""
+    domains = {member.key: member.domain for member in coordinator.cohort().members}
+    return form_cohort(coordinator.terms, domains | {coordinator.key_of[name]: "code"})
 
 
 def shared_nothing(coordinator: Hostile) -> None:
@@ -151,7 +157,9 @@ def test_an_agreement_of_another_cohort_is_refused(at: Callable[[int], Hostile])
     other_shares = coordinator.cohort(WITHOUT_ONE_OF_LAW)
     fewer = coordinator.cohort([name for name in coordinator.names if name != "medicine"])
     agreement = coordinator.agreement(cohort=coordinator.cohort())
+    moved = with_another_domain(coordinator, "law-2")
     for lie in (
+        Share(cohort=moved, agreement=agreement),
         Share(cohort=fewer, agreement=agreement),
         Share(cohort=fewer, agreement=agreement.model_copy(update={"cohort": fewer.id})),
         Share(cohort=other_shares, agreement=agreement),
@@ -204,13 +212,7 @@ def test_a_cohort_without_the_holder_or_with_another_domain_for_it_is_refused(at
     coordinator = at(SHARE)
     without = coordinator.share_request(coordinator.cohort([name for name in coordinator.names if name != VICTIM]))
     assert code_of(coordinator.ask(VICTIM, without)) == "not_in_cohort"
-    cohort = coordinator.cohort()
-    moved = [
-        each.model_copy(update={"domain": "code"}) if each.key == coordinator.key_of[VICTIM] else each
-        for each in cohort.members
-    ]
-    ordered = tuple(sorted(moved, key=lambda member: (member.domain, member.key)))
-    lie = coordinator.share_request(cohort.model_copy(update={"members": ordered}))
+    lie = coordinator.share_request(with_another_domain(coordinator, VICTIM))
     assert code_of(coordinator.ask(VICTIM, lie)) == "wrong_domain"
     shared_nothing(coordinator)
     still_opens(coordinator)
@@ -330,7 +332,7 @@ def test_different_cohorts_shown_to_two_members_are_noticed(at: Callable[[int], 
 
 
 @pytest.mark.parametrize("kind", [Hold, Seal])
-@pytest.mark.parametrize("change", ["flip", "move", "cut", "grow", "swap", "own"])
+@pytest.mark.parametrize("change", ["flip", "move", "cut", "grow", "swap", "twice", "own"])
 def test_changed_envelopes_are_refused_and_nothing_is_sealed(
     at: Callable[[int], Hostile], kind: type[Hold], change: str
 ) -> None:
@@ -343,6 +345,7 @@ def test_changed_envelopes_are_refused_and_nothing_is_sealed(
         "cut": post[:-1],
         "grow": post + b"x",
         "swap": post[size : 2 * size] + post[:size] + post[2 * size :],
+        "twice": post[:size] + post,
         "own": coordinator.envelopes[VICTIM],
     }[change]
     assert code_of(coordinator.ask(VICTIM, coordinator.hold_request(kind), (changed,))) == "bad_envelope"
@@ -431,3 +434,10 @@ def test_sums_that_changed_since_they_were_advertised_are_not_sealed(
     coordinator.seal(others := [name for name in coordinator.names if name != VICTIM])
     total = coordinator.finish("statistics", others)
     assert (total == plain_sum(coordinator.parties, coordinator.cohort(), others)).all()
+
+
+def test_conditions_that_the_owner_tightened_hold_before_anything_is_sealed(at: Callable[[int], Hostile]) -> None:
+    """Though secrets were dealt out under the earlier ones."""
+    coordinator = at(SEAL)
+    coordinator.parties.rewrite(VICTIM, "min_cohort = 3", "min_cohort = 6")
+    assert code_of(coordinator.send(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))) == "cohort_too_small"

@@ -8,15 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ridgeway.client.round import masked_answers
 from ridgeway.client.round.session_store import SessionFile, SessionState
 from ridgeway.client.round.totals import OPENED, SIGNED
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import (
     SUM_NAMES,
-    Announce,
     Confirmed,
+    Locked,
     Message,
     Refusal,
     Revealed,
@@ -24,11 +26,12 @@ from ridgeway.common.protocol.messages import (
     Share,
     SumName,
 )
-from ridgeway.common.protocol.packet import Opened
+from ridgeway.common.protocol.packet import Opened, weights_blob
 from tests.support.hostile import (
     ALL,
     ANNOUNCE,
     CONFIRM,
+    FEATURES,
     FEWER,
     LOCK,
     OPEN,
@@ -230,6 +233,15 @@ def test_counts_under_other_terms_than_the_sessions_are_refused(at: At) -> None:
     assert coordinator.gave(SealedSums) == []
 
 
+def test_counts_for_a_domain_that_no_member_holds_are_refused(at: At) -> None:
+    """It would divide the members' text further."""
+    coordinator = at(SEAL, "counts")
+    question, _ = coordinator.question()
+    lie = question.model_copy(update={"domains": (*question.domains, "poetry")})
+    assert code_of(coordinator.ask(VICTIM, lie, (weights_blob(np.eye(FEATURES, 4)),))) == "wrong_domain"
+    assert coordinator.gave(SealedSums) == []
+
+
 def test_counts_before_the_others_shares_are_there_are_refused(at: At) -> None:
     """Nobody could take their masks off."""
     coordinator = at(SEAL)
@@ -256,14 +268,6 @@ def test_no_second_question_is_answered_under_the_same_masks(at: At) -> None:
 # The mass
 
 
-@pytest.mark.parametrize("mass", [EQUAL_MASS - 1, EQUAL_MASS * 2, 1 << 37])
-def test_a_mass_that_the_holder_has_not_agreed_to_is_refused(at: At, mass: int) -> None:
-    """With one of its choice a coordinator could make shares of any size."""
-    coordinator = at(ANNOUNCE)
-    terms = coordinator.terms.model_copy(update={"mass": mass})
-    assert code_of(coordinator.ask(VICTIM, Announce(terms=terms))) == "mass_not_allowed"
-
-
 def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_sealed(at: At) -> None:
     """Masks hide it: nobody could see it from the sum."""
     parties, mass = at(ANNOUNCE).parties, 1 << 37
@@ -273,6 +277,15 @@ def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_se
     coordinator.terms = coordinator.terms.model_copy(update={"mass": mass})
     coordinator.begin()
     assert code_of(coordinator.send(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))) == "failed"
+    assert coordinator.gave(SealedSums) == []
+
+
+def test_more_counts_than_a_sum_may_have_are_not_sealed(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a question makes them many."""
+    coordinator = at(SEAL, "counts")
+    question, blobs = coordinator.question()
+    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 20)
+    assert code_of(coordinator.ask(VICTIM, question, blobs)) == "too_large"
     assert coordinator.gave(SealedSums) == []
 
 
@@ -339,6 +352,16 @@ def test_the_same_members_with_other_shares_are_another_sum(at: At) -> None:
     total = plain_sum(other.parties, other.cohort(), names)
     assert (total != plain_sum(other.parties, coordinator.cohort(), names)).any()
     nobody_opens(other, names, names)
+
+
+def test_a_larger_sum_that_the_others_may_have_opened_is_not_forgotten(at: At) -> None:
+    """A member has signed it, then signed a smaller one and locked that; the others open the larger without it."""
+    coordinator = at(LOCK)
+    coordinator.confirm("statistics", [VICTIM], FEWER)
+    assert isinstance(coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER)).message, Locked)
+    assert coordinator.open("statistics", WITHOUT[VICTIM], ALL, coordinator.signatures)
+    later = sealed(second(coordinator.parties, FEWER))
+    assert code_of(later.ask(VICTIM, later.confirm_request("statistics", FEWER))) == "epoch_used"
 
 
 def test_sums_of_few_of_the_pinned_roster_are_refused(at: At) -> None:

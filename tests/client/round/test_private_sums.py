@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeway.client.round import private_sums
+from ridgeway.client.round import answers, private_sums
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.client.round.private_sums import NoisyOutputs
 from ridgeway.client.round.spending import Account
-from ridgeway.common.base.errors import Refused
+from ridgeway.common.base.errors import BoundExceeded, Refused
+from ridgeway.common.privacy import document_bound
 from ridgeway.common.privacy.document_bound import UNIT
 from ridgeway.common.privacy.privacy_settings import surely_noised
 from ridgeway.common.protocol.cohort import Terms, form_cohort
@@ -215,6 +216,17 @@ def test_sums_with_a_share_of_the_noise_are_for_one_cohort_once_they_are_signed(
     assert refused.value.code == "epoch_used"
 
 
+def test_sums_that_could_wrap_around_in_their_cohort_are_not_made(
+    full: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may sum as many documents as the bound leaves it among so many members."""
+    room = document_bound.EXACT_BOUND // document_bound.max_documents("full")
+    monkeypatch.setattr(document_bound, "EXACT_BOUND", 60 * room)
+    shared(full, QUESTION, members=2)
+    with pytest.raises(BoundExceeded, match="in a private round of 9 holders"):
+        shared(full, OTHER, members=9)
+
+
 def test_fewer_members_each_draw_more(monkeypatch: pytest.MonkeyPatch, full: Parties) -> None:
     """With a third of them gone, what is left is still enough; the column has all of it from everybody."""
     drawn: list[int] = []
@@ -260,6 +272,18 @@ def test_a_holder_counts_for_its_own_solution_of_the_total(parties: Parties, ter
     assert spent(parties) == ["statistics", "counts"]
 
 
+def refusal_to_count(parties: Parties, terms: Terms, **changes: Any) -> str:
+    """The code with which the holder refuses to count for a total of zeros; nothing is spent."""
+    holder, identity = parties.holder("law"), parties.federation().identity
+    given = {"terms": terms, "domains": DOMAINS, "selector": "average", "k": 10, "holders": DOMAINS, **changes}
+    blob = vector_blob(np.zeros(terms.vector_size(3), dtype=np.int64))
+    reply = answer(holder, seal_packet(Evaluate(**given), identity, round="cd" * 16, blobs=(blob,)))
+    message = open_packet(reply).message
+    assert isinstance(message, Refusal)
+    assert spent(parties) == []
+    return message.code
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"temperatures": (1.0,)}, {"experts": ("e",)}, {"last": "0" * 64}, {"session": "0" * 64}, {"holders": ("law",)}],
@@ -267,10 +291,19 @@ def test_a_holder_counts_for_its_own_solution_of_the_total(parties: Parties, ter
 )
 def test_in_private_rounds_nothing_else_is_counted(parties: Parties, terms: Terms, changes: dict[str, Any]) -> None:
     """Neither calibration nor changes since the last release: no noise is on these."""
-    holder, identity = parties.holder("law"), parties.federation().identity
-    given = {"terms": terms, "domains": DOMAINS, "selector": "average", "k": 10, "holders": DOMAINS, **changes}
-    blob = vector_blob(np.zeros(terms.vector_size(3), dtype=np.int64))
-    reply = answer(holder, seal_packet(Evaluate(**given), identity, round="cd" * 16, blobs=(blob,)))
-    message = open_packet(reply).message
-    assert isinstance(message, Refusal) and message.code == "malformed"
-    assert spent(parties) == []
+    assert refusal_to_count(parties, terms, **changes) == "malformed"
+
+
+def test_without_the_prior_a_total_is_not_solved(parties: Parties, terms: Terms) -> None:
+    """It is named as missing."""
+    (parties.homes["law"] / PRIOR).unlink()
+    assert refusal_to_count(parties, terms) == "prior_missing"
+
+
+@pytest.mark.parametrize("weight", [1e200, np.nan])
+def test_weights_beyond_all_routers_are_not_counted_with(
+    parties: Parties, terms: Terms, monkeypatch: pytest.MonkeyPatch, weight: float
+) -> None:
+    """Whatever total they come from."""
+    monkeypatch.setattr(answers, "solve_private", lambda *_: np.full((terms.features, 3), weight))
+    assert refusal_to_count(parties, terms) == "malformed"

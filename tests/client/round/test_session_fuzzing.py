@@ -49,7 +49,7 @@ from tests.support.simulated_federation import Parties, found, own_texts
 
 NAMES = ["code-1", "law-1", "law-2", "medicine"]
 NEEDED = threshold_for(len(NAMES))
-SEEDS, USUAL_SEEDS = 16, 4
+SEEDS, USUAL_SEEDS = 16, 2
 STEPS = 640
 ROUND_STEPS = 60
 

@@ -66,10 +66,10 @@ def test_every_kind_of_record_file_gives_the_same_documents(tmp_path: Path, suff
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
-        ("joined.jsonl.gz", b"".join(gzip.compress(as_jsonl([text])) for text in TEXTS)),
+        ("joined.jsonl.gz", b"".join(gzip.compress(as_jsonl([text]), mtime=0) for text in TEXTS)),
         ("joined.jsonl.zst", b"".join(PACKINGS[".zst"](as_jsonl([text])) for text in TEXTS)),
         ("CORPUS.JSONL", as_jsonl(TEXTS)),
-        ("CORPUS.TSV.GZ", gzip.compress(as_tsv(TEXTS))),
+        ("CORPUS.TSV.GZ", gzip.compress(as_tsv(TEXTS), mtime=0)),
         ("export.tsv.csv", as_csv(TEXTS)),
     ],
 )
@@ -383,8 +383,8 @@ def test_a_compressed_file_that_was_damaged_is_refused(tmp_path: Path, name: str
         ("a.parquet", b"", "cannot be read: [^\n]*$"),
         ("a.parquet", b"not parquet", "cannot be read: [^\n]*$"),
         ("a.parquet", b"PAR1" + b"\0" * 100 + b"PAR1", "cannot be read: [^\n]*$"),
-        ("a.parquet.gz", gzip.compress(b"PAR1"), "unpack it first"),
-        ("a.txt.gz", gzip.compress(b"\x89PNG\0\0"), r"a\.txt\.gz holds binary data"),
+        ("a.parquet.gz", gzip.compress(b"PAR1", mtime=0), "unpack it first"),
+        ("a.txt.gz", gzip.compress(b"\x89PNG\0\0", mtime=0), r"a\.txt\.gz holds binary data"),
     ],
 )
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path, name: str, raw: bytes, words: str) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,52 +27,12 @@ def test_no_field_is_refused(words: str) -> None:
         field_names(words)
 
 
-@pytest.mark.parametrize(
-    ("record", "text"),
-    [
-        ({"prompt": "one", "text": "two"}, "one"),
-        ({"text": "two", "prompt": "one"}, "one"),
-        ({"text": "two", "other": 7}, "two"),
-        ({"prompt": None, "text": "two"}, "two"),
-        ({"prompt": "", "text": "two"}, ""),
-        ({"prompt": None}, ""),
-        ({"prompt": None, "text": None}, ""),
-        ({"prompt": "a\ud800b"}, "a?b"),
-    ],
-)
-def test_the_first_field_that_a_record_has_is_its_text(record: dict[str, Any], text: str) -> None:
-    """In the order that was asked for, not that of the record; a null is no text, and what UTF-8 cannot hold goes."""
-    assert record_text(record, ("prompt", "text"), "here") == text
-
-
-def test_a_missing_field_is_told_with_those_that_are_there() -> None:
-    """The next move is in the message: which name to give instead."""
-    with pytest.raises(CorpusError, match=r"^law.jsonl, line 3: no field 'prompt' or 'text'; its fields are id, body$"):
-        record_text({"id": 7, "body": "words"}, ("prompt", "text"), "law.jsonl, line 3")
-    with pytest.raises(CorpusError, match="its fields are none"):
-        record_text({}, ("text",), "here")
-
-
-@pytest.mark.parametrize(("value", "kind"), [(7, "int"), (["a"], "list"), ({}, "dict"), (False, "bool")])
-def test_a_field_that_holds_no_text_is_refused(value: object, kind: str) -> None:
-    """It is not turned into words, nor is another field taken; the value itself is not shown."""
-    with pytest.raises(CorpusError, match=rf"^here: field 'prompt' holds {kind}, not text$"):
-        record_text({"prompt": value, "text": "two"}, ("prompt", "text"), "here")
-
-
 @pytest.mark.parametrize("line", ["{", "text", '{"a": 1} {"a": 2}', "[" * 100_000, '{"text": "secret'])
 def test_a_line_that_is_no_json_is_refused(line: str) -> None:
     """With its place and the reason, and without its text."""
     with pytest.raises(CorpusError, match=r"^here: not JSON") as refusal:
         parse_line(line, "here")
     assert "secret" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(("line", "kind"), [("[]", "list"), ("7", "int"), ('"a"', "str"), ("null", "NoneType")])
-def test_a_line_that_is_no_record_is_refused(line: str, kind: str) -> None:
-    """A line holds one object."""
-    with pytest.raises(CorpusError, match=f"^here: a record must be a JSON object, not {kind}$"):
-        parse_line(line, "here")
 
 
 @given(texts=st.lists(st.text('ab "\\\n\r\t\0é\u2028\ufeff🙂'), max_size=5))

@@ -18,9 +18,8 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +31,7 @@ from ridgeway.common.deploy.processes import free_port
 from ridgeway.coordinator.deploy import fleet_proxy
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.fleet_proxy import MAX_BODY_BYTES, PATHS
+from tests.support.quiet_server import Quiet, serving, tls_of
 from tests.support.waiting import MAX_WAIT_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,13 +57,12 @@ class Upstream:
     delay_s: float = 0.0
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     """Reads a request whole, notes it, answers as the upstream says."""
 
-    protocol_version = "HTTP/1.1"
     upstream: Upstream
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         left, digest = int(self.headers.get("content-length", 0)), hashlib.sha256()
         while left and (piece := self.rfile.read(min(left, 65536))):
             digest.update(piece)
@@ -88,34 +87,9 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(told.reply)
         self.close_connection = True
 
-    def log_message(self, format: str, *words: object) -> None:
-        """Say nothing."""
 
-
-class QuietServer(ThreadingHTTPServer):
-    """Its threads end with it, and a client that goes away is no news."""
-
-    daemon_threads = False
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def superlink(upstream: Upstream, folder: Path, port: int) -> Iterator[None]:
-    handler = type("Told", (Handler,), {"upstream": upstream})
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.crt", folder / "server.key")
-    server = QuietServer(("127.0.0.1", port), handler)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def superlink(upstream: Upstream, folder: Path, port: int) -> AbstractContextManager[int]:
+    return serving(type("Told", (Handler,), {"upstream": upstream}), tls_of(folder), port)
 
 
 @dataclass(frozen=True)

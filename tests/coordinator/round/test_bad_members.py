@@ -222,7 +222,7 @@ def test_a_member_does_not_send_a_damaged_epoch(parties: Parties) -> None:
     assert [(each["name"], each["step"], each["code"]) for each in refused] == [("medicine", "seal", "failed")]
 
 
-@pytest.mark.parametrize("seed", seeds(8))
+@pytest.mark.parametrize("seed", seeds(8, 3))
 def test_honest_rounds_raise_no_alarm(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two holders have other text of their domain than before, and all counts differ a little."""
     make_haste(monkeypatch)

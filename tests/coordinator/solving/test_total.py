@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from ridgeway.common.base.errors import BrokenIdentity, EncoderMismatch, InputError, ShapeMismatch, StatisticsError
-from ridgeway.common.base.settings import EQUAL_MASS, Sampling, Weighting
+from ridgeway.common.base.settings import Sampling, Weighting
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import single_domain
@@ -21,12 +20,6 @@ from tests.support.tiny import tiny_encoder
 @pytest.fixture
 def parts(encoder: TableEncoder) -> list[Prepared]:
     return [prepared("law", encoder, 1), prepared("code", encoder, 2, count=30)]
-
-
-def law(encoder: TableEncoder, samples: Sequence[int]) -> Prepared:
-    """The law domain over some of its 200 samples."""
-    every = random_samples(5, 200, encoder.width + 1)
-    return Prepared("law", encoder.name, encoder.fingerprint, Sampling(), one_domain(every[list(samples)]))
 
 
 def test_mixed_encoders_are_refused_with_both_fingerprints(encoder: TableEncoder) -> None:
@@ -90,16 +83,6 @@ def test_equal_sums_of_two_domains_are_two_files(encoder: TableEncoder) -> None:
     """A digest covers the domain: two domains may hold the same text, if only to be compared."""
     total = add_up([prepared("law", encoder, 1), prepared("code", encoder, 1)], "tokens")
     assert total.statistics.cross[:, 0].tolist() == total.statistics.cross[:, 1].tolist()
-
-
-def test_two_files_of_one_domain_add_up(encoder: TableEncoder) -> None:
-    """Before they are weighted, so that each counts by its samples; three holders are counted."""
-    code = prepared("code", encoder, 2)
-    whole = add_up([law(encoder, range(200)), code], "equal")
-    divided = add_up([law(encoder, range(150)), code, law(encoder, range(150, 200))], "equal")
-    assert divided.statistics.equals(whole.statistics)
-    assert divided.masses == whole.masses == {"code": EQUAL_MASS, "law": EQUAL_MASS}
-    assert (divided.holders, whole.holders) == (3, 2)
 
 
 def test_plain_sums_keep_their_masses(parts: list[Prepared]) -> None:
