@@ -25,7 +25,11 @@ from yarl import URL
 
 from ridgeway.common.experts.experts_file import Expert
 from ridgeway.common.serve.gateway import failures
-from ridgeway.common.serve.gateway.failures import ExpertFailure, FailureKind
+from ridgeway.common.serve.gateway.failures import (
+    ExpertFailure,
+    FailedExpert,
+    FailureKind,
+)
 from ridgeway.common.serve.telemetry import Metrics
 
 MAX_FAILURES = 5
@@ -289,7 +293,7 @@ class ExpertLink:
             return self._attempt(address, address.breaker.enter())
         if ready:
             self.count(failures.FULL.outcome)
-            raise ExpertFailure(failures.FULL, self.name, "1")
+            raise ExpertFailure(FailedExpert(failures.FULL, self.name, "1"))
         resting = [
             each
             for each in left
@@ -300,7 +304,8 @@ class ExpertLink:
             return self._attempt(address, address.breaker.force())
         self.count(failures.DOWN.outcome)
         wait_s = min((each.breaker.wait_s() for each in left), default=0.0)
-        raise ExpertFailure(failures.DOWN, self.name, str(max(1, ceil(wait_s))))
+        wait = str(max(1, ceil(wait_s)))
+        raise ExpertFailure(FailedExpert(failures.DOWN, self.name, wait))
 
     def _attempt(self, address: AddressLink, ticket: int | None) -> Attempt:
         assert ticket is not None, "it was open a moment ago"
@@ -346,7 +351,7 @@ class Attempt:
                 self.address.shown,
             )
         self.end(kind.outcome, kind.good)
-        return ExpertFailure(kind, self.link.name, retry_after)
+        return ExpertFailure(FailedExpert(kind, self.link.name, retry_after))
 
     def end(self, outcome: str, good: bool | None) -> None:
         """Counts how it went and tells the breaker; nothing happens if the attempt has ended

@@ -34,7 +34,7 @@ from ridgeway.common.serve.gateway.expert_link import (
     ExpertLink,
     in_a_header,
 )
-from ridgeway.common.serve.gateway.failures import ExpertFailure
+from ridgeway.common.serve.gateway.failures import FailedExpert
 from ridgeway.common.serve.gateway.translation import AskedExpert, asked_expert
 from ridgeway.common.serve.request_bodies import GatewayBody
 from ridgeway.common.serve.routing.routing_service import RoutingService
@@ -105,7 +105,7 @@ class TriedExpert:
 
     link: ExpertLink
     reason: FallbackReason
-    failure: ExpertFailure | None
+    failure: FailedExpert | None
 
 
 def following(

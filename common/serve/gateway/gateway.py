@@ -20,7 +20,7 @@ from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.experts.experts_file import AUTO, ExpertsFile
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
-from ridgeway.common.http.request_context import current_request
+from ridgeway.common.http.request_context import current_request, let_go
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.conversations import (
@@ -35,7 +35,11 @@ from ridgeway.common.serve.gateway.expert_client import (
     check_health,
 )
 from ridgeway.common.serve.gateway.expert_link import JSON, Endpoint, ExpertLink
-from ridgeway.common.serve.gateway.failures import GARBAGE, ExpertFailure
+from ridgeway.common.serve.gateway.failures import (
+    GARBAGE,
+    ExpertFailure,
+    FailedExpert,
+)
 from ridgeway.common.serve.gateway.forwarding_plan import (
     ConnectedExperts,
     ForwardingPlanner,
@@ -43,6 +47,7 @@ from ridgeway.common.serve.gateway.forwarding_plan import (
     following,
 )
 from ridgeway.common.serve.gateway.sse import (
+    MAX_EVENT_BYTES,
     StreamAnswer,
     StreamRelay,
     unless_gone,
@@ -277,6 +282,7 @@ class Gateway:
         tried: list[TriedExpert] = []
         while True:
             headers = plan.headers_for(link, tried)
+            answer: WholeAnswer | StreamAnswer | None
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
                 answer = await self._client.ask(link, asking.request, is_last)
@@ -284,11 +290,15 @@ class Gateway:
                 failure = None
                 reason = answer.complaint if isinstance(answer, WholeAnswer) else None
             except ExpertFailure as error:
+                answer = None
                 response = None
-                failure = error
-                reason = error.kind.reason
+                failure = error.failed
+                reason = failure.kind.reason
+                let_go(len(asking.request.body))
             found = following(chain, reason, body, endpoint)
             if found is not None and reason is not None:
+                if isinstance(answer, WholeAnswer):
+                    let_go(len(asking.request.body) + len(answer.body))
                 tried.append(TriedExpert(link, reason, failure))
                 place, asking = found
                 link, chain = chain[place][1], chain[place + 1 :]
@@ -344,17 +354,18 @@ class Gateway:
                 link, whole_usage(answer.body), guess
             )
         if asking.translation.answer is None:
-            return Response(answer.body, answer.status, headers, JSON)
+            return Response(memoryview(answer.body), answer.status, headers, JSON)
         if answer.status >= 400:
-            return mistake_of(answer.status, answer.body).response(
+            return mistake_of(answer.status, bytes(answer.body)).response(
                 f"/v1{asking.endpoint}", headers
             )
         try:
-            return Response(
-                asking.translation.answer(answer.body), answer.status, headers, JSON
-            )
+            if len(answer.body) > MAX_EVENT_BYTES:
+                raise ValueError("parsed, it would take too much memory")
+            translated = asking.translation.answer(bytes(answer.body))
+            return Response(translated, answer.status, headers, JSON)
         except ValueError:
-            raise ExpertFailure(GARBAGE, link.name) from None
+            raise ExpertFailure(FailedExpert(GARBAGE, link.name)) from None
 
     def _noting(
         self, asked: int

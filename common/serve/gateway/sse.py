@@ -28,7 +28,7 @@ from ridgeway.common.serve.gateway.failures import (
     BROKEN_OFF,
     GARBAGE,
     SILENT,
-    ExpertFailure,
+    FailedExpert,
     FailureKind,
 )
 
@@ -245,7 +245,7 @@ class StreamRelay(Response):
             raise
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _relay(self, send: Send) -> ExpertFailure | None:
+    async def _relay(self, send: Send) -> FailedExpert | None:
         """The expert's stream, to its end; how it failed, if it did."""
         try:
             events = self._answer.first
@@ -261,7 +261,7 @@ class StreamRelay(Response):
                 await _send(send, translator.finish())
         except BadStream as error:
             self._answer.close_connection()
-            return self._answer.attempt.fail(error.kind)
+            return self._answer.attempt.fail(error.kind).failed
         self._answer.attempt.end("ok", True)
         return None
 
@@ -289,7 +289,10 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _Result]) -> _
             await asyncio.wait((doing,))  # it closes what it has opened
     if doing.cancelled():
         raise ClientGone
-    return doing.result()
+    try:
+        return doing.result()
+    finally:
+        del doing  # an error's traceback holds this frame, and with it all that it was about
 
 
 async def _departure(receive: Receive) -> None:

@@ -43,7 +43,7 @@ def estimated_usage(asked: int, answered: int) -> TokenUsage:
     return TokenUsage(asked // BYTES_PER_TOKEN, answered)
 
 
-def whole_usage(body: bytes) -> TokenUsage | None:
+def whole_usage(body: bytes | bytearray) -> TokenUsage | None:
     """What a whole answer says; of a long one, only what stands at its end is read."""
     if _MARK not in body:
         return None
