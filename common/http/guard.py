@@ -158,9 +158,18 @@ class RequestGuard:
             await self.app(scope, receive, send)
         if scope["type"] != "http":
             return
+        request = begin_request(dict(scope["headers"]))
+        try:
+            await self._serve(scope, receive, send, request)
+        finally:
+            if request.account is not None:
+                request.account.close()
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, request: RequestContext
+    ) -> None:
         began = time.perf_counter()
         headers: RequestHeaders = dict(scope["headers"])
-        request = begin_request(headers)
         answer = GuardedAnswer(send, self._headers, request.id, scope["path"])
         try:
             self._check_caller(scope, headers, answer)
@@ -291,10 +300,11 @@ class RequestGuard:
         rate = self._rate if record.rate is None else rate_of(record.rate)
         if rate is not None:
             check_rate(self._keyed, record.name, rate)
-        budget = record.budget
-        if budget is None or self._rules.usage is None or scope["method"] != "POST":
+        is_limited = record.budget is not None or record.max_parallel is not None
+        usage = self._rules.usage
+        if not is_limited or usage is None or scope["method"] != "POST":
             return None
-        account = self._rules.usage.enter(record.name, budget)
+        account = usage.enter(record.name, record.budget, record.max_parallel)
         current_request().account = account
         return account
 

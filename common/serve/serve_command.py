@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.common.cli.options import Key, Keys, TlsCert, TlsKey, argument, option
+from ridgeway.common.cli.options import (
+    Key,
+    Keys,
+    TlsCert,
+    TlsKey,
+    argument,
+    option,
+)
 from ridgeway.common.cli.terminal import count, step
 
 if TYPE_CHECKING:
@@ -110,6 +117,7 @@ def serve(
     rules = make_rules(
         settings.host,
         settings.keys,
+        usage=settings.usage,
         rate=settings.rate,
         max_body_mib=settings.max_body,
         max_requests=settings.max_requests,

@@ -279,13 +279,21 @@ class Gateway:
         link = plan.first
         chain = list(plan.chain)
         asking = asked_expert(link, body, endpoint, plan.only)
+        if (account := current_request().account) is not None:
+            links = [link, *(each for _, each in chain)]
+            cost = max(asking.most.cost(each.expert) for each in links)
+            account.reserve(sum(asking.most), cost)
         tried: list[TriedExpert] = []
         while True:
             headers = plan.headers_for(link, tried)
             answer: WholeAnswer | StreamAnswer | None
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
-                answer = await self._client.ask(link, asking.request, is_last)
+                try:
+                    answer = await self._client.ask(link, asking.request, is_last)
+                except asyncio.CancelledError:  # the expert has had the prompt
+                    self._noting(len(asking.request.body))(link, None, 0)
+                    raise
                 response = self._passed_on(answer, link, asking, body, headers)
                 failure = None
                 reason = answer.complaint if isinstance(answer, WholeAnswer) else None

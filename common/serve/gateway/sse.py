@@ -292,7 +292,9 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _Result]) -> _
     try:
         return doing.result()
     finally:
-        del doing  # an error's traceback holds this frame, and with it all that it was about
+        del (
+            doing
+        )  # an error's traceback holds this frame, and with it all that it was about
 
 
 async def _departure(receive: Receive) -> None:

@@ -27,16 +27,12 @@ SOME_EVIDENCE = 2
 """The logit of a domain's letter: of a few letters it is no proof."""
 
 
-def children(pid: int) -> set[int]:
-    return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-
-
 @pytest.mark.slow
 def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path) -> None:
     """SIGHUP replaces both while clients ask, over kept and over new connections; metrics are those of all together."""
     release_of(tmp_path / "release", ["code", "law"])
     with Serving(tmp_path, tmp_path / "release", "--workers", "2", settings={"keep_alive": 1}) as serving:
-        before = children(serving.pid)
+        before = serving.children()
         assert len(before) == 2
         stopped = threading.Event()
         failures: list[object] = []
@@ -60,7 +56,7 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
             client.start()
         wait_for("clients ask", lambda: min(asked) > 20)
         os.kill(serving.pid, signal.SIGHUP)
-        wait_for("both are renewed", lambda: len(children(serving.pid) - before) == 2 == len(children(serving.pid)))
+        wait_for("both are renewed", lambda: len(serving.children() - before) == 2 == len(serving.children()))
         sofar = sum(asked)
         wait_for("clients go on", lambda: sum(asked) > sofar + 20)
         stopped.set()
@@ -71,9 +67,9 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
             "all requests are counted together",
             lambda: serving.metric("ridgeway_requests_total", path="/v1/route", status="200") == sum(asked),
         )
-        victim = min(children(serving.pid))
+        victim = min(serving.children())
         os.kill(victim, signal.SIGKILL)
-        wait_for("another is started", lambda: victim not in children(serving.pid) and len(children(serving.pid)) == 2)
+        wait_for("another is started", lambda: victim not in serving.children() and len(serving.children()) == 2)
         serving.http.close()
         assert serving.process is not None
         serving.process.send_signal(signal.SIGTERM)

@@ -9,13 +9,12 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from pydantic_core import from_json
 
 from ridgeway.common.experts.experts_file import Expert as NamedExpert
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable, save_quality
 from ridgeway.common.serve.gateway.expert_link import Endpoint
-from ridgeway.common.serve.gateway.translation import expert_body, translation_for
+from ridgeway.common.serve.gateway.translation import expert_fields, translation_for
 from tests.support.fake_expert import Expert, wait_for, well
 from tests.support.in_process import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, experts_toml, sent, served
 from tests.support.serving import complaint, prompt_for
@@ -184,7 +183,7 @@ LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict
 def limits_of(endpoint: Endpoint, body: Mapping[str, Any], granted: int | None = 60, **expert: Any) -> dict[str, Any]:
     """The limits in what an expert that grants so many tokens is asked."""
     entry = NamedExpert(base_url="http://127.0.0.1/v1", model="m", max_tokens=granted, **expert)
-    asked = from_json(expert_body(translation_for(endpoint, entry), entry, body))
+    asked = expert_fields(translation_for(endpoint, entry), entry, body)
     return {name: value for name, value in asked.items() if name in LIMITS}
 
 
