@@ -102,6 +102,8 @@ class Expert(Record):
     base_url:        what `/chat/completions` is added to; `addresses` in its place, if there are
                      several.
     api:             whose API its server speaks.
+    untranslatable:  what becomes of a request that this API has no place for: the field is left
+                     out, the next expert is asked, or the request is refused.
     model:           the name by which its server knows it; embedding_model likewise, for
                      embeddings.
     domains:         those that it serves, or the quality of its answers in each; without it, the
@@ -124,6 +126,7 @@ class Expert(Record):
     base_url: WebAddress | None = None
     addresses: Annotated[tuple[WebAddress, ...], Field(max_length=MAX_ADDRESSES)] = ()
     api: Literal["openai", "anthropic"] = "openai"
+    untranslatable: Literal["drop", "next", "refuse"] = "refuse"
     domains: ExpertNames | dict[ExpertName, Annotated[float, Field(ge=0)]] | None = None
     fallbacks: tuple[AnyStep, ...] | None = None
     model: ExpertName
@@ -188,11 +191,14 @@ class Experts(Record):
               down.
     table:    a file with their measured quality, from this file's folder on; without it, what the
               release says.
+    embeddings: the expert that makes vectors for the model `auto`: those of several cannot be
+              compared.
     """
 
     mu: float = Field(default=0.0, ge=0)
     fallback: str | None = None
     table: str | None = Field(default=None, min_length=1)
+    embeddings: str | None = None
     experts: Annotated[dict[ExpertName, Expert], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -206,6 +212,12 @@ class Experts(Record):
             raise ValueError(
                 f"the fallback {self.fallback!r} is not among the experts; add"
                 f" [experts.{self.fallback}]"
+            )
+        vectors = self.experts.get(self.embeddings or "")
+        if self.embeddings is not None and (vectors is None or vectors.api != "openai"):
+            raise ValueError(
+                f"embeddings: {self.embeddings!r} is not an expert of OpenAI's API in"
+                " this file"
             )
         for name, expert in self.experts.items():
             for step in expert.fallbacks or ():

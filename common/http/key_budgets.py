@@ -40,7 +40,7 @@ _TABLE = """CREATE TABLE IF NOT EXISTS usage (
 _RUNNING = """CREATE TABLE IF NOT EXISTS running (
     id INTEGER PRIMARY KEY, name TEXT NOT NULL, start INTEGER NOT NULL,
     tokens INTEGER NOT NULL, cost REAL NOT NULL, until REAL NOT NULL)"""
-ADMIT = "INSERT INTO running VALUES (NULL, ?, ?, 0, 0.0, ?)"
+BEGIN_REQUEST = "INSERT INTO running VALUES (NULL, ?, ?, 0, 0.0, ?)"
 RESERVE = "UPDATE running SET tokens = ?, cost = ? WHERE id = ?"
 RESERVED = """SELECT count(*), coalesce(sum(tokens * (start = :start)), 0),
     coalesce(sum(cost * (start = :start)), 0.0)
@@ -212,7 +212,9 @@ class UsageBook:
             if budget is not None:
                 _check(budget, spent, reserved, reset_s)
                 file.execute(ADD, (name, start, 1, 0, 0.0))
-            number = file.execute(ADMIT, (name, start, now + LEASE_S)).lastrowid or 0
+            number = (
+                file.execute(BEGIN_REQUEST, (name, start, now + LEASE_S)).lastrowid or 0
+            )
             self._open.add(number)
         counted = KeyUsage(spent.requests + 1, spent.tokens, spent.cost)
         headers = {} if budget is None else budget.headers(counted, reset_s)

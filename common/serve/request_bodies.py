@@ -212,7 +212,7 @@ class CompletionRequest(GatewayRequest):
     stream: StrictBool | None = None
 
     def turns(self) -> list[Turn]:
-        return _equal_turns(self.prompt, "prompt")
+        return _equal_turns(self.prompt)
 
 
 class EmbeddingRequest(GatewayRequest):
@@ -222,18 +222,15 @@ class EmbeddingRequest(GatewayRequest):
 
     input: Prompt
 
-    def turns(self) -> list[Turn]:
-        return _equal_turns(self.input, "input")
 
-
-def _equal_turns(value: str | list[Any], param: str) -> list[Turn]:
+def _equal_turns(value: str | list[Any]) -> list[Turn]:
     """Texts as turns of equal weight."""
     texts = [value] if isinstance(value, str) else value[:MAX_ROUTED_TEXTS]
     if not isinstance(texts[0], str):
         words = (
             "token ids cannot be routed; give texts, or the name of an expert as model"
         )
-        raise Problem(400, words, param=param, code="tokens")
+        raise Problem(400, words, param="prompt", code="tokens")
     return [Turn(text, 1.0) for text in texts]
 
 
@@ -340,7 +337,7 @@ class GatewayBody:
     """The body of a request to an expert as it came, and what the gateway must know of it.
 
     model:   the name that was asked for.
-    routed:  what is routed; None if the client named an expert.
+    routed:  what is routed; None if the client named an expert, and of embeddings.
     exchange:    of a chat that is routed, which conversation it is.
     goes_on_from: the response or conversation that an expert keeps.
     """
@@ -395,9 +392,9 @@ async def read_gateway_body(
     )
     routed = None
     exchange = None
-    if checked.model != AUTO:
+    if checked.model != AUTO or isinstance(checked, EmbeddingRequest):
         pass
-    elif isinstance(checked, CompletionRequest | EmbeddingRequest):
+    elif isinstance(checked, CompletionRequest):
         routed = cut_turns(checked.turns())
     else:
         user = fields.get("user")

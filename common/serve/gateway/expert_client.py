@@ -389,13 +389,7 @@ async def _begun(attempt: Attempt, response: aiohttp.ClientResponse) -> StreamAn
     try:
         if _media_type(response) != EVENT_STREAM:
             raise BadStream(failures.GARBAGE)
-        framed = (
-            "content-length" in response.headers
-            or "transfer-encoding" in response.headers
-        )
-        events = EventStream(
-            response.content.readany, attempt.link.expert.silence, framed
-        )
+        events = EventStream(response.content.readany, attempt.link.expert.silence)
         first = await events.next()
     except BadStream as error:
         response.close()

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -41,11 +42,13 @@ from ridgeway.common.serve.gateway.failures import (
     FailedExpert,
 )
 from ridgeway.common.serve.gateway.forwarding_plan import (
+    UNTRANSLATABLE,
     ConnectedExperts,
     ForwardingPlanner,
     TriedExpert,
     following,
 )
+from ridgeway.common.serve.gateway.messages_as_chat import NOT_TRANSLATABLE
 from ridgeway.common.serve.gateway.sse import (
     MAX_EVENT_BYTES,
     StreamAnswer,
@@ -275,17 +278,30 @@ class Gateway:
             return Response(status_code=CLIENT_GONE)
 
     async def _answer(self, body: GatewayBody, endpoint: Endpoint) -> Response:
+        if endpoint == "/embeddings" and body.model == AUTO:
+            body = replace(body, model=self._expert_of_embeddings())
         plan = await self._planner.plan(body, self._connected)
         link = plan.first
         chain = list(plan.chain)
-        asking = asked_expert(link, body, endpoint, plan.only)
+        tried: list[TriedExpert] = []
+        try:
+            asking = asked_expert(link, body, endpoint, plan.only)
+        except Problem as problem:
+            is_next = link.expert.untranslatable == "next"
+            if not is_next or problem.code != NOT_TRANSLATABLE:
+                raise
+            found = following(chain, UNTRANSLATABLE, body, endpoint)
+            if found is None:
+                raise
+            tried.append(TriedExpert(link, UNTRANSLATABLE, None))
+            place, asking = found
+            link, chain = chain[place][1], chain[place + 1 :]
         if (account := current_request().account) is not None:
             links = [link, *(each for _, each in chain)]
             cost = max(asking.most.cost(each.expert) for each in links)
             account.reserve(sum(asking.most), cost)
-        tried: list[TriedExpert] = []
         while True:
-            headers = plan.headers_for(link, tried)
+            headers = plan.headers_for(link, tried, asking.dropped)
             answer: WholeAnswer | StreamAnswer | None
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
@@ -322,6 +338,17 @@ class Gateway:
                         key, assignment._replace(answered=link.name)
                     )
                 return response
+
+    def _expert_of_embeddings(self) -> str:
+        name = self._connected.experts.embeddings
+        if name is None:
+            words = (
+                "vectors of different experts cannot be compared; give the name of one"
+                " as model, or let the operator name one as `embeddings` in"
+                " experts.toml"
+            )
+            raise Problem(400, words, code="no_embeddings", param="model")
+        return name
 
     def _passed_on(
         self,

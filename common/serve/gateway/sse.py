@@ -3,7 +3,8 @@ when it is there.
 
 A piece is passed the moment it arrives unless it ends in the middle of an event; then that end
 waits for its rest, so that an error can be put behind what a client has already got. Nothing is
-parsed, unless the client speaks another API than the expert. The next piece is read when the last
+parsed, unless the client speaks another API than the expert; but marks of a whole answer, and of an
+error of the expert's own, are looked for. The next piece is read when the last
 one was taken, so a slow client slows its expert down and nothing heaps up. If the client goes, or
 takes nothing for a minute, the expert's connection is closed; if the expert fails, the client gets
 an error as its last event.
@@ -12,6 +13,7 @@ an error as its last event.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -26,6 +28,7 @@ from ridgeway.common.http.request_context import current_request
 from ridgeway.common.serve.gateway.expert_link import Attempt
 from ridgeway.common.serve.gateway.failures import (
     BROKEN_OFF,
+    FAILED,
     GARBAGE,
     SILENT,
     FailedExpert,
@@ -48,12 +51,17 @@ LINE_STARTS = (
 """How a line of such a stream can begin. The last is a byte order mark."""
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 DONE = b"[DONE]"
-LAST_EVENTS = (
-    b"event: message_stop",
-    b"event: response.completed",
-    b"event: response.incomplete",
+END_MARK = re.compile(
+    rb"(?:\A|[\r\n])(?:data:\s*\[DONE\]|event:\s*(?:message_stop|response\.completed"
+    rb'|response\.incomplete)\b)|"finish_reason":\s*"|"type":\s*"(?:message_stop'
+    rb'|response\.completed|response\.incomplete)"'
 )
-"""The names of the events that end a stream, where its last word is not [DONE]."""
+"""What says that an answer is whole, in any of the APIs; in a text its quotes are escaped."""
+ERROR_MARK = re.compile(
+    rb"(?:\A|[\r\n])(?:event:\s*(?:error|response\.failed)\s*[\r\n]"
+    rb'|data:\s*\{\s*"(?:error":\s*[{"\[]|object":\s*"error"|type":\s*"error"))'
+)
+"""How an event begins by which an expert says that it has failed."""
 
 STOPPING = Problem(
     503,
@@ -75,19 +83,18 @@ class EventStream:
     """The events of one answer.
 
     silence_s: no piece for as many seconds, and the stream has failed.
-    framed:    whether HTTP itself says where the answer ends; if not, only its last word can say
-               so.
     """
 
     _read: Callable[[], Awaitable[bytes]]
     _silence_s: float
-    _framed: bool
     _held: bytes = b""
-    _last: bytes = b""
+    _has_begun: bool = False
+    _is_whole: bool = False
+    _has_failed: bool = False
 
     async def next(self) -> bytes:
         """Some whole events; nothing at the end."""
-        while True:
+        while not self._has_failed:
             piece = await self._piece()
             if not piece:
                 return self._end()
@@ -95,8 +102,9 @@ class EventStream:
             if whole:
                 if not whole.startswith(LINE_STARTS):
                     raise BadStream(GARBAGE)
-                self._last = whole
-                return whole
+                if good := self._before_error(whole):
+                    return good
+        raise BadStream(FAILED)
 
     async def _piece(self) -> bytes:
         try:
@@ -123,17 +131,24 @@ class EventStream:
         self._held = piece[cut:]
         return piece[:cut]
 
+    def _before_error(self, events: bytes) -> bytes:
+        """What comes before an error of the expert's own."""
+        self._has_begun = True
+        if error := ERROR_MARK.search(events):
+            self._has_failed = True
+            line_break = events[error.start() : error.start() + 1] in b"\r\n"
+            events = events[: error.start() + line_break]
+        self._is_whole = self._is_whole or END_MARK.search(events) is not None
+        return events
+
     def _end(self) -> bytes:
         rest, self._held = self._held, b""
         if rest:  # the last event's blank line may be missing
-            self._last = rest
-        if not self._last:
+            rest = self._before_error(rest)
+        if not self._has_begun:
             raise BadStream(GARBAGE)
-        is_ended = DONE in self._last[-64:] or any(
-            name in self._last for name in LAST_EVENTS
-        )
-        if not self._framed and not is_ended:
-            raise BadStream(BROKEN_OFF)
+        if self._has_failed or not self._is_whole:
+            raise BadStream(FAILED if self._has_failed else BROKEN_OFF)
         return rest
 
 

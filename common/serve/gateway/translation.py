@@ -27,6 +27,7 @@ from ridgeway.common.serve.gateway.chat_as_messages import (
 from ridgeway.common.serve.gateway.expert_client import ExpertRequest
 from ridgeway.common.serve.gateway.expert_link import Endpoint, ExpertLink
 from ridgeway.common.serve.gateway.messages_as_chat import (
+    NOT_TRANSLATABLE,
     MessageEvents,
     chat_request,
     message_answer,
@@ -96,7 +97,7 @@ def translation_for(endpoint: Endpoint, expert: Expert) -> Translation:
         f"the expert speaks Anthropic's API, which has no {endpoint}; name another"
         " expert as model"
     )
-    raise Problem(400, words, code="not_translatable", param="model")
+    raise Problem(400, words, code=NOT_TRANSLATABLE, param="model")
 
 
 def expert_fields(
@@ -182,6 +183,7 @@ class AskedExpert:
     """A request as one expert gets it, from a client that asked at `endpoint`.
 
     most: the most tokens that it may take.
+    dropped: the fields that were left out.
     hides_usage: whether the gateway alone asks for usage; wants_usage: whether the client does.
     """
 
@@ -189,6 +191,7 @@ class AskedExpert:
     translation: Translation
     request: ExpertRequest
     most: TokenUsage
+    dropped: tuple[str, ...]
     hides_usage: bool
     wants_usage: bool
 
@@ -219,14 +222,36 @@ def asked_expert(
             **(options if isinstance(options, dict) else {}),
             "include_usage": True,
         }
-    fields = expert_fields(translation, link.expert, fields)
+    fields, dropped = _translated(translation, link.expert, fields)
     # a number that is too large for a computer is not a number of JSON, and becomes null
     asked = to_json(fields, inf_nan_mode="null")
     most = most_usage(len(asked), most_answer_tokens(fields, translation.endpoint))
     hold(len(asked))
     goes_on = body.goes_on_from is not None
     request = ExpertRequest(translation.endpoint, asked, body.streamed, only, goes_on)
-    return AskedExpert(endpoint, translation, request, most, hides_usage, wants_usage)
+    return AskedExpert(
+        endpoint, translation, request, most, dropped, hides_usage, wants_usage
+    )
+
+
+def _translated(
+    translation: Translation, expert: Expert, fields: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The request as the expert understands it, and the fields that were left out of it."""
+    dropped: list[str] = []
+    while True:
+        try:
+            return expert_fields(translation, expert, fields), tuple(dropped)
+        except Problem as problem:
+            name = problem.param
+            if (
+                expert.untranslatable != "drop"
+                or problem.code != NOT_TRANSLATABLE
+                or name not in fields
+            ):
+                raise
+            dropped.append(name)
+            del fields[name]
 
 
 def mistake_of(status: int, body: bytes) -> Problem:

@@ -66,6 +66,8 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
         ('[experts.law]\nmodel = "m"\n', "a base_url, or a list of addresses"),
         ('[experts.law]\nmodel = "m"\naddresses = ["http://a/v1", "http://a/v1/"]', "stands there twice"),
         ('[experts.law]\nmodel = "m"\naddresses = ["ftp://a/v1"]', "law.addresses.0: an address begins"),
+        ('embeddings = "nobody"\n' + LAW, "'nobody' is not an expert of OpenAI's API"),
+        (LAW + 'untranslatable = "guess"', "law.untranslatable"),
         (LAW + 'health = "health"', "law.health: a path begins with a slash"),
         (LAW + 'fallbacks = ["nobody"]', "'nobody' is not another expert"),
         (LAW + 'fallbacks = ["law"]', "'law' is not another expert"),

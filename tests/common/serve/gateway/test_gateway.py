@@ -285,12 +285,16 @@ def test_completions_are_routed_by_their_prompts(cast: GatewayMaker) -> None:
 
 
 def test_embeddings_go_to_the_model_that_makes_them(cast: GatewayMaker) -> None:
-    """Under a name of its own if it has one."""
+    """Under a name of its own if it has one; for `auto` the one that the file names, whatever the text, or none."""
     with cast(embedding_model="vectors") as play:
-        response = play.local.post("/v1/embeddings", {"model": "auto", "input": ["hello", "hello"]})
-        assert response.status_code == 200
-        assert sent(play.chosen)["model"] == "vectors"
-        assert play.chosen.last().path == "/v1/embeddings"
+        refused = play.local.post("/v1/embeddings", {"model": "auto", "input": ["hello", "hello"]})
+        assert (refused.status_code, complaint(refused)["code"]) == (400, "no_embeddings")
+        assert not any(expert.asked for expert in play.experts.values())
+    with cast(f'{FALLBACK}\nembeddings = "law"', embedding_model="vectors") as play:
+        for given in ("hello", ["hello", "hello"], [1, 2, 3]):
+            assert play.local.post("/v1/embeddings", {"model": "auto", "input": given}).status_code == 200
+            assert sent(play.experts["law"])["model"] == "vectors"
+        assert play.experts["law"].last().path == "/v1/embeddings" and len(play.experts["law"].asked) == 3
 
 
 UNUSABLE = [
