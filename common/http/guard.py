@@ -31,6 +31,8 @@ from ridgeway.common.http.access_rules import (
 from ridgeway.common.http.http_errors import (
     ANTHROPIC_PATH,
     CLIENT_GONE,
+    CLIENT_GONE_CODE,
+    ERROR_CODE,
     Problem,
     RefusedRequest,
     problem_of,
@@ -197,7 +199,8 @@ class RequestGuard:
                 )
             check_length(headers.get(b"content-length"), self._rules.max_body_bytes)
         except RefusedRequest as refused:
-            self._counter.turned_away(refused)
+            seconds = time.perf_counter() - began
+            self._counter.turned_away(refused, seconds, request)
             await answer.say(refused, scope, receive)
             return
         holding = request.holding = Holding(self.held)
@@ -405,6 +408,7 @@ class GuardedAnswer:
     async def say(self, problem: Problem, scope: Scope, receive: Receive) -> None:
         """Answer with an error, unless an answer was begun."""
         if not self.status:
+            scope[ERROR_CODE] = problem.code
             await problem.response(scope["path"])(scope, receive, self)
 
 
@@ -430,7 +434,31 @@ class RequestCounter:
         status = status or CLIENT_GONE
         self._answers(path, status).inc()
         self._seconds(path).observe(seconds)
-        if log.isEnabledFor(logging.INFO):
+        error = scope.get(ERROR_CODE)
+        is_broken = status < 400 and error not in (None, CLIENT_GONE_CODE)
+        is_failure = status >= 500 or is_broken
+        level = logging.WARNING if is_failure else logging.INFO
+        self._log(level, path, status, seconds, request, error)
+
+    def turned_away(
+        self, refused: RefusedRequest, seconds: float, request: RequestContext
+    ) -> None:
+        """Count a request that went no further than the guard."""
+        self._metrics.requests.labels(OTHER_PATH, refused.status).inc()
+        self.refused(refused)
+        code = refused.code
+        self._log(logging.INFO, OTHER_PATH, refused.status, seconds, request, code)
+
+    def _log(
+        self,
+        level: int,
+        path: str,
+        status: int,
+        seconds: float,
+        request: RequestContext,
+        error: str | None,
+    ) -> None:
+        if log.isEnabledFor(level):
             fields = {
                 "path": path,
                 "status": status,
@@ -438,13 +466,9 @@ class RequestCounter:
                 "request_id": request.id,
                 "key": request.key,
                 **request.told,
+                **({} if error is None else {"error": error}),
             }
-            log.info("answered", extra={FIELDS: fields})
-
-    def turned_away(self, refused: RefusedRequest) -> None:
-        """Count a request that went no further than the guard."""
-        self._metrics.requests.labels(OTHER_PATH, refused.status).inc()
-        self.refused(refused)
+            log.log(level, "answered", extra={FIELDS: fields})
 
     def refused(self, refused: RefusedRequest) -> None:
         self._metrics.refusals.labels(refused.reason).inc()

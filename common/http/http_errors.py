@@ -23,6 +23,10 @@ from starlette.exceptions import HTTPException
 
 log = logging.getLogger("ridgeway.http")
 
+ERROR_CODE = "ridgeway.error_code"
+"""In the scope: the code of the error that a request, or its stream, was answered with."""
+CLIENT_GONE_CODE = "client_gone"
+"""Of a stream that its client has left."""
 CLIENT_GONE = 499
 """The status that is counted for a client that left before it was answered; no client is sent it.
 """
@@ -159,7 +163,9 @@ def add_error_handlers(app: FastAPI) -> None:
     """Let every error of an application be answered in this shape."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        return problem_of(error).response(request.scope["path"])
+        problem = problem_of(error)
+        request.scope[ERROR_CODE] = problem.code
+        return problem.response(request.scope["path"])
 
     kinds: list[type[Exception]] = [
         Problem,

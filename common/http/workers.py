@@ -36,6 +36,7 @@ from prometheus_client.samples import Sample
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.files import write_whole
+from ridgeway.common.http.log_lines import is_json
 
 log = logging.getLogger("ridgeway.http")
 
@@ -286,7 +287,10 @@ def _be_a_worker(work: Callable[[], None]) -> None:
         work()
         code = 0
     except RidgewayError as error:
-        print(f"ridgeway: {error}", file=sys.stderr)
+        if is_json():
+            log.error("%s", error)
+        else:
+            print(f"ridgeway: {error}", file=sys.stderr)
         code = 2
     except BaseException as error:
         log.error("a worker failed: %s", type(error).__name__)

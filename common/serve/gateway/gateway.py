@@ -302,6 +302,8 @@ class Gateway:
             account.reserve(sum(asking.most), cost)
         while True:
             headers = plan.headers_for(link, tried, asking.dropped)
+            told = {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
+            current_request().told.update(told)
             answer: WholeAnswer | StreamAnswer | None
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
@@ -359,10 +361,6 @@ class Gateway:
         headers: Mapping[str, str],
     ) -> Response:
         """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
-        current_request().told |= {
-            "expert": link.shown,
-            "reason": headers["x-ridgeway-reason"],
-        }
         if asking.endpoint == "/responses" and (
             isinstance(answer, StreamAnswer) or answer.status < 400
         ):

@@ -23,7 +23,12 @@ from prometheus_client import Gauge
 from pydantic_core import from_json, to_json
 from starlette.types import Receive, Scope, Send
 
-from ridgeway.common.http.http_errors import ClientGone, Problem
+from ridgeway.common.http.http_errors import (
+    CLIENT_GONE_CODE,
+    ERROR_CODE,
+    ClientGone,
+    Problem,
+)
 from ridgeway.common.http.request_context import current_request
 from ridgeway.common.serve.gateway.expert_link import Attempt
 from ridgeway.common.serve.gateway.failures import (
@@ -226,17 +231,17 @@ class StreamRelay(Response):
         self._translator = translator
         self._on_events = on_events
         self._on_end = on_end
-        self._path = ""
+        self._scope: Scope = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._streams.inc()
-        self._path = scope["path"]
+        self._scope = scope
         if (holding := current_request().holding) is not None:
             holding.let_go()  # the request has been sent on
         try:
             await unless_gone(receive, self._pass_on(send))
         except (ClientGone, TimeoutError):
-            pass
+            scope[ERROR_CODE] = CLIENT_GONE_CODE
         finally:
             self._streams.dec()
             if self._on_end is not None:
@@ -251,14 +256,18 @@ class StreamRelay(Response):
         try:
             failure = await self._relay(send)
             if failure is not None:
-                await _send(send, failure.problem({}).event(self._path))
+                await self._send_error(send, failure.problem({}))
         except (
             asyncio.CancelledError
         ):  # the service stops, and has waited long enough; or the client has gone
-            await _send(send, STOPPING.event(self._path))
+            await self._send_error(send, STOPPING)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             raise
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_error(self, send: Send, problem: Problem) -> None:
+        self._scope[ERROR_CODE] = problem.code
+        await _send(send, problem.event(self._scope["path"]))
 
     async def _relay(self, send: Send) -> FailedExpert | None:
         """The expert's stream, to its end; how it failed, if it did."""

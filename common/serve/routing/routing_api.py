@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.http.guard import HAS_KEY, PATH_SERVED
-from ridgeway.common.http.http_errors import Problem, problem_of
+from ridgeway.common.http.http_errors import ERROR_CODE, Problem, problem_of
 from ridgeway.common.http.request_context import hold
 from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.decision import Decision
@@ -83,7 +83,9 @@ class Shortcut:
         try:
             response = await handler(Request(scope, receive))
         except Exception as error:
-            response = problem_of(error).response(scope["path"])
+            problem = problem_of(error)
+            scope[ERROR_CODE] = problem.code
+            response = problem.response(scope["path"])
         await response(scope, receive, send)
 
 
