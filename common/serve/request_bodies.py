@@ -8,6 +8,7 @@ is the expert's business and is passed on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -368,9 +369,12 @@ async def read_body(request: Request, model: type[_Model]) -> _Model:
 
 
 async def read_gateway_body(
-    request: Request, model: type[AnyGatewayRequest]
+    request: Request, model: type[AnyGatewayRequest], aliases: Mapping[str, str]
 ) -> GatewayBody:
-    """As `read_body`, for an expert. Raises ClientGone if the client goes before it is there."""
+    """As `read_body`, for an expert. Raises ClientGone if the client goes before it is there.
+
+    aliases: other names of experts.
+    """
     _check_content_type(request)
     try:
         content = await request.body()
@@ -392,7 +396,8 @@ async def read_gateway_body(
     )
     routed = None
     exchange = None
-    if checked.model != AUTO or isinstance(checked, EmbeddingRequest):
+    name = aliases.get(checked.model, checked.model)
+    if name != AUTO or isinstance(checked, EmbeddingRequest):
         pass
     elif isinstance(checked, CompletionRequest):
         routed = cut_turns(checked.turns())
@@ -404,7 +409,7 @@ async def read_gateway_body(
             checked.said(), user if isinstance(user, str) else "", session, client
         )
         routed = exchange.turns
-    return GatewayBody(content, checked.model, streamed, routed, goes_on_from, exchange)
+    return GatewayBody(content, name, streamed, routed, goes_on_from, exchange)
 
 
 def _check_values(content: bytes) -> None:

@@ -147,7 +147,10 @@ class AddressLink:
     ) -> None:
         self.shown = shown
         self.number = number
-        self.urls = {endpoint: URL(url + endpoint) for endpoint in get_args(Endpoint)}
+        self.urls = {
+            endpoint: URL(url + endpoint).with_query(expert.query)
+            for endpoint in get_args(Endpoint)
+        }
         self.health_url = (
             URL(url).with_path(expert.health) if expert.health is not None else None
         )
@@ -255,9 +258,10 @@ class ExpertLink:
         return sum(each.state in ("up", "trying") for each in self.addresses)
 
     def headers(self, streamed: bool) -> dict[str, str]:
-        headers = {"content-type": JSON, "accept": EVENT_STREAM if streamed else JSON}
+        accepted = EVENT_STREAM if streamed else JSON
+        headers = {**self.expert.headers, "content-type": JSON, "accept": accepted}
         if self.expert.api == "anthropic":
-            headers["anthropic-version"] = ANTHROPIC_VERSION
+            headers.setdefault("anthropic-version", ANTHROPIC_VERSION)
         if self._key is not None and self.expert.api == "anthropic":
             headers["x-api-key"] = self._key
         elif self._key is not None:
@@ -347,7 +351,7 @@ class Attempt:
         if kind is failures.REFUSED and not self.address.refusing:
             self.address.refusing = True
             log.error(
-                "expert %s refuses requests; check its address, model and api_key_env",
+                "expert %s refuses requests; check its address, model and key",
                 self.address.shown,
             )
         self.end(kind.outcome, kind.good)

@@ -217,7 +217,7 @@ class Gateway:
 
     def models(self) -> list[str]:
         """The names that a request may give as its model: auto, then domains with an expert, then
-        other experts.
+        other experts, then aliases.
         """
         names = self._connected.links
         domains = [
@@ -225,7 +225,8 @@ class Gateway:
             for domain in self._service.current.served.router.domains
             if domain in names
         ]
-        return [AUTO, *domains, *(name for name in names if name not in domains)]
+        others = [name for name in names if name not in domains]
+        return [AUTO, *domains, *others, *self._connected.experts.aliases]
 
     # The file
 
@@ -272,7 +273,8 @@ class Gateway:
         self, request: Request, endpoint: Endpoint, model: type[AnyGatewayRequest]
     ) -> Response:
         try:
-            body = await read_gateway_body(request, model)
+            aliases = self._connected.experts.aliases
+            body = await read_gateway_body(request, model, aliases)
             return await unless_gone(request.receive, self._answer(body, endpoint))
         except ClientGone:
             return Response(status_code=CLIENT_GONE)

@@ -110,6 +110,7 @@ def expert_fields(
     """
     asked = {
         **(fields if translation.request is None else translation.request(fields)),
+        **expert.body,
         "model": expert.model,
     }
     if translation.endpoint == "/embeddings":

@@ -240,6 +240,11 @@ def _cut(left_out: int) -> dict[str, int]:
 
 def _staying(router: Router, decision: Decision, after: str | None) -> dict[str, Any]:
     """Whether a chat stays with its domain, if one was named."""
+    if after and after not in router.domains:
+        words = (
+            f"after: there is no domain of this name; give {', '.join(router.domains)}"
+        )
+        raise Problem(400, words, code="invalid_value", param="after")
     return (
         {}
         if after is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from time import sleep
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,8 +16,18 @@ from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable, save_quality
 from ridgeway.common.serve.gateway.expert_link import Endpoint
 from ridgeway.common.serve.gateway.translation import expert_fields, translation_for
-from tests.support.fake_expert import Expert, wait_for, well
-from tests.support.in_process import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, experts_toml, sent, served
+from tests.support.fake_expert import Asked, Expert, wait_for, well
+from tests.support.in_process import (
+    DOMAINS,
+    EVERYONE,
+    FALLBACK,
+    GatewayExperts,
+    GatewayMaker,
+    answered_by,
+    experts_toml,
+    sent,
+    served,
+)
 from tests.support.serving import complaint, prompt_for
 
 # Who is asked
@@ -119,6 +130,54 @@ def test_models_lists_auto_then_domains_then_others(cast: GatewayMaker) -> None:
         assert [model["id"] for model in listed["data"]] == ["auto", *DOMAINS, "generalist"]
         assert play.local.http.get("/v1/models/law").json() == listed["data"][2]
         assert complaint(play.local.http.get("/v1/models/nobody"))["code"] == "model_not_found"
+
+
+def test_an_alias_is_another_name_of_an_expert_or_of_auto(cast: GatewayMaker) -> None:
+    """For clients that have a model's name written down; it is listed beside the others."""
+    with cast(f'{FALLBACK}\naliases = {{"gpt-4o" = "auto", small = "law"}}') as play:
+        assert answered_by(play.local.chat("gpt-4o")) == (play.ahead, "best")
+        assert answered_by(play.local.chat("small")) == ("law", "forced")
+        listed = play.local.http.get("/v1/models").json()["data"]
+        assert [model["id"] for model in listed][-2:] == ["gpt-4o", "small"]
+
+
+def test_an_expert_gets_what_its_file_adds_to_each_request(cast: GatewayMaker) -> None:
+    """Headers, parameters of the address and fields of the body, over the client's own; not what the gateway sets."""
+    more = "\n".join(
+        [
+            'headers = {"x-team" = "shop", "anthropic-beta" = "a,b"}',
+            'query = {"api-version" = "2024-10-21"}',
+            'body = {reasoning_effort = "low", options = {deep = [1, 2]}}',
+        ]
+    )
+    with cast() as play:
+        law = play.local.file.read_text().replace('law-model"', f'law-model"\n{more}')
+        play.local.file.write_text(law)
+        wait_for(lambda: "x-team" in asked_law(play).headers, "the file is read again")
+        asked = asked_law(play)
+        assert asked.path == "/v1/chat/completions?api-version=2024-10-21"
+        assert (asked.headers["x-team"], asked.headers["anthropic-beta"]) == ("shop", "a,b")
+        assert asked.json["reasoning_effort"] == "low" and asked.json["options"] == {"deep": [1, 2]}
+        play.local.chat("generalist")
+        assert "x-team" not in play.experts["generalist"].last().headers
+
+
+def asked_law(play: GatewayExperts) -> Asked:
+    assert play.local.chat("law", reasoning_effort="high").status_code == 200
+    return play.experts["law"].asked[-1]
+
+
+def test_a_key_in_a_file_is_read_again_when_it_changes(cast: GatewayMaker, tmp_path: Path) -> None:
+    """So that it can be replaced without a restart; an empty file leaves the old key in use."""
+    key = tmp_path / "expert.key"
+    key.write_text("sk-one\n")
+    with cast(api_key_file="expert.key") as play:
+        assert asked_law(play).headers["authorization"] == "Bearer sk-one"
+        key.write_text("sk-two\n")
+        wait_for(lambda: asked_law(play).headers["authorization"] == "Bearer sk-two", "the key is read again")
+        key.write_text("")
+        sleep(0.2)
+        assert asked_law(play).headers["authorization"] == "Bearer sk-two"
 
 
 def test_without_experts_nothing_is_passed_on(release: Path) -> None:
