@@ -11,7 +11,7 @@ Messages hold no prompt, no path and no traceback.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,13 +159,20 @@ def problem_of(error: Exception) -> Problem:
     )
 
 
+def error_response(error: Exception, scope: MutableMapping[str, Any]) -> Response:
+    """What a client is told of an error, whose code is noted for the log. Where it was caught it is
+    not kept: its traceback holds the request.
+    """
+    problem = problem_of(error)
+    scope[ERROR_CODE] = problem.code
+    return problem.response(scope["path"])
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Let every error of an application be answered in this shape."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        problem = problem_of(error)
-        request.scope[ERROR_CODE] = problem.code
-        return problem.response(request.scope["path"])
+        return error_response(error, request.scope)
 
     kinds: list[type[Exception]] = [
         Problem,

@@ -205,13 +205,14 @@ class Supervisor:
         for _ in range(self.count):
             if not self._stopping and self._start() is None:
                 self._stop()
+        code = self._code
         while self._running:
             if self._renewing and not self._stopping:
                 self._renewing = False
                 self._replace_all()
             self._reap()
             time.sleep(LOOK_S)
-        return self._code
+        return code
 
     def _stop(self, *signalled: object) -> None:
         self._stopping = True
@@ -247,7 +248,9 @@ class Supervisor:
                 os.waitstatus_to_exitcode(status),
             )
             time.sleep(RESTART_PAUSE_S)
-            self._start()
+            while not self._stopping and self._start() is None:
+                log.error("a worker could not start; trying again")
+                time.sleep(RESTART_PAUSE_S)
 
     def _start(self) -> int | None:
         """The process of a worker, once it serves; None if it ended before."""

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.http.guard import HAS_KEY, PATH_SERVED
-from ridgeway.common.http.http_errors import ERROR_CODE, Problem, problem_of
+from ridgeway.common.http.http_errors import Problem, error_response
 from ridgeway.common.http.request_context import hold
 from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.decision import Decision
@@ -83,9 +83,7 @@ class Shortcut:
         try:
             response = await handler(Request(scope, receive))
         except Exception as error:
-            problem = problem_of(error)
-            scope[ERROR_CODE] = problem.code
-            response = problem.response(scope["path"])
+            response = error_response(error, scope)
         await response(scope, receive, send)
 
 

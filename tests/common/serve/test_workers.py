@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,40 @@ def test_any_worker_knows_what_another_was_asked(tmp_path: Path) -> None:
         assert ask("/v1/chat/completions", messages=[{"role": "user", "content": code}])[0] == "code"
         short = [{"role": "user", "content": law[:3]}]
         assert {ask("/v1/chat/completions", messages=short) for _ in range(12)} == {("code", "sticky")}
+
+
+UNSTEADY = """
+import os, signal, sys, time
+from pathlib import Path
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.http.workers import Supervisor
+folder = Path(sys.argv[1])
+def work(worker):
+    begun = folder / f"{len(list(folder.iterdir()))}-{os.getpid()}"
+    begun.touch()
+    if begun.name.startswith(("1-", "2-")):
+        raise InputError("not yet")
+    worker.started()
+    time.sleep(600)
+sys.exit(Supervisor(1, work, folder).run())
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
+    """Else a service would go on with fewer and fewer."""
+    with subprocess.Popen([sys.executable, "-c", UNSTEADY, tmp_path], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for("the first works", lambda: len(list(tmp_path.iterdir())) == 1)
+            first = int(next(tmp_path.iterdir()).name.partition("-")[2])
+            os.kill(first, signal.SIGKILL)
+            wait_for("the fourth works", lambda: len(list(tmp_path.iterdir())) == 4)
+            process.terminate()
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert said.count("a worker could not start; trying again") == 2
 
 
 @pytest.mark.slow
