@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-long check check-mutants same fuzz audit bench report clean
+.PHONY: setup demo test test-quick test-long check check-mutants same fuzz soak audit bench report clean
 
 setup: .venv/ready
 
@@ -54,6 +54,11 @@ same: setup
 # The compiled module under sanitizers, for a minute: needs gcc.
 fuzz: setup
 	$(BIN)/python -m tests.support.fuzz_tokenizer
+
+# The gateway under new releases, killed workers, failing experts and hostile clients: ten minutes. SOAK_S changes that.
+SOAK_S ?= 600
+soak: setup
+	$(BIN)/python -m tests.support.soak $(SOAK_S)
 
 audit: setup
 	$(BIN)/python -m tests.support.vulnerabilities

@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from configparser import ConfigParser
 from dataclasses import dataclass
 from functools import cache
@@ -18,15 +18,25 @@ from pathlib import Path
 from typing import Any
 
 import click
+import httpx
 import pytest
 import typer
 import yaml
 
 from ridgeway.client.cli import corpus_commands
 from ridgeway.client.deploy.supernode import _supernode
+from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.cli import key_commands
+from ridgeway.common.deploy.processes import free_port
+from ridgeway.common.experts.experts_file import read_experts
+from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.serve import serve_command
+from ridgeway.common.serve.serve_settings import ServeSettings
 from ridgeway.coordinator.cli import solve_commands
+from tests.support.chart import ChartTemplates
+from tests.support.commands import RIDGEWAY
+from tests.support.fake_expert import Expert, well
+from tests.support.serving import Process, chat, release_of
 from tests.support.waiting import MAX_WAIT_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,9 +57,13 @@ def needs(tool: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(shutil.which(tool) is None, reason=f"there is no {tool} on this machine")
 
 
+def containerfile() -> str:
+    return (PACKAGES / "Containerfile").read_text()
+
+
 def stages() -> dict[str, list[str]]:
     """The instructions of each stage of the Containerfile, by its name."""
-    text = (PACKAGES / "Containerfile").read_text().replace("\\\n", " ")
+    text = containerfile().replace("\\\n", " ")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     found: dict[str, list[str]] = {}
     for line in lines:
@@ -87,11 +101,15 @@ def mounts(service: Mapping[str, Any]) -> list[Mount]:
     return found
 
 
-def chart_resources(name: str) -> list[dict[str, Any]]:
-    """What a template of the chart makes, without what its own words decide."""
-    text = (PACKAGES / "chart" / "templates" / name).read_text()
-    text = re.sub(r"^\s*\{\{.*\}\}\s*$", "", text, flags=re.MULTILINE)
-    return [found for found in yaml.safe_load_all(re.sub(r"\{\{.*?\}\}", "x", text)) if found]
+def chart_resources(name: str, **serve: Any) -> list[dict[str, Any]]:
+    """What a template of the chart makes; serve: values of the service that routes."""
+    given = {"coordinator": {"address": "router.example.org:9443"}, "serve": {"enabled": True, **serve}}
+    return ChartTemplates(PACKAGES / "chart", given).resources(name)
+
+
+def unit_words(path: Path) -> list[str]:
+    """The command of a unit, without what a variable would add to it."""
+    return [word for word in shlex.split(unit(path)["Service"]["ExecStart"])[1:] if not word.startswith("$")]
 
 
 def unit(path: Path) -> ConfigParser:
@@ -101,13 +119,19 @@ def unit(path: Path) -> ConfigParser:
     return parsed
 
 
+def chart_pods(name: str, **serve: Any) -> list[dict[str, Any]]:
+    found = chart_resources(name, **serve)
+    return [each["spec"]["template"]["spec"] for each in found if "template" in each.get("spec", {})]
+
+
 def chart_words() -> Iterator[list[str]]:
     for path in (PACKAGES / "chart" / "templates").glob("*.yaml"):
-        text = re.sub(r"\{\{.*?\}\}", "x", path.read_text())
-        yield from (
-            ["ridgeway", *re.findall(r"- (\S+)", found)] for found in re.findall(r"args:\n((?: +- \S+\n)+)", text)
-        )
-        yield from scripts(text)
+        for pod in chart_pods(path.name, extraArgs=["--workers", "2"]):
+            for container in [*pod.get("initContainers", []), *pod["containers"]]:
+                if "args" in container:
+                    yield ["ridgeway", *container["args"]]
+                else:
+                    yield from scripts(container["command"][-1])
 
 
 def scripts(text: str) -> Iterator[list[str]]:
@@ -128,7 +152,7 @@ def commands() -> list[list[str]]:
         words = service.get("command", [])
         found += scripts(words[0]) if service.get("entrypoint") else [["ridgeway", *words]] if words else []
     for path in UNITS:
-        found.append(["ridgeway", *shlex.split(unit(path)["Service"]["ExecStart"])[1:]])
+        found.append(["ridgeway", *unit_words(path)])
     text = (ROOT / "docs" / "operating.md").read_text()
     return [*found, *chart_words(), *(words for words in scripts(text))]
 
@@ -220,12 +244,26 @@ def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(tmp_path: Path)
 def test_serve_needs_neither_flower_nor_torch() -> None:
     """What `serve` imports is what its image installs."""
     [build] = [line for line in stages()["serve-build"] if line.startswith("RUN")]
-    assert "'.[serve]'" in build
+    assert '"$(echo /dist/*.whl)[serve]"' in build
     assert not any("torch" in line or "gpu" in line for lines in stages().values() for line in lines)
 
 
+def test_the_compiled_module_comes_from_an_image_with_a_compiler() -> None:
+    """It is built as a wheel, which the other images install; a wheel without the module ends the build."""
+    [start, *own] = stages()["wheel"]
+    assert start == "FROM ${COMPILER} AS wheel"
+    [build] = [line for line in own if line.startswith("RUN")]
+    assert "pip wheel" in build and build.endswith("/dist/*.whl | grep --quiet ridgeway/_native")
+    assert "COPY --from=wheel /dist /dist" in stages()["source"]
+    assert "slim" not in next(line for line in containerfile().splitlines() if line.startswith("ARG COMPILER="))
+    for target in TARGETS:
+        [install] = [line for line in stages()[f"{target}-build"] if line.startswith("RUN")]
+        assert '"$(echo /dist/*.whl)[' in install
+
+
 def test_what_is_copied_into_an_image_is_there() -> None:
-    copied = [word for line in stages()["source"] if line.startswith("COPY") for word in line.split()[1:-1]]
+    lines = [*stages()["wheel"], *stages()["source"]]
+    copied = [word for line in lines if line.startswith("COPY") and "--from" not in line for word in line.split()[1:-1]]
     assert copied and all((ROOT / word).exists() for word in copied)
     allowed = (PACKAGES / "Containerfile.dockerignore").read_text().splitlines()
     assert {f"!{word}" for word in copied} == {line for line in allowed if line.startswith("!")}
@@ -274,7 +312,8 @@ def test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key() -
     assert operators == Mount("operator", "/data", False)
     assert "/data/coordinator" in services["coordinator-init"]["command"][0]
     seen = {mount.source: mount for mount in mounts(services["serve"])}
-    assert set(seen) == {"operator", "keys"} and len(mounts(services["serve"])) == 2
+    assert set(seen) == {"operator", "keys", "./serve"} and len(mounts(services["serve"])) == 3
+    assert seen["./serve"].read_only
     assert is_releases_alone(seen["operator"])
     assert services["serve"]["command"][:2] == ["serve", "/releases"]
 
@@ -284,13 +323,14 @@ def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
     [pod] = [each["spec"]["template"]["spec"] for each in chart_resources("serve.yaml") if each["kind"] == "Deployment"]
     [container] = pod["containers"]
     assert not pod.get("initContainers")
+    assert "usage" not in {volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume}
     claims = {volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume}
     seen = [mount for mount in container["volumeMounts"] if mount["name"] in claims]
     [mount] = [Mount(each["name"], each["mountPath"], each["readOnly"], each.get("subPath", "")) for each in seen]
     assert is_releases_alone(mount)
     assert container["args"][:2] == ["serve", "/releases"]
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} == {
-        *("persistentVolumeClaim", "secret", "emptyDir")
+        *("persistentVolumeClaim", "secret", "configMap", "emptyDir")
     }
     [operator] = [each for each in chart_resources("coordinator.yaml") if each["kind"] == "StatefulSet"]
     assert operator["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "/data/coordinator"
@@ -305,7 +345,7 @@ def test_serve_as_a_unit_cannot_see_the_coordinators_folder() -> None:
     assert {"-/var/lib/ridgeway-coordinator", "-/var/lib/ridgeway-client"} <= set(hidden)
     assert operator["ExecStart"].split()[-1].startswith("/var/lib/ridgeway-coordinator/")
     assert not {"BindPaths", "BindReadOnlyPaths", "SupplementaryGroups", "Group"} & set(service)
-    read = [word for word in service["ExecStart"].split()[1:] if word.startswith("/")]
+    read = [word for word in unit_words(PACKAGES / "systemd" / "ridgeway-serve.service") if word.startswith("/")]
     assert all(word.startswith("/var/lib/ridgeway-serve/") for word in read)
 
 
@@ -348,6 +388,7 @@ def test_every_value_and_part_that_the_chart_uses_is_there() -> None:
             found = found[word]
     assert set(re.findall(r'include "([\w.]+)"', whole)) == set(re.findall(r'define "([\w.]+)"', whole))
     for name, text in templates.items():
+        assert not re.search(r"\bkeys\.json\b", text), name
         opened = len(re.findall(r"\{\{-? (?:if|with|range|define) ", text))
         assert opened == len(re.findall(r"\{\{-? end ", text)), name
 
@@ -357,3 +398,135 @@ def test_helm_renders_the_chart() -> None:
     words = ["--set", "coordinator.address=router.example.org:9443", "--set", "serve.enabled=true"]
     for command in (["lint", "--strict"], ["template", "ridgeway"]):
         subprocess.run(["helm", *command, str(PACKAGES / "chart"), *words], check=True, timeout=MAX_WAIT_S)
+
+
+# What they start
+
+
+@dataclass(frozen=True, slots=True)
+class StartedServe:
+    """How a package starts `serve`: its words, its environment, where its folders are for it, and what it may write."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    texts: Mapping[str, str]
+    keys: str
+    usage: str
+
+
+EXPERTS = """
+fallback = "generalist"
+[experts.generalist]
+base_url = "URL"
+model = "generalist"
+api_key_env = "GENERALIST_KEY"
+"""
+
+
+def started_by_chart() -> StartedServe:
+    """The secret of keys is not writable; what they spend goes elsewhere."""
+    made = chart_resources("serve.yaml", experts=EXPERTS, extraArgs=["--workers", "2"], env=[GENERALIST_KEY])
+    [settings] = [each["data"] for each in made if each["kind"] == "ConfigMap"]
+    [container] = chart_pods("serve.yaml", experts=EXPERTS, extraArgs=["--workers", "2"], env=[GENERALIST_KEY])[0][
+        "containers"
+    ]
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    texts = {f"/config/{name}": text for name, text in settings.items()}
+    return StartedServe(container["args"], environment, texts, "/keys/keys.toml", "/usage/keys.usage")
+
+
+GENERALIST_KEY = {"name": "GENERALIST_KEY", "value": "sk-expert"}
+
+
+def started_by_compose() -> StartedServe:
+    service = compose()["services"]["serve"]
+    settings = (PACKAGES / "serve" / "serve.toml").read_text()
+    texts = {"/config/serve.toml": settings, "/config/experts.toml": EXPERTS}
+    environment = {**service["environment"], "GENERALIST_KEY": "sk-expert"}
+    assert service["env_file"] == [{"path": "${SERVE:-./serve}/experts.env", "required": False}]
+    return StartedServe(service["command"], environment, texts, "/data/keys.toml", "/data/keys.toml.usage")
+
+
+def started_by_systemd() -> StartedServe:
+    path = PACKAGES / "systemd" / "ridgeway-serve.service"
+    service = unit(path)["Service"]
+    assert service["EnvironmentFile"] == "-/etc/ridgeway-serve.env" and service["ExecStart"].endswith("$SERVE_OPTIONS")
+    home = "/var/lib/ridgeway-serve"
+    environment = dict(word.split("=", 1) for word in service["Environment"].split())
+    environment |= {"GENERALIST_KEY": "sk-expert"}
+    texts = {f"{home}/experts.toml": EXPERTS}
+    return StartedServe(unit_words(path), environment, texts, f"{home}/keys.toml", f"{home}/keys.toml.usage")
+
+
+@pytest.mark.parametrize(
+    "started", [started_by_chart, started_by_compose, started_by_systemd], ids=lambda how: how.__name__
+)
+def test_what_a_package_starts_is_a_working_gateway(started: Callable[[], StartedServe], tmp_path: Path) -> None:
+    """Its own command, in folders of its own: a key with a budget gets an expert's answer, by the expert's own key."""
+    how = started()
+
+    def here(text: str) -> str:
+        """A place in the container, below the test's folder."""
+        return re.sub(r"^/(?=\w)", f"{tmp_path}/", text)
+
+    releases = Path(here(how.words[1]))
+    release_of(releases, ["law", "code"])
+    with Expert(well("generalist")) as expert:
+        for name, text in how.texts.items():
+            path = Path(here(name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = text.replace('usage = "/usage/', f'usage = "{tmp_path}/usage/')
+            path.write_text(text.replace("URL", expert.url))
+        usage = Path(here(how.usage))
+        usage.parent.mkdir(parents=True, exist_ok=True)
+        key, _ = add_key(Path(here(how.keys)), "shop", window="day", max_requests=5)
+        port = free_port()
+        words = [here(word) if word != "0.0.0.0" else "127.0.0.1" for word in how.words]
+        environment = {name: here(value) for name, value in how.environment.items()}
+        process = Process(
+            [RIDGEWAY, *words, "--port", str(port)],
+            f"http://127.0.0.1:{port}/readyz",
+            tmp_path / "log",
+            {"RIDGEWAY_CACHE": str(tmp_path / "cache"), **environment},
+        )
+        process.begin()
+        try:
+            process.until_ready()
+            headers = {"authorization": f"Bearer {key}"}
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            answer = httpx.post(url, json=chat("auto", "hello"), headers=headers, trust_env=False, timeout=30.0)
+            assert answer.status_code == 200 and answer.headers["x-ridgeway-expert"] == "generalist"
+            assert answer.headers["x-ratelimit-remaining-requests"] == "4"
+            assert expert.last().headers["authorization"] == "Bearer sk-expert"
+            assert usage.exists()
+            beside = {path.name for path in Path(here(how.keys)).parent.iterdir()}
+            assert "keys.toml" in beside and (usage.parent == Path(here(how.keys)).parent or beside == {"keys.toml"})
+            assert process.stop() == 0
+        finally:
+            process.end()
+
+
+def test_the_examples_of_experts_and_settings_can_be_used(tmp_path: Path) -> None:
+    """Those beside the compose file, and those of the chart's values."""
+    read_experts(PACKAGES / "serve" / "experts.toml")
+    read_settings(PACKAGES / "serve" / "serve.toml", ServeSettings)
+    [settings] = [each["data"] for each in chart_resources("serve.yaml") if each["kind"] == "ConfigMap"]
+    for name, text in settings.items():
+        (tmp_path / name).write_text(text)
+    read_experts(tmp_path / "experts.toml")
+    assert read_settings(tmp_path / "serve.toml", ServeSettings).usage == Path("/usage/keys.usage")
+
+
+def test_a_file_is_called_by_what_it_holds() -> None:
+    """Keys, experts and settings are TOML."""
+    words = [word for found in commands() for word in found]
+    named = {Path(word).name for word in words if Path(word).name.startswith(("keys.", "experts.", "serve."))}
+    assert named == {"keys.toml", "experts.toml", "serve.toml"}
+    assert all("keys.json" not in path.read_text() for path in PACKAGES.rglob("*") if path.is_file())
+
+
+def test_the_chart_serves_without_experts_where_there_are_none_and_writes_usage_to_a_claim() -> None:
+    [pod] = chart_pods("serve.yaml", experts="", usageClaim="usage")
+    assert "--experts" not in pod["containers"][0]["args"]
+    [usage] = [volume for volume in pod["volumes"] if volume["name"] == "usage"]
+    assert usage == {"name": "usage", "persistentVolumeClaim": {"claimName": "usage"}}

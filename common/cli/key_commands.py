@@ -48,6 +48,7 @@ def add(
     max_cost: Annotated[
         float | None, option("Cost in each window, by the experts' prices.")
     ] = None,
+    max_parallel: Annotated[int | None, option("Requests at a time.", min=1)] = None,
     json: Json = False,
 ) -> None:
     """Make a key for NAME and print it, this once. The file, made if it is not there, keeps its
@@ -64,6 +65,7 @@ def add(
         max_requests=max_requests,
         max_tokens=max_tokens,
         max_cost=max_cost,
+        max_parallel=max_parallel,
     )
     show({"key": key, **_shown(entry)}, key, json=json)
     sys.stdout.flush()
@@ -75,14 +77,22 @@ def add(
 
 
 @app.command("list")
-def listed(file: KeysPath, json: Json = False) -> None:
+def listed(
+    file: KeysPath,
+    usage: Annotated[
+        Path | None,
+        option("`usage` of serve.toml. (default: KEYS.usage)", metavar="FILE"),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Show whose keys a file holds, their budgets, and what they have spent of them in the window
     that is now.
     """
     from ridgeway.common.http.api_keys import read_keys, usage_path
     from ridgeway.common.http.key_budgets import UsageBook
 
-    book = UsageBook(usage_path(file)) if usage_path(file).exists() else None
+    written = usage or usage_path(file)
+    book = UsageBook(written) if written.exists() else None
     facts = []
     rows = []
     for each in read_keys(file):
@@ -93,10 +103,13 @@ def listed(file: KeysPath, json: Json = False) -> None:
         budget = each.budget.in_words(spent) if each.budget else ""
         rate = f"{each.rate:g}" if each.rate else ""
         facts.append(fact)
-        rows.append([each.name, each.created, each.scope, budget, rate])
+        parallel = f"{each.max_parallel}" if each.max_parallel else ""
+        rows.append([each.name, each.created, each.scope, budget, rate, parallel])
     show(
         facts,
-        TextTable(("name", "created", "scope", "budget", "requests/s"), rows),
+        TextTable(
+            ("name", "created", "scope", "budget", "requests/s", "at a time"), rows
+        ),
         json=json,
     )
 
@@ -104,6 +117,8 @@ def listed(file: KeysPath, json: Json = False) -> None:
 def _shown(entry: KeyRecord) -> dict[str, Any]:
     """A key for programs; limits only where there are some."""
     shown = entry.model_dump(include={"name", "created", "rate", "scope"})
+    if entry.max_parallel is not None:
+        shown["max_parallel"] = entry.max_parallel
     return shown if entry.budget is None else shown | {"budget": asdict(entry.budget)}
 
 

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    model_validator,
+)
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
@@ -36,6 +42,12 @@ FallbackReason = Literal["down", "busy", "context", "refused"]
 long, or does not accept the gateway's address, model or key.
 """
 USUAL_REASONS: tuple[FallbackReason, ...] = ("down", "busy")
+GATEWAY_HEADERS = frozenset(
+    """accept accept-encoding authorization connection content-encoding content-length
+    content-type expect host te trailer transfer-encoding upgrade x-api-key
+    x-request-id traceparent tracestate""".split()
+)
+REQUEST_FIELDS = frozenset(("model", "messages", "prompt", "input", "stream"))
 ENDPOINT_ENDINGS = ("/completions", "/embeddings", "/responses", "/messages")
 
 
@@ -78,6 +90,22 @@ def _check_path(path: str) -> str:
     return path
 
 
+def _check_header(name: str) -> str:
+    if name in GATEWAY_HEADERS:
+        raise ValueError(f"the gateway sets the header {name} itself")
+    return name
+
+
+def _check_fields(fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if own := sorted(REQUEST_FIELDS & set(fields)):
+        raise ValueError(f"the field {own[0]} is the client's, or the gateway sets it")
+    return fields
+
+
+HeaderName = Annotated[
+    str, Field(pattern=r"^[a-z0-9-]{1,64}$"), AfterValidator(_check_header)
+]
+HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
 WebAddress = Annotated[str, AfterValidator(_web_address)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)]
 
@@ -102,13 +130,18 @@ class Expert(Record):
     base_url:        what `/chat/completions` is added to; `addresses` in its place, if there are
                      several.
     api:             whose API its server speaks.
+    untranslatable:  what becomes of a request that this API has no place for: the field is left
+                     out, the next expert is asked, or the request is refused.
     model:           the name by which its server knows it; embedding_model likewise, for
                      embeddings.
     domains:         those that it serves, or the quality of its answers in each; without it, the
                      one of its name.
     fallbacks:       who is asked in its place, in this order; without it, its peers and the file's
                      fallback.
-    api_key_env:     the variable of the environment that holds its key.
+    api_key_env:     the variable of the environment that holds its key; api_key_file: or a file,
+                     from the folder of experts.toml on, which is read again when it changes.
+    headers, query, body: what each request to it has besides: headers, parameters of the address,
+                     and fields of the body, also where the client has given them.
     quality, cost:   what its answers are worth, beside what was measured, and what they cost.
     prompt_price, answer_price: what a million tokens cost, for the metrics; without either, an
                                 answer costs `cost`.
@@ -124,11 +157,18 @@ class Expert(Record):
     base_url: WebAddress | None = None
     addresses: Annotated[tuple[WebAddress, ...], Field(max_length=MAX_ADDRESSES)] = ()
     api: Literal["openai", "anthropic"] = "openai"
+    untranslatable: Literal["drop", "next", "refuse"] = "refuse"
     domains: ExpertNames | dict[ExpertName, Annotated[float, Field(ge=0)]] | None = None
     fallbacks: tuple[AnyStep, ...] | None = None
     model: ExpertName
     embedding_model: ExpertName | None = None
     api_key_env: ExpertName | None = None
+    api_key_file: Annotated[str, Field(min_length=1)] | None = None
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
+    query: dict[ExpertName, ExpertName] = Field(default_factory=dict)
+    body: Annotated[dict[str, JsonValue], AfterValidator(_check_fields)] = Field(
+        default_factory=dict
+    )
     quality: float = Field(default=1.0, ge=0)
     cost: float = Field(default=0.0, ge=0)
     prompt_price: float | None = Field(default=None, ge=0)
@@ -148,6 +188,8 @@ class Expert(Record):
                 "an expert has a base_url, or a list of addresses, and not both; give"
                 " one of them"
             )
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("give api_key_env or api_key_file, and not both")
         if len(set(self.places)) < len(self.places):
             raise ValueError("an address stands there twice; give it once")
         return self
@@ -162,20 +204,30 @@ class Expert(Record):
             return self.domains
         return dict.fromkeys((name,) if self.domains is None else self.domains, 1.0)
 
-    def key(self, environment: Mapping[str, str]) -> str | None:
+    def key(self, environment: Mapping[str, str], folder: Path) -> str | None:
         """The secret itself; it is kept nowhere in this record."""
-        if self.api_key_env is None:
+        if self.api_key_file is not None:
+            place = f"the file {self.api_key_file}"
+            try:
+                key = (folder / self.api_key_file).read_text("ascii").strip()
+            except (OSError, ValueError):
+                raise InputError(
+                    f"{place} is to hold an expert's key and cannot be read"
+                ) from None
+            if not key:
+                raise InputError(f"{place} is to hold an expert's key and is empty")
+        elif self.api_key_env is not None:
+            place = f"the variable {self.api_key_env}"
+            key = environment.get(self.api_key_env, "")
+            if not key:
+                raise InputError(
+                    f"{place} is to hold an expert's key and is not set; set it"
+                )
+        else:
             return None
-        key = environment.get(self.api_key_env, "")
-        if not key:
-            raise InputError(
-                f"the variable {self.api_key_env} is to hold an expert's key and is not"
-                " set; set it"
-            )
         if not key.isascii() or not key.isprintable() or " " in key:
             raise InputError(
-                f"the variable {self.api_key_env} holds no key: it contains spaces or"
-                " non-ASCII characters"
+                f"{place} holds no key: it contains spaces or non-ASCII characters"
             )
         return key
 
@@ -188,11 +240,16 @@ class Experts(Record):
               down.
     table:    a file with their measured quality, from this file's folder on; without it, what the
               release says.
+    embeddings: the expert that makes vectors for the model `auto`: those of several cannot be
+              compared.
+    aliases:  other names of experts, or of `auto`, for clients that have theirs written down.
     """
 
     mu: float = Field(default=0.0, ge=0)
     fallback: str | None = None
     table: str | None = Field(default=None, min_length=1)
+    embeddings: str | None = None
+    aliases: dict[ExpertName, str] = Field(default_factory=dict)
     experts: Annotated[dict[ExpertName, Expert], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -207,6 +264,20 @@ class Experts(Record):
                 f"the fallback {self.fallback!r} is not among the experts; add"
                 f" [experts.{self.fallback}]"
             )
+        vectors = self.experts.get(self.embeddings or "")
+        if self.embeddings is not None and (vectors is None or vectors.api != "openai"):
+            raise ValueError(
+                f"embeddings: {self.embeddings!r} is not an expert of OpenAI's API in"
+                " this file"
+            )
+        for alias, name in self.aliases.items():
+            if alias == AUTO or alias in self.experts:
+                raise ValueError(f"aliases: {alias!r} is the name of an expert already")
+            if name != AUTO and name not in self.experts:
+                raise ValueError(
+                    f"aliases.{alias}: {name!r} is neither {AUTO!r} nor an expert of"
+                    " this file"
+                )
         for name, expert in self.experts.items():
             for step in expert.fallbacks or ():
                 if step.expert == name or step.expert not in self.experts:
@@ -303,23 +374,27 @@ class ExpertsFile:
         self._environment = environment
         # the release that the file, as it is now, could not be used with
         self._refused_for: str | None = None
-        self.experts, self.table = self._read()
+        self.experts, self.table, self._keys = self._read()
         self._stamps = self._looked_at()
 
-    def _read(self) -> tuple[Experts, QualityTable | None]:
+    def _read(self) -> tuple[Experts, QualityTable | None, dict[str, str | None]]:
         experts, table = read_experts(self.path)
-        for name in experts.experts:
-            self.key(name, experts)
-        return experts, table
+        keys = {name: self._key(name, each) for name, each in experts.experts.items()}
+        return experts, table, keys
 
     def _looked_at(self) -> list[object]:
-        """What changes when the file does, or its table."""
-        names = (self.path.name, *filter(None, [self.experts.table]))
+        """What changes when the file does, or its table, or a file with a key."""
+        files = [each.api_key_file for each in self.experts.experts.values()]
+        names = (self.path.name, *filter(None, [self.experts.table, *files]))
         return [stamp_if_there(self.path.parent / name) for name in names]
 
-    def key(self, name: str, experts: Experts | None = None) -> str | None:
+    def key(self, name: str) -> str | None:
+        """The key of an expert of this file."""
+        return self._keys[name]
+
+    def _key(self, name: str, expert: Expert) -> str | None:
         try:
-            return (experts or self.experts).experts[name].key(self._environment)
+            return expert.key(self._environment, self.path.parent)
         except InputError as error:
             raise InputError(f"{self.path}: experts.{name}: {error}") from None
 
@@ -340,16 +415,15 @@ class ExpertsFile:
             return False
         self._stamps = stamps
         self._refused_for = router.release
-        experts, table = self._read()
+        experts, table, keys = self._read()
         experts.check(router, table)
         self._refused_for = None
-        before, self.experts, self.table = (
-            (self.experts, _facts(self.table)),
-            experts,
-            table,
-        )
+        before = self.experts, _facts(self.table), self._keys
+        self.experts = experts
+        self.table = table
+        self._keys = keys
         self._stamps = self._looked_at()
-        return (experts, _facts(table)) != before
+        return (experts, _facts(table), keys) != before
 
 
 def _facts(table: QualityTable | None) -> dict[str, Any] | None:

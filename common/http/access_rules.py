@@ -32,7 +32,7 @@ class AccessRules:
     """What is asked of each request before it is looked at.
 
     keys:         the keys that let a client in; None: every client is let in.
-    usage:        where keys with budgets are counted.
+    usage:        where keys with limits are counted.
     rates:        the file in which several workers count rates together.
     rate:         requests a second, for each key that has no rate of its own; without keys, for
                   each address.
@@ -59,6 +59,7 @@ def make_rules(
     host: str,
     keys: Path | None = None,
     *,
+    usage: Path | None = None,
     rate: float | None = None,
     max_body_mib: float = 4.0,
     max_requests: int = 2048,
@@ -84,7 +85,7 @@ def make_rules(
         )
     return AccessRules(
         keys=ring,
-        usage=None if keys is None else UsageBook(usage_path(keys)),
+        usage=None if keys is None else UsageBook(usage or usage_path(keys)),
         rate=rate,
         hosts=allowed_hosts(host, hosts),
         origins=frozenset(map(plain_origin, origins)),

@@ -61,6 +61,8 @@ class KeyRecord(BaseModel):
     max_requests: Annotated[int, Field(gt=0)] | None = None
     max_tokens: Annotated[int, Field(gt=0)] | None = None
     max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_parallel: Annotated[int, Field(gt=0)] | None = None
+    """Requests that are served at a time."""
 
     @model_validator(mode="after")
     def _window_and_limit(self) -> KeyRecord:
@@ -83,7 +85,7 @@ class KeyRecord(BaseModel):
 
 
 def usage_path(keys: Path) -> Path:
-    """Where is written what the keys of a file spend: beside it."""
+    """Where is written what the keys of a file spend, unless another place is named: beside it."""
     return keys.with_name(f"{keys.name}.usage")
 
 
@@ -136,7 +138,8 @@ def add_key(
 ) -> tuple[str, KeyRecord]:
     """Make a key, and keep its hash; returns the key, which cannot be had again.
 
-    limits: the fields of its record: rate, scope, window, max_requests, max_tokens, max_cost.
+    limits: the fields of its record: rate, scope, window, max_requests, max_tokens, max_cost,
+            max_parallel.
     """
     key = f"rw-{random(_KEY_BYTES)}"
     digest = hashlib.sha256(key.encode()).hexdigest()

@@ -31,6 +31,8 @@ from ridgeway.common.http.access_rules import (
 from ridgeway.common.http.http_errors import (
     ANTHROPIC_PATH,
     CLIENT_GONE,
+    CLIENT_GONE_CODE,
+    ERROR_CODE,
     Problem,
     RefusedRequest,
     problem_of,
@@ -158,9 +160,18 @@ class RequestGuard:
             await self.app(scope, receive, send)
         if scope["type"] != "http":
             return
+        request = begin_request(dict(scope["headers"]))
+        try:
+            await self._serve(scope, receive, send, request)
+        finally:
+            if request.account is not None:
+                request.account.close()
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, request: RequestContext
+    ) -> None:
         began = time.perf_counter()
         headers: RequestHeaders = dict(scope["headers"])
-        request = begin_request(headers)
         answer = GuardedAnswer(send, self._headers, request.id, scope["path"])
         try:
             self._check_caller(scope, headers, answer)
@@ -188,7 +199,8 @@ class RequestGuard:
                 )
             check_length(headers.get(b"content-length"), self._rules.max_body_bytes)
         except RefusedRequest as refused:
-            self._counter.turned_away(refused)
+            seconds = time.perf_counter() - began
+            self._counter.turned_away(refused, seconds, request)
             await answer.say(refused, scope, receive)
             return
         holding = request.holding = Holding(self.held)
@@ -291,10 +303,11 @@ class RequestGuard:
         rate = self._rate if record.rate is None else rate_of(record.rate)
         if rate is not None:
             check_rate(self._keyed, record.name, rate)
-        budget = record.budget
-        if budget is None or self._rules.usage is None or scope["method"] != "POST":
+        is_limited = record.budget is not None or record.max_parallel is not None
+        usage = self._rules.usage
+        if not is_limited or usage is None or scope["method"] != "POST":
             return None
-        account = self._rules.usage.enter(record.name, budget)
+        account = usage.enter(record.name, record.budget, record.max_parallel)
         current_request().account = account
         return account
 
@@ -395,6 +408,7 @@ class GuardedAnswer:
     async def say(self, problem: Problem, scope: Scope, receive: Receive) -> None:
         """Answer with an error, unless an answer was begun."""
         if not self.status:
+            scope[ERROR_CODE] = problem.code
             await problem.response(scope["path"])(scope, receive, self)
 
 
@@ -420,7 +434,31 @@ class RequestCounter:
         status = status or CLIENT_GONE
         self._answers(path, status).inc()
         self._seconds(path).observe(seconds)
-        if log.isEnabledFor(logging.INFO):
+        error = scope.get(ERROR_CODE)
+        is_broken = status < 400 and error not in (None, CLIENT_GONE_CODE)
+        is_failure = status >= 500 or is_broken
+        level = logging.WARNING if is_failure else logging.INFO
+        self._log(level, path, status, seconds, request, error)
+
+    def turned_away(
+        self, refused: RefusedRequest, seconds: float, request: RequestContext
+    ) -> None:
+        """Count a request that went no further than the guard."""
+        self._metrics.requests.labels(OTHER_PATH, refused.status).inc()
+        self.refused(refused)
+        code = refused.code
+        self._log(logging.INFO, OTHER_PATH, refused.status, seconds, request, code)
+
+    def _log(
+        self,
+        level: int,
+        path: str,
+        status: int,
+        seconds: float,
+        request: RequestContext,
+        error: str | None,
+    ) -> None:
+        if log.isEnabledFor(level):
             fields = {
                 "path": path,
                 "status": status,
@@ -428,13 +466,9 @@ class RequestCounter:
                 "request_id": request.id,
                 "key": request.key,
                 **request.told,
+                **({} if error is None else {"error": error}),
             }
-            log.info("answered", extra={FIELDS: fields})
-
-    def turned_away(self, refused: RefusedRequest) -> None:
-        """Count a request that went no further than the guard."""
-        self._metrics.requests.labels(OTHER_PATH, refused.status).inc()
-        self.refused(refused)
+            log.log(level, "answered", extra={FIELDS: fields})
 
     def refused(self, refused: RefusedRequest) -> None:
         self._metrics.refusals.labels(refused.reason).inc()

@@ -11,7 +11,7 @@ Messages hold no prompt, no path and no traceback.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,10 @@ from starlette.exceptions import HTTPException
 
 log = logging.getLogger("ridgeway.http")
 
+ERROR_CODE = "ridgeway.error_code"
+"""In the scope: the code of the error that a request, or its stream, was answered with."""
+CLIENT_GONE_CODE = "client_gone"
+"""Of a stream that its client has left."""
 CLIENT_GONE = 499
 """The status that is counted for a client that left before it was answered; no client is sent it.
 """
@@ -155,11 +159,20 @@ def problem_of(error: Exception) -> Problem:
     )
 
 
+def error_response(error: Exception, scope: MutableMapping[str, Any]) -> Response:
+    """What a client is told of an error, whose code is noted for the log. Where it was caught it is
+    not kept: its traceback holds the request.
+    """
+    problem = problem_of(error)
+    scope[ERROR_CODE] = problem.code
+    return problem.response(scope["path"])
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Let every error of an application be answered in this shape."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        return problem_of(error).response(request.scope["path"])
+        return error_response(error, request.scope)
 
     kinds: list[type[Exception]] = [
         Problem,

@@ -1,9 +1,10 @@
 """What each key may spend in a window of time: requests, tokens and cost, kept in a file over
 restarts and workers.
 
-Windows are those of the calendar in UTC. A request is counted when it is let in, tokens and cost
-when its answer has ended; so the last answer of a window may spend more than was left, and nothing
-is let in after it.
+Windows are those of the calendar in UTC. A request is counted when it is let in. The most tokens
+and cost that its answer may take count as spent from when an expert is asked, and what it took in
+their place from when it has ended. So only the last request that is let in can spend more than was
+left, however many are served at once. What a process that was killed had reserved stays spent.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ridgeway.common.http.http_errors import RefusedRequest
 
@@ -25,10 +28,23 @@ WINDOW_S: dict[Window, int] = {"minute": 60, "hour": 3600, "day": 86_400}
 KEPT_S = 400 * 86_400
 _WAIT_S = 5.0
 """For another process that writes."""
+LEASE_S = 60.0
+"""A request of a process that was killed counts as running for so long."""
+RENEW_S = 10.0
+MAX_RESERVED = 10**9
+"""Tokens of one request; who asks for more has everything reserved anyway."""
 _TABLE = """CREATE TABLE IF NOT EXISTS usage (
     name TEXT, start INTEGER, requests INTEGER NOT NULL, tokens INTEGER NOT NULL,
     cost REAL NOT NULL,
     PRIMARY KEY (name, start))"""
+_RUNNING = """CREATE TABLE IF NOT EXISTS running (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, start INTEGER NOT NULL,
+    tokens INTEGER NOT NULL, cost REAL NOT NULL, until REAL NOT NULL)"""
+BEGIN_REQUEST = "INSERT INTO running VALUES (NULL, ?, ?, 0, 0.0, ?)"
+RESERVE = "UPDATE running SET tokens = ?, cost = ? WHERE id = ?"
+RESERVED = """SELECT count(*), coalesce(sum(tokens * (start = :start)), 0),
+    coalesce(sum(cost * (start = :start)), 0.0)
+    FROM running WHERE name = :name AND until > :now"""
 READ = "SELECT requests, tokens, cost FROM usage WHERE name = ? AND start = ?"
 ADD = """INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
     requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
@@ -70,6 +86,15 @@ class KeyBudget:
                 return f"{getattr(spent, kind):g} of {limit:g} {unit}"
         return None
 
+    def is_reserved(self, spent: KeyUsage, reserved: KeyUsage) -> bool:
+        """Whether less would be spent than the limits if requests under way took nothing."""
+        free = KeyUsage(
+            spent.requests,
+            spent.tokens - reserved.tokens,
+            spent.cost - reserved.cost,
+        )
+        return self.exceeded(free) is None
+
     def headers(self, spent: KeyUsage, reset_s: int) -> dict[str, str]:
         """What is left, as OpenAI's clients know it."""
         headers: dict[str, str] = {}
@@ -104,45 +129,150 @@ def window_at(window: Window, now: float) -> tuple[int, int]:
     return int(first.timestamp()), int(following.timestamp())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class KeyAccount:
-    """A request that was let in: what its key had left then, and where the rest is counted."""
+    """A request that was let in: what its key had left then, and where the rest is counted.
+
+    Its owner closes it when the request has ended.
+    """
 
     book: UsageBook
     name: str
     start: int
     headers: dict[str, str]
-    counts_tokens: bool
+    budget: KeyBudget | None
+    number: int
+    reserved: KeyUsage = KeyUsage()
+
+    @property
+    def counts_tokens(self) -> bool:
+        budget = self.budget
+        return budget is not None and not (budget.tokens is None is budget.cost)
+
+    def reserve(self, tokens: int, cost: float) -> None:
+        """Count the most that an answer may take, or raise if a limit is reached."""
+        if self.budget is not None and self.counts_tokens:
+            most = KeyUsage(0, min(tokens, MAX_RESERVED), cost)
+            self.book.reserve(self, self.budget, most)
+            self.reserved = most
 
     def spend(self, tokens: int, cost: float) -> None:
-        self.book.add(self.name, self.start, KeyUsage(0, tokens, cost))
+        """Count what an answer took, in place of what was reserved for it."""
+        if self.budget is None:
+            return
+        reserved = self.reserved
+        self.reserved = KeyUsage()
+        self.book.settle(
+            self, KeyUsage(0, tokens - reserved.tokens, cost - reserved.cost)
+        )
+
+    def close(self) -> None:
+        """The request has ended; what it reserved and has not spent is free again."""
+        if self.reserved != KeyUsage():
+            self.spend(0, 0.0)
+        self.book.leave(self)
 
 
 @dataclass(slots=True, eq=False)
 class UsageBook:
-    """The file in which is written what keys spend; it is made when the first key with a budget
-    asks.
+    """The file in which is written what keys spend and which of their requests run; it is made when
+    the first key with a limit asks.
     """
 
-    _path: Path
+    path: Path
     _clock: Callable[[], float] = time.time
     _file: sqlite3.Connection | None = None
+    _open: set[int] = field(default_factory=set)
+    _renewed: float = 0.0
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def enter(self, name: str, budget: KeyBudget) -> KeyAccount:
-        """Count a request and let it in, or raise if a limit is reached."""
+    def enter(
+        self, name: str, budget: KeyBudget | None, parallel: int | None = None
+    ) -> KeyAccount:
+        """Count a request and let it in, or raise if a limit is reached.
+
+        parallel: how many requests of a key are served at a time.
+        """
         now = self._clock()
-        start, end = window_at(budget.window, now)
+        start, end = window_at(budget.window, now) if budget is not None else (0, 0)
         reset_s = max(1, math.ceil(end - now))
+        with self._writing() as file:
+            file.execute("DELETE FROM running WHERE until <= ?", (now,))
+            spent = _read(file, name, start)
+            running, reserved = _reserved(file, name, start, now)
+            if parallel is not None and running >= parallel:
+                raise RefusedRequest(
+                    "parallel",
+                    429,
+                    f"this key has {running} requests under way, as many as it may"
+                    " have at a time; try again soon",
+                    code="too_many_parallel",
+                    headers={"retry-after": "1"},
+                )
+            if budget is not None:
+                _check(budget, spent, reserved, reset_s)
+                file.execute(ADD, (name, start, 1, 0, 0.0))
+            number = (
+                file.execute(BEGIN_REQUEST, (name, start, now + LEASE_S)).lastrowid or 0
+            )
+            self._open.add(number)
+        counted = KeyUsage(spent.requests + 1, spent.tokens, spent.cost)
+        headers = {} if budget is None else budget.headers(counted, reset_s)
+        return KeyAccount(self, name, start, headers, budget, number)
+
+    def reserve(self, account: KeyAccount, budget: KeyBudget, most: KeyUsage) -> None:
+        """Count what a request may take as spent, or raise, and count the request no longer."""
+        now = self._clock()
+        reset_s = max(1, math.ceil(window_at(budget.window, account.start)[1] - now))
+        name, start = account.name, account.start
+        with self._writing() as file:
+            spent = _read(file, name, start)
+            before = KeyUsage(spent.requests - 1, spent.tokens, spent.cost)
+            try:
+                _check(budget, before, _reserved(file, name, start, now)[1], reset_s)
+            except RefusedRequest:
+                file.execute(ADD, (name, start, -1, 0, 0.0))
+                file.execute("COMMIT")
+                raise
+            file.execute(ADD, (name, start, 0, most.tokens, most.cost))
+            file.execute(RESERVE, (most.tokens, most.cost, account.number))
+
+    def settle(self, account: KeyAccount, more: KeyUsage) -> None:
+        """What cannot be written down is lost, and the answer that it was spent for is not."""
+        place = account.name, account.start
+        self._note(
+            (ADD, (*place, more.requests, more.tokens, more.cost)),
+            (RESERVE, (0, 0.0, account.number)),
+        )
+
+    def leave(self, account: KeyAccount) -> None:
+        """A request has ended."""
+        self._open.discard(account.number)
+        self._note(("DELETE FROM running WHERE id = ?", (account.number,)))
+
+    def renew(self) -> None:
+        """To be called now and then: requests under way are so still."""
+        now = self._clock()
+        if not self._open or now < self._renewed + RENEW_S:
+            return
+        self._renewed = now
+        renewal = "UPDATE running SET until = ? WHERE id = ?"
+        self._note(*((renewal, (now + LEASE_S, each)) for each in tuple(self._open)))
+
+    def spent(self, name: str, window: Window) -> KeyUsage:
+        """What a key has spent in the window that is now, with what is reserved."""
+        return _read(self._opened(), name, window_at(window, self._clock())[0])
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction; a refusal if the file cannot be written."""
         try:
-            with self._opened() as file:
+            with self._lock, self._opened() as file:
                 file.execute("BEGIN IMMEDIATE")
-                spent = _read(file, name, start)
-                over = budget.exceeded(spent)
-                if over is None:
-                    file.execute(ADD, (name, start, 1, 0, 0.0))
+                yield file
         except (sqlite3.Error, OSError) as error:
             log.error(
-                "cannot write usage database; keys with budgets are refused: %s", error
+                "cannot write usage database; keys with limits are refused: %s", error
             )
             raise RefusedRequest(
                 "budget",
@@ -151,44 +281,63 @@ class UsageBook:
                 code="no_usage",
                 headers={"retry-after": "1"},
             ) from None
-        if over is not None:
-            raise RefusedRequest(
-                "budget",
-                429,
-                f"the budget of this key is spent: {over} this {budget.window}; it"
-                f" starts anew in {reset_s} s",
-                code="budget_spent",
-                headers={
-                    **budget.headers(spent, reset_s),
-                    "retry-after": str(reset_s),
-                },
-            )
-        counted = KeyUsage(spent.requests + 1, spent.tokens, spent.cost)
-        counts_tokens = budget.tokens is not None or budget.cost is not None
-        return KeyAccount(
-            self, name, start, budget.headers(counted, reset_s), counts_tokens
-        )
 
-    def add(self, name: str, start: int, spent: KeyUsage) -> None:
-        """What cannot be written down is lost, and the answer that it was spent for is not."""
+    def _note(self, *statements: tuple[str, tuple[Any, ...]]) -> None:
+        """One transaction, lost if the file cannot be written."""
         try:
-            self._opened().execute(
-                ADD, (name, start, spent.requests, spent.tokens, spent.cost)
-            )
+            with self._lock, self._opened() as file:
+                file.execute("BEGIN IMMEDIATE")
+                for statement, values in statements:
+                    file.execute(statement, values)
         except (sqlite3.Error, OSError) as error:
             log.error("cannot write usage database: %s", error)
 
-    def spent(self, name: str, window: Window) -> KeyUsage:
-        """What a key has spent in the window that is now."""
-        return _read(self._opened(), name, window_at(window, self._clock())[0])
-
     def _opened(self) -> sqlite3.Connection:
         if self._file is None:
-            file = open_shared(self._path)
+            file = open_shared(self.path)
             file.execute(_TABLE)
+            file.execute(_RUNNING)
             file.execute("DELETE FROM usage WHERE start < ?", (self._clock() - KEPT_S,))
             self._file = file
         return self._file
+
+
+def _check(
+    budget: KeyBudget, spent: KeyUsage, reserved: KeyUsage, reset_s: int
+) -> None:
+    """Raise if a limit is reached, and say when to come again: when the next window begins, or soon
+    if requests under way may leave something.
+    """
+    over = budget.exceeded(spent)
+    if over is None:
+        return
+    headers = budget.headers(spent, reset_s)
+    if budget.is_reserved(spent, reserved):
+        raise RefusedRequest(
+            "budget",
+            429,
+            "what is left of the budget of this key is reserved for its requests under"
+            " way; try again soon",
+            code="budget_reserved",
+            headers={**headers, "retry-after": "1"},
+        )
+    raise RefusedRequest(
+        "budget",
+        429,
+        f"the budget of this key is spent: {over} this {budget.window}; it starts anew"
+        f" in {reset_s} s",
+        code="budget_spent",
+        headers={**headers, "retry-after": str(reset_s)},
+    )
+
+
+def _reserved(
+    file: sqlite3.Connection, name: str, start: int, now: float
+) -> tuple[int, KeyUsage]:
+    """How many requests of a key run, and what is reserved for those of a window."""
+    values = {"name": name, "start": start, "now": now}
+    running, tokens, cost = file.execute(RESERVED, values).fetchone()
+    return running, KeyUsage(0, tokens, cost)
 
 
 def _read(file: sqlite3.Connection, name: str, start: int) -> KeyUsage:

@@ -7,6 +7,7 @@ none is ever logged.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -42,18 +43,33 @@ class LineFormatter(logging.Formatter):
 
     def __init__(self, form: LogFormat) -> None:
         super().__init__()
-        self._form = form
+        self.form = form
 
     def format(self, record: logging.LogRecord) -> str:
         facts = told(record)
-        if self._form == "json":
+        if self.form == "json":
             return to_json(facts).decode()
         first = [facts.pop("time"), facts.pop("level").upper(), facts.pop("message")]
         del facts["logger"]
         return " ".join([*first, *(f"{name}={value}" for name, value in facts.items())])
 
 
-def log_handler(form: LogFormat) -> logging.Handler:
+def set_up_logs(form: LogFormat, level: LogLevel) -> None:
+    """From now on this process, and those that it starts, log so; if it was not done before."""
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter(form))
-    return handler
+    handler.addFilter(_is_worth_logging)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("ridgeway").setLevel(level.upper())
+
+
+def is_json() -> bool:
+    """Whether every line on stderr is to be JSON."""
+    forms = [handler.formatter for handler in logging.getLogger().handlers]
+    return any(isinstance(f, LineFormatter) and f.form == "json" for f in forms)
+
+
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """Not that a request was cut off because the service stops, which uvicorn tells at length."""
+    cut = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
+    return not cut and not record.getMessage().startswith("Traceback")

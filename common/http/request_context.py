@@ -57,9 +57,11 @@ class Holding:
         self.held.total += size
         self.size += size
 
-    def let_go(self) -> None:
-        self.held.total -= self.size
-        self.size = 0
+    def let_go(self, size: int | None = None) -> None:
+        """Count so many bytes as held no longer, or all."""
+        gone = self.size if size is None else min(size, self.size)
+        self.held.total -= gone
+        self.size -= gone
 
 
 @dataclass(slots=True)
@@ -108,6 +110,19 @@ def hold(size: int) -> None:
     holding = current_request().holding
     if holding is not None:
         holding.add(size)
+
+
+def has_room(size: int) -> bool:
+    """Whether the request being served may hold so many bytes more."""
+    holding = current_request().holding
+    return holding is None or holding.held.total + size <= holding.held.limit
+
+
+def let_go(size: int) -> None:
+    """Count bytes that the request being served holds no longer, before it has ended."""
+    holding = current_request().holding
+    if holding is not None:
+        holding.let_go(size)
 
 
 def _trace(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:

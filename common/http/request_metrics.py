@@ -32,6 +32,9 @@ REQUEST_BUCKETS_S = (
     10.0,
     30.0,
     60.0,
+    120.0,
+    300.0,
+    600.0,
 )
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of what Prometheus reads."""

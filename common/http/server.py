@@ -31,7 +31,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_protocol import HttpConnection
-from ridgeway.common.http.log_lines import LogFormat, LogLevel, log_handler
+from ridgeway.common.http.log_lines import LogFormat, LogLevel, set_up_logs
 from ridgeway.common.http.workers import RETIRE
 
 log = logging.getLogger("ridgeway.http")
@@ -286,10 +286,7 @@ def run(
     """Serve until told to stop; what is being answered then has `drain_s` seconds to be
     finished.
     """
-    handler = log_handler(logs)
-    handler.addFilter(_is_worth_logging)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("ridgeway").setLevel(level.upper())
+    set_up_logs(logs, level)
     HttpConnection.max_open = connection_limit()
     server = make_server(app, certificate, drain_s, keep_alive_s, on_started)
     sys.setswitchinterval(THREAD_SWITCH_S)
@@ -339,9 +336,3 @@ def connection_limit() -> int:
     files = most if most != resource.RLIM_INFINITY else 1 << 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
     return max(1, min(_MAX_CONNECTIONS, (files - SPARE_FILES) // 2))
-
-
-def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """Not that a request was cut off because the service stops, which uvicorn tells at length."""
-    cut = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
-    return not cut and not record.getMessage().startswith("Traceback")

@@ -36,6 +36,7 @@ from prometheus_client.samples import Sample
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.files import write_whole
+from ridgeway.common.http.log_lines import is_json
 
 log = logging.getLogger("ridgeway.http")
 
@@ -204,13 +205,14 @@ class Supervisor:
         for _ in range(self.count):
             if not self._stopping and self._start() is None:
                 self._stop()
+        code = self._code
         while self._running:
             if self._renewing and not self._stopping:
                 self._renewing = False
                 self._replace_all()
             self._reap()
             time.sleep(LOOK_S)
-        return self._code
+        return code
 
     def _stop(self, *signalled: object) -> None:
         self._stopping = True
@@ -246,7 +248,9 @@ class Supervisor:
                 os.waitstatus_to_exitcode(status),
             )
             time.sleep(RESTART_PAUSE_S)
-            self._start()
+            while not self._stopping and self._start() is None:
+                log.error("a worker could not start; trying again")
+                time.sleep(RESTART_PAUSE_S)
 
     def _start(self) -> int | None:
         """The process of a worker, once it serves; None if it ended before."""
@@ -286,7 +290,10 @@ def _be_a_worker(work: Callable[[], None]) -> None:
         work()
         code = 0
     except RidgewayError as error:
-        print(f"ridgeway: {error}", file=sys.stderr)
+        if is_json():
+            log.error("%s", error)
+        else:
+            print(f"ridgeway: {error}", file=sys.stderr)
         code = 2
     except BaseException as error:
         log.error("a worker failed: %s", type(error).__name__)

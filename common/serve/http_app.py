@@ -68,6 +68,8 @@ def create_app(
         service.watchers.append(gateway.watch)
     if rules.keys is not None:
         service.watchers.append(rules.keys.watch)
+    if rules.usage is not None:
+        service.watchers.append(rules.usage.renew)
     shortcut: ASGIApp = Shortcut(app, *apis)
     traced = (
         TracedRequests(shortcut, service.tracing) if service.tracing.is_on else shortcut

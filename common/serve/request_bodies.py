@@ -8,6 +8,7 @@ is the expert's business and is passed on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -212,7 +213,7 @@ class CompletionRequest(GatewayRequest):
     stream: StrictBool | None = None
 
     def turns(self) -> list[Turn]:
-        return _equal_turns(self.prompt, "prompt")
+        return _equal_turns(self.prompt)
 
 
 class EmbeddingRequest(GatewayRequest):
@@ -222,18 +223,15 @@ class EmbeddingRequest(GatewayRequest):
 
     input: Prompt
 
-    def turns(self) -> list[Turn]:
-        return _equal_turns(self.input, "input")
 
-
-def _equal_turns(value: str | list[Any], param: str) -> list[Turn]:
+def _equal_turns(value: str | list[Any]) -> list[Turn]:
     """Texts as turns of equal weight."""
     texts = [value] if isinstance(value, str) else value[:MAX_ROUTED_TEXTS]
     if not isinstance(texts[0], str):
         words = (
             "token ids cannot be routed; give texts, or the name of an expert as model"
         )
-        raise Problem(400, words, param=param, code="tokens")
+        raise Problem(400, words, param="prompt", code="tokens")
     return [Turn(text, 1.0) for text in texts]
 
 
@@ -340,7 +338,7 @@ class GatewayBody:
     """The body of a request to an expert as it came, and what the gateway must know of it.
 
     model:   the name that was asked for.
-    routed:  what is routed; None if the client named an expert.
+    routed:  what is routed; None if the client named an expert, and of embeddings.
     exchange:    of a chat that is routed, which conversation it is.
     goes_on_from: the response or conversation that an expert keeps.
     """
@@ -371,9 +369,12 @@ async def read_body(request: Request, model: type[_Model]) -> _Model:
 
 
 async def read_gateway_body(
-    request: Request, model: type[AnyGatewayRequest]
+    request: Request, model: type[AnyGatewayRequest], aliases: Mapping[str, str]
 ) -> GatewayBody:
-    """As `read_body`, for an expert. Raises ClientGone if the client goes before it is there."""
+    """As `read_body`, for an expert. Raises ClientGone if the client goes before it is there.
+
+    aliases: other names of experts.
+    """
     _check_content_type(request)
     try:
         content = await request.body()
@@ -395,9 +396,10 @@ async def read_gateway_body(
     )
     routed = None
     exchange = None
-    if checked.model != AUTO:
+    name = aliases.get(checked.model, checked.model)
+    if name != AUTO or isinstance(checked, EmbeddingRequest):
         pass
-    elif isinstance(checked, CompletionRequest | EmbeddingRequest):
+    elif isinstance(checked, CompletionRequest):
         routed = cut_turns(checked.turns())
     else:
         user = fields.get("user")
@@ -407,7 +409,7 @@ async def read_gateway_body(
             checked.said(), user if isinstance(user, str) else "", session, client
         )
         routed = exchange.turns
-    return GatewayBody(content, checked.model, streamed, routed, goes_on_from, exchange)
+    return GatewayBody(content, name, streamed, routed, goes_on_from, exchange)
 
 
 def _check_values(content: bytes) -> None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeway.common.cli.options import Key, Keys, TlsCert, TlsKey, argument, option
-from ridgeway.common.cli.terminal import count, step
+from ridgeway.common.base.errors import RidgewayError
+from ridgeway.common.cli.options import (
+    Key,
+    Keys,
+    TlsCert,
+    TlsKey,
+    argument,
+    option,
+)
+from ridgeway.common.cli.terminal import BAD_INPUT, count, step
 
 if TYPE_CHECKING:
     from ridgeway.common.http.access_rules import AccessRules
@@ -20,6 +31,8 @@ if TYPE_CHECKING:
     from ridgeway.common.serve.routing.current_release import ServedRelease
     from ridgeway.common.serve.routing.routing_service import RoutingService
     from ridgeway.common.serve.serve_settings import ServeSettings
+
+log = logging.getLogger("ridgeway.serve")
 
 ReleasePath = Annotated[
     Path,
@@ -89,9 +102,7 @@ def serve(
     RELEASE is the folder of a release, or a coordinator's folder or its releases/: then the newest
     release, and those with higher numbers that follow it. Further settings are in serve.toml.
     """
-    from ridgeway.common.http.access_rules import make_rules
-    from ridgeway.common.http.server import Address, bind_sockets, find_certificate
-    from ridgeway.common.http.workers import Supervisor, shared_folder
+    from ridgeway.common.http.log_lines import set_up_logs
     from ridgeway.common.serve.serve_settings import serve_settings
 
     options = {
@@ -105,11 +116,22 @@ def serve(
         "tls_key": tls_key,
     }
     settings = serve_settings(config, options)
+    set_up_logs(settings.log_format, settings.log_level)
+    with _errors_as_lines():
+        _serve(release, settings)
+
+
+def _serve(release: Path, settings: ServeSettings) -> None:
+    from ridgeway.common.http.access_rules import make_rules
+    from ridgeway.common.http.server import Address, bind_sockets, find_certificate
+    from ridgeway.common.http.workers import Supervisor, shared_folder
+
     certificate = find_certificate(settings.tls_cert, settings.tls_key)
     address = Address(settings.host, settings.port, certificate)
     rules = make_rules(
         settings.host,
         settings.keys,
+        usage=settings.usage,
         rate=settings.rate,
         max_body_mib=settings.max_body,
         max_requests=settings.max_requests,
@@ -128,6 +150,31 @@ def serve(
         ).run()
     if code:
         raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _errors_as_lines() -> Iterator[None]:
+    """An error ends the command with a line of the log where these are JSON."""
+    from ridgeway.common.http.log_lines import is_json
+
+    try:
+        yield
+    except RidgewayError as error:
+        if not is_json():
+            raise
+        log.error("%s", error)
+        raise typer.Exit(BAD_INPUT) from None
+
+
+def _say(verb: str, subject: str, *figures: str) -> None:
+    """A step; where lines of the log are JSON, one of them, whatever the level is."""
+    from ridgeway.common.http.log_lines import is_json
+
+    if is_json():
+        words = " ".join((verb, subject, *figures))
+        log.handle(log.makeRecord(log.name, logging.INFO, "", 0, words, (), None))
+    else:
+        step(verb, subject, *figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +204,11 @@ def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
     if certificate is not None:
         service.watchers.append(certificate.watch)
     elif not is_loopback(settings.host):
-        step(
+        _say(
             "note",
             "without --tls-cert and --tls-key, keys and prompts travel unencrypted",
         )
-    step("serving", job.address.url)
+    _say("serving", job.address.url)
     if worker is not None:
         rules = replace(rules, rates=worker.rates)
         service.share_metrics(PeerMetrics(worker.folder))
@@ -219,12 +266,12 @@ def _service_and_gateway(
         return service, None
     gateway = Gateway(service, experts, shared=shared)
     names = gateway.states()
-    step("experts", count(len(names), "expert"), ", ".join(names))
+    _say("experts", count(len(names), "expert"), ", ".join(names))
     for note in gateway.notes():
-        step("note", note)
+        _say("note", note)
     return service, gateway
 
 
 def _show_release(verb: str, served: ServedRelease) -> None:
     domains = served.router.domains
-    step(verb, served.id[:12], f"{len(domains)} domains", ", ".join(domains))
+    _say(verb, served.id[:12], f"{len(domains)} domains", ", ".join(domains))

@@ -46,6 +46,8 @@ class ServeSettings(Record):
     """Worker processes; SIGHUP reloads them."""
     keys: Path | None = Field(default=None, examples=["keys.toml"])
     """File of API keys."""
+    usage: Path | None = Field(default=None, examples=["/var/lib/ridgeway/usage"])
+    """File for what keys spend; by default KEYS.usage beside the file of keys."""
     experts: Path | None = Field(default=None, examples=["experts.toml"])
     """File of experts: which one answers for which domain."""
     key: str | None = Field(default=None, examples=["/etc/ridgeway/coordinator.pub"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.serve.gateway.failures import BROKEN_OFF, GARBAGE, SILENT, FailureKind
+from ridgeway.common.serve.gateway.failures import BROKEN_OFF, FAILED, GARBAGE, SILENT, FailureKind
 from ridgeway.common.serve.gateway.sse import MAX_EVENT_BYTES, BadStream, EventStream
 
 LINES = ["data: {}", 'data: {"delta": "é"}', ": wait", "event: ping", "id: 7", "retry: 10", "data: [DONE]"]
@@ -23,7 +23,7 @@ def streams(draw: st.DrawFn) -> bytes:
     line_break = draw(breaks)
     return "".join(
         "".join(line + line_break for line in event) + line_break
-        for event in draw(st.lists(events, min_size=1, max_size=6))
+        for event in [*draw(st.lists(events, min_size=1, max_size=6)), ["data: [DONE]"]]
     ).encode()
 
 
@@ -35,7 +35,7 @@ def cut(draw: st.DrawFn) -> list[bytes]:
     return [whole[start:end] for start, end in zip([0, *places], [*places, len(whole)], strict=True)]
 
 
-def source(pieces: Sequence[bytes], error: Exception | None = None, framed: bool = True) -> EventStream:
+def source(pieces: Sequence[bytes], error: Exception | None = None) -> EventStream:
     left = list(pieces)
 
     async def read() -> bytes:
@@ -43,7 +43,7 @@ def source(pieces: Sequence[bytes], error: Exception | None = None, framed: bool
             raise error
         return left.pop(0) if left else b""
 
-    return EventStream(read, 5.0, framed)
+    return EventStream(read, 5.0)
 
 
 def passed(events: EventStream) -> tuple[list[bytes], FailureKind | None]:
@@ -106,12 +106,55 @@ def test_an_event_without_end_is_garbage() -> None:
     assert passed(source([piece] * 5)) == ([], GARBAGE)
 
 
-@pytest.mark.parametrize("framed", [True, False])
-def test_where_http_does_not_say_it_the_last_word_says_whether_it_is_the_end(framed: bool) -> None:
-    """A connection that is just closed ends an answer only after [DONE]; a framed one ends where HTTP says so."""
-    token, done = b"data: 1\n\n", b"data: [DONE]\n\n"
-    assert passed(source([token, done], framed=framed)) == ([token, done], None)
-    assert passed(source([token], framed=framed)) == ([token], None if framed else BROKEN_OFF)
+TOKEN = b"data: 1\n\n"
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        b"data: [DONE]\n\n",
+        b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: {"choices": [], "usage": {}}\n\n',
+        b'event: message_stop\ndata: {"type": "message_stop"}\n\n',
+        b'event: response.incomplete\r\ndata: {"type": "response.incomplete"}\r\n\r\n',
+        b'data: {"type":"response.completed"}\n\n',
+    ],
+)
+def test_a_stream_is_whole_only_if_it_says_so(mark: bytes) -> None:
+    """However properly HTTP ends it: a proxy may do so when the model behind it has died."""
+    assert passed(source([TOKEN, mark])) == ([TOKEN, mark], None)
+    assert passed(source([TOKEN])) == ([TOKEN], BROKEN_OFF)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'data: {"delta": "data: [DONE] \\"finish_reason\\": \\"stop\\""}\n\n', b'data: {"finish_reason":null}\n\n'],
+)
+def test_a_text_about_the_end_is_not_the_end(text: bytes) -> None:
+    assert passed(source([text])) == ([text], BROKEN_OFF)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'data: {"error": {"message": "boom"}}\n\n',
+        b'data:{"error":"boom"}\r\n\r\n',
+        b'data: {"object": "error", "message": "boom"}\n\n',
+        b'event: error\ndata: {"type": "error"}\n\n',
+        b'event: response.failed\ndata: {"type": "response.failed"}\n\n',
+    ],
+)
+def test_an_error_of_the_experts_own_is_a_failure(error: bytes) -> None:
+    """What came before it is handed on, and nothing of it or after it, even if the stream then ends as it should."""
+    done = b"data: [DONE]\n\n"
+    assert passed(source([error, done])) == ([], FAILED)
+    assert passed(source([TOKEN, error + done])) == ([TOKEN], FAILED)
+    assert passed(source([TOKEN + error, done])) == ([TOKEN], FAILED)
+    assert passed(source([TOKEN, error.rstrip()])) == ([TOKEN], FAILED)
+
+
+@pytest.mark.parametrize("text", [b'data: {"error": null}\n\n', b'data: {"delta": "data: {\\"error\\": 1}"}\n\n'])
+def test_a_text_about_errors_is_none(text: bytes) -> None:
+    assert passed(source([text, b"data: [DONE]\n\n"]))[1] is None
 
 
 def test_the_last_blank_line_may_be_missing() -> None:
@@ -126,4 +169,4 @@ def test_silence_is_a_failure() -> None:
         await asyncio.Event().wait()
         return b""
 
-    assert passed(EventStream(read, 0.01, True)) == ([], SILENT)
+    assert passed(EventStream(read, 0.01)) == ([], SILENT)

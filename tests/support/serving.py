@@ -175,6 +175,10 @@ class Process:
                 self.process.kill()
                 self.process.wait()
 
+    def children(self) -> set[int]:
+        """The processes that it has started."""
+        return {int(each) for each in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()}
+
     def memory(self) -> int:
         """The bytes of memory that it holds now."""
         pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]

@@ -23,7 +23,13 @@ import aiohttp
 from pydantic_core import from_json
 
 from ridgeway.common.experts.experts_file import FallbackReason
-from ridgeway.common.http.request_context import current_request, hold
+from ridgeway.common.http.request_context import (
+    current_request,
+    has_room,
+    hold,
+    let_go,
+)
+from ridgeway.common.serve.conversations import LOOKED_AT_BYTES
 from ridgeway.common.serve.gateway import failures
 from ridgeway.common.serve.gateway.expert_link import (
     EVENT_STREAM,
@@ -33,7 +39,11 @@ from ridgeway.common.serve.gateway.expert_link import (
     Endpoint,
     ExpertLink,
 )
-from ridgeway.common.serve.gateway.failures import ExpertFailure, FailureKind
+from ridgeway.common.serve.gateway.failures import (
+    ExpertFailure,
+    FailedExpert,
+    FailureKind,
+)
 from ridgeway.common.serve.gateway.sse import BadStream, EventStream, StreamAnswer
 from ridgeway.common.serve.tracing import NO_TRACING, Tracing
 
@@ -102,13 +112,13 @@ class WholeAnswer:
     """An answer that is not streamed, and the number of the address that gave it."""
 
     status: int
-    body: bytes
+    body: bytearray
     address: int
 
     @property
     def beginning(self) -> tuple[bytes, int]:
-        """What there is of the answer, and the number of the address that gave it."""
-        return self.body, self.address
+        """How the answer begins, and the number of the address that gave it."""
+        return bytes(self.body[:LOOKED_AT_BYTES]), self.address
 
     @property
     def complaint(self) -> FallbackReason | None:
@@ -156,17 +166,19 @@ class ExpertClient:
         tried: list[AddressLink] = []
         began = time.monotonic()
         slow = 0
-        failure: ExpertFailure | None = None
+        failure: FailedExpert | None = None
         while True:
             try:
                 attempt = link.begin(tried, request.only, is_last)
-            except ExpertFailure as none_left:
-                raise failure or none_left from None
+            except ExpertFailure:
+                if failure is None:
+                    raise
+                raise ExpertFailure(failure) from None
             try:
                 return await self._traced(attempt, request)
             except ExpertFailure as failed:
-                failure = failed
-                slow += failed.kind is failures.TIMEOUT
+                failure = failed.failed
+                slow += failure.kind is failures.TIMEOUT
                 if slow >= MAX_TIMEOUTS or len(tried) + 1 == len(link.addresses):
                     raise
                 tried.append(attempt.address)
@@ -202,7 +214,7 @@ class ExpertClient:
             try:
                 answer = await self._ask_address(attempt, request)
             except ExpertFailure as failure:
-                span.set_attribute("ridgeway.outcome", failure.kind.outcome)
+                span.set_attribute("ridgeway.outcome", failure.failed.kind.outcome)
                 raise
             is_mistake = isinstance(answer, WholeAnswer) and answer.status >= 400
             span.set_attribute("ridgeway.outcome", "mistake" if is_mistake else "ok")
@@ -323,35 +335,39 @@ def _media_type(response: aiohttp.ClientResponse) -> str:
 
 
 async def _whole(attempt: Attempt, response: aiohttp.ClientResponse) -> WholeAnswer:
-    """The answer, if it is a JSON object of a bearable size."""
+    """The answer, if it is a JSON object of a bearable size. It is held until it was sent on."""
+    body = bytearray()
     try:
-        body = await _read_all(response)
+        kind = await _read_all(response, body)
     except aiohttp.ClientError:
-        raise attempt.fail(failures.FAILED) from None
+        kind = failures.FAILED
     finally:
         response.close()  # nothing, if it was read to its end
     media_type = _media_type(response)
-    if (
-        body is None
-        or not (media_type == JSON or media_type.endswith("+json"))
-        or not _is_an_object(body)
-    ):
-        raise attempt.fail(failures.GARBAGE)
+    is_json = media_type == JSON or media_type.endswith("+json")
+    if kind is None and not (is_json and _is_an_object(body)):
+        kind = failures.GARBAGE
+    if kind is not None:
+        let_go(len(body))
+        raise attempt.fail(kind)
     attempt.end("ok" if response.ok else "mistake", True)
-    return WholeAnswer(response.status, bytes(body), attempt.address.number)
+    return WholeAnswer(response.status, body, attempt.address.number)
 
 
-async def _read_all(response: aiohttp.ClientResponse) -> bytearray | None:
-    """None if there is too much of it. It is held until it was sent on."""
+async def _read_all(
+    response: aiohttp.ClientResponse, body: bytearray
+) -> FailureKind | None:
+    """Adds to `body` what comes; what is wrong if there is too much of it."""
     if (response.content_length or 0) > MAX_ANSWER_BYTES:
-        return None
-    body = bytearray()
+        return failures.GARBAGE
     async for piece in response.content.iter_any():
+        if len(body) + len(piece) > MAX_ANSWER_BYTES:
+            return failures.GARBAGE
+        if not has_room(len(piece)):
+            return failures.NO_ROOM
         hold(len(piece))
         body += piece
-        if len(body) > MAX_ANSWER_BYTES:
-            return None
-    return body
+    return None
 
 
 def _is_an_object(body: bytearray) -> bool:
@@ -373,13 +389,7 @@ async def _begun(attempt: Attempt, response: aiohttp.ClientResponse) -> StreamAn
     try:
         if _media_type(response) != EVENT_STREAM:
             raise BadStream(failures.GARBAGE)
-        framed = (
-            "content-length" in response.headers
-            or "transfer-encoding" in response.headers
-        )
-        events = EventStream(
-            response.content.readany, attempt.link.expert.silence, framed
-        )
+        events = EventStream(response.content.readany, attempt.link.expert.silence)
         first = await events.next()
     except BadStream as error:
         response.close()

@@ -25,7 +25,11 @@ from yarl import URL
 
 from ridgeway.common.experts.experts_file import Expert
 from ridgeway.common.serve.gateway import failures
-from ridgeway.common.serve.gateway.failures import ExpertFailure, FailureKind
+from ridgeway.common.serve.gateway.failures import (
+    ExpertFailure,
+    FailedExpert,
+    FailureKind,
+)
 from ridgeway.common.serve.telemetry import Metrics
 
 MAX_FAILURES = 5
@@ -143,7 +147,10 @@ class AddressLink:
     ) -> None:
         self.shown = shown
         self.number = number
-        self.urls = {endpoint: URL(url + endpoint) for endpoint in get_args(Endpoint)}
+        self.urls = {
+            endpoint: URL(url + endpoint).with_query(expert.query)
+            for endpoint in get_args(Endpoint)
+        }
         self.health_url = (
             URL(url).with_path(expert.health) if expert.health is not None else None
         )
@@ -251,9 +258,10 @@ class ExpertLink:
         return sum(each.state in ("up", "trying") for each in self.addresses)
 
     def headers(self, streamed: bool) -> dict[str, str]:
-        headers = {"content-type": JSON, "accept": EVENT_STREAM if streamed else JSON}
+        accepted = EVENT_STREAM if streamed else JSON
+        headers = {**self.expert.headers, "content-type": JSON, "accept": accepted}
         if self.expert.api == "anthropic":
-            headers["anthropic-version"] = ANTHROPIC_VERSION
+            headers.setdefault("anthropic-version", ANTHROPIC_VERSION)
         if self._key is not None and self.expert.api == "anthropic":
             headers["x-api-key"] = self._key
         elif self._key is not None:
@@ -289,7 +297,7 @@ class ExpertLink:
             return self._attempt(address, address.breaker.enter())
         if ready:
             self.count(failures.FULL.outcome)
-            raise ExpertFailure(failures.FULL, self.name, "1")
+            raise ExpertFailure(FailedExpert(failures.FULL, self.name, "1"))
         resting = [
             each
             for each in left
@@ -300,7 +308,8 @@ class ExpertLink:
             return self._attempt(address, address.breaker.force())
         self.count(failures.DOWN.outcome)
         wait_s = min((each.breaker.wait_s() for each in left), default=0.0)
-        raise ExpertFailure(failures.DOWN, self.name, str(max(1, ceil(wait_s))))
+        wait = str(max(1, ceil(wait_s)))
+        raise ExpertFailure(FailedExpert(failures.DOWN, self.name, wait))
 
     def _attempt(self, address: AddressLink, ticket: int | None) -> Attempt:
         assert ticket is not None, "it was open a moment ago"
@@ -342,11 +351,11 @@ class Attempt:
         if kind is failures.REFUSED and not self.address.refusing:
             self.address.refusing = True
             log.error(
-                "expert %s refuses requests; check its address, model and api_key_env",
+                "expert %s refuses requests; check its address, model and key",
                 self.address.shown,
             )
         self.end(kind.outcome, kind.good)
-        return ExpertFailure(kind, self.link.name, retry_after)
+        return ExpertFailure(FailedExpert(kind, self.link.name, retry_after))
 
     def end(self, outcome: str, good: bool | None) -> None:
         """Counts how it went and tells the breaker; nothing happens if the attempt has ended

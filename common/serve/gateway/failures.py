@@ -70,6 +70,13 @@ BROKEN_OFF = FailureKind(
 SILENT = FailureKind(
     "silent", 504, "fell silent in the middle of its answer; try again", "down"
 )
+NO_ROOM = FailureKind(
+    "no_room",
+    503,
+    "gave an answer that there is no memory for now; try again soon",
+    "down",
+    None,
+)
 REFUSED = FailureKind(
     "refused",
     502,
@@ -80,23 +87,20 @@ REFUSED = FailureKind(
 )
 
 
-class ExpertFailure(Exception):
-    """An expert did not answer as it should."""
+@dataclass(frozen=True, slots=True)
+class FailedExpert:
+    """How an expert failed. It is kept while others are asked, and holds nothing of the request."""
 
-    def __init__(
-        self, kind: FailureKind, expert: str, retry_after: str | None = None
-    ) -> None:
-        super().__init__(kind.outcome)
-        self.kind = kind
-        self.expert = expert
-        self.retry_after = retry_after
+    kind: FailureKind
+    expert: str
+    retry_after: str | None = None
 
     @property
     def sentence(self) -> str:
         return f"the expert {self.expert!r} {self.kind.words}"
 
     def problem(
-        self, headers: Mapping[str, str], before: Sequence[ExpertFailure] = ()
+        self, headers: Mapping[str, str], before: Sequence[FailedExpert] = ()
     ) -> Problem:
         """The error that a client gets; `before`: how the experts failed in whose place this one
         was asked.
@@ -113,3 +117,13 @@ class ExpertFailure(Exception):
         return Problem(
             self.kind.status, words, code=f"expert_{self.kind.outcome}", headers=own
         )
+
+
+class ExpertFailure(Exception):
+    """An expert did not answer as it should. Keep `failed` and not the exception, whose traceback
+    holds the request.
+    """
+
+    def __init__(self, failed: FailedExpert) -> None:
+        super().__init__(failed.kind.outcome)
+        self.failed = failed

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser, Reason
 from ridgeway.common.experts.experts_file import (
@@ -34,12 +35,16 @@ from ridgeway.common.serve.gateway.expert_link import (
     ExpertLink,
     in_a_header,
 )
-from ridgeway.common.serve.gateway.failures import ExpertFailure
+from ridgeway.common.serve.gateway.failures import FailedExpert
 from ridgeway.common.serve.gateway.translation import AskedExpert, asked_expert
 from ridgeway.common.serve.request_bodies import GatewayBody
 from ridgeway.common.serve.routing.routing_service import RoutingService
 
 Chain = Sequence[tuple[FallbackStep, ExpertLink]]
+UNTRANSLATABLE: Literal["untranslatable"] = "untranslatable"
+"""Why another expert is asked than the one whose API has no place for a request."""
+MAX_NAMES_SHOWN = 16
+MAX_NAME_SHOWN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +87,14 @@ class ForwardingPlan:
     assignment: tuple[bytes, Assignment] | None = None
 
     def headers_for(
-        self, link: ExpertLink, tried: Sequence[TriedExpert]
+        self,
+        link: ExpertLink,
+        tried: Sequence[TriedExpert],
+        dropped: Sequence[str] = (),
     ) -> dict[str, str]:
-        """What an answer of this expert says, after others could not give one."""
+        """What an answer of this expert says, after others could not give one, and without some
+        fields of the request.
+        """
         own: dict[str, str] = {
             "x-ridgeway-expert": link.shown,
             "x-ridgeway-reason": self.reason,
@@ -94,18 +104,21 @@ class ForwardingPlan:
             own["x-ridgeway-tried"] = ", ".join(
                 f"{each.link.shown} {each.reason}" for each in tried
             )
+        if dropped:
+            names = [in_a_header(name[:MAX_NAME_SHOWN]) for name in dropped]
+            own["x-ridgeway-dropped"] = ", ".join(names[:MAX_NAMES_SHOWN])
         return {**self.headers, **own}
 
 
 @dataclass(frozen=True, slots=True)
 class TriedExpert:
     """An expert that could not answer, and why; failure: None where its answer was that the prompt
-    is too long.
+    is too long, or where it was not asked.
     """
 
     link: ExpertLink
-    reason: FallbackReason
-    failure: ExpertFailure | None
+    reason: FallbackReason | Literal["untranslatable"]
+    failure: FailedExpert | None
 
 
 def following(
@@ -115,7 +128,7 @@ def following(
     thing.
     """
     for place, (step, link) in enumerate(chain):
-        if reason in step.on:
+        if reason == UNTRANSLATABLE or reason in step.on:
             with contextlib.suppress(Problem):
                 return place, asked_expert(link, body, endpoint)
     return None

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -20,7 +21,7 @@ from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.experts.experts_file import AUTO, ExpertsFile
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
-from ridgeway.common.http.request_context import current_request
+from ridgeway.common.http.request_context import current_request, let_go
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.conversations import (
@@ -35,14 +36,21 @@ from ridgeway.common.serve.gateway.expert_client import (
     check_health,
 )
 from ridgeway.common.serve.gateway.expert_link import JSON, Endpoint, ExpertLink
-from ridgeway.common.serve.gateway.failures import GARBAGE, ExpertFailure
+from ridgeway.common.serve.gateway.failures import (
+    GARBAGE,
+    ExpertFailure,
+    FailedExpert,
+)
 from ridgeway.common.serve.gateway.forwarding_plan import (
+    UNTRANSLATABLE,
     ConnectedExperts,
     ForwardingPlanner,
     TriedExpert,
     following,
 )
+from ridgeway.common.serve.gateway.messages_as_chat import NOT_TRANSLATABLE
 from ridgeway.common.serve.gateway.sse import (
+    MAX_EVENT_BYTES,
     StreamAnswer,
     StreamRelay,
     unless_gone,
@@ -209,7 +217,7 @@ class Gateway:
 
     def models(self) -> list[str]:
         """The names that a request may give as its model: auto, then domains with an expert, then
-        other experts.
+        other experts, then aliases.
         """
         names = self._connected.links
         domains = [
@@ -217,7 +225,8 @@ class Gateway:
             for domain in self._service.current.served.router.domains
             if domain in names
         ]
-        return [AUTO, *domains, *(name for name in names if name not in domains)]
+        others = [name for name in names if name not in domains]
+        return [AUTO, *domains, *others, *self._connected.experts.aliases]
 
     # The file
 
@@ -264,31 +273,60 @@ class Gateway:
         self, request: Request, endpoint: Endpoint, model: type[AnyGatewayRequest]
     ) -> Response:
         try:
-            body = await read_gateway_body(request, model)
+            aliases = self._connected.experts.aliases
+            body = await read_gateway_body(request, model, aliases)
             return await unless_gone(request.receive, self._answer(body, endpoint))
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
 
     async def _answer(self, body: GatewayBody, endpoint: Endpoint) -> Response:
+        if endpoint == "/embeddings" and body.model == AUTO:
+            body = replace(body, model=self._expert_of_embeddings())
         plan = await self._planner.plan(body, self._connected)
         link = plan.first
         chain = list(plan.chain)
-        asking = asked_expert(link, body, endpoint, plan.only)
         tried: list[TriedExpert] = []
+        try:
+            asking = asked_expert(link, body, endpoint, plan.only)
+        except Problem as problem:
+            is_next = link.expert.untranslatable == "next"
+            if not is_next or problem.code != NOT_TRANSLATABLE:
+                raise
+            found = following(chain, UNTRANSLATABLE, body, endpoint)
+            if found is None:
+                raise
+            tried.append(TriedExpert(link, UNTRANSLATABLE, None))
+            place, asking = found
+            link, chain = chain[place][1], chain[place + 1 :]
+        if (account := current_request().account) is not None:
+            links = [link, *(each for _, each in chain)]
+            cost = max(asking.most.cost(each.expert) for each in links)
+            account.reserve(sum(asking.most), cost)
         while True:
-            headers = plan.headers_for(link, tried)
+            headers = plan.headers_for(link, tried, asking.dropped)
+            told = {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
+            current_request().told.update(told)
+            answer: WholeAnswer | StreamAnswer | None
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
-                answer = await self._client.ask(link, asking.request, is_last)
+                try:
+                    answer = await self._client.ask(link, asking.request, is_last)
+                except asyncio.CancelledError:  # the expert has had the prompt
+                    self._noting(len(asking.request.body))(link, None, 0)
+                    raise
                 response = self._passed_on(answer, link, asking, body, headers)
                 failure = None
                 reason = answer.complaint if isinstance(answer, WholeAnswer) else None
             except ExpertFailure as error:
+                answer = None
                 response = None
-                failure = error
-                reason = error.kind.reason
+                failure = error.failed
+                reason = failure.kind.reason
+                let_go(len(asking.request.body))
             found = following(chain, reason, body, endpoint)
             if found is not None and reason is not None:
+                if isinstance(answer, WholeAnswer):
+                    let_go(len(asking.request.body) + len(answer.body))
                 tried.append(TriedExpert(link, reason, failure))
                 place, asking = found
                 link, chain = chain[place][1], chain[place + 1 :]
@@ -305,6 +343,17 @@ class Gateway:
                     )
                 return response
 
+    def _expert_of_embeddings(self) -> str:
+        name = self._connected.experts.embeddings
+        if name is None:
+            words = (
+                "vectors of different experts cannot be compared; give the name of one"
+                " as model, or let the operator name one as `embeddings` in"
+                " experts.toml"
+            )
+            raise Problem(400, words, code="no_embeddings", param="model")
+        return name
+
     def _passed_on(
         self,
         answer: WholeAnswer | StreamAnswer,
@@ -314,10 +363,6 @@ class Gateway:
         headers: Mapping[str, str],
     ) -> Response:
         """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
-        current_request().told |= {
-            "expert": link.shown,
-            "reason": headers["x-ridgeway-reason"],
-        }
         if asking.endpoint == "/responses" and (
             isinstance(answer, StreamAnswer) or answer.status < 400
         ):
@@ -344,17 +389,18 @@ class Gateway:
                 link, whole_usage(answer.body), guess
             )
         if asking.translation.answer is None:
-            return Response(answer.body, answer.status, headers, JSON)
+            return Response(memoryview(answer.body), answer.status, headers, JSON)
         if answer.status >= 400:
-            return mistake_of(answer.status, answer.body).response(
+            return mistake_of(answer.status, bytes(answer.body)).response(
                 f"/v1{asking.endpoint}", headers
             )
         try:
-            return Response(
-                asking.translation.answer(answer.body), answer.status, headers, JSON
-            )
+            if len(answer.body) > MAX_EVENT_BYTES:
+                raise ValueError("parsed, it would take too much memory")
+            translated = asking.translation.answer(bytes(answer.body))
+            return Response(translated, answer.status, headers, JSON)
         except ValueError:
-            raise ExpertFailure(GARBAGE, link.name) from None
+            raise ExpertFailure(FailedExpert(GARBAGE, link.name)) from None
 
     def _noting(
         self, asked: int

@@ -19,6 +19,7 @@ from ridgeway.common.serve.gateway.sse import BadStream, event_data, named_event
 _Fields = Mapping[str, Any]
 _Json = dict[str, Any]
 
+NOT_TRANSLATABLE = "not_translatable"
 AS_THEY_ARE = ("max_tokens", "temperature", "top_p", "top_k", "stream")
 _HINTS = ("service_tier", "cache_control")
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -36,7 +37,7 @@ def untranslatable(where: str, api: str) -> Problem:
         f"{where}: the expert speaks {api}'s API, which has nothing like this; leave it"
         " out, or name another expert"
     )
-    return Problem(400, words, param=where, code="not_translatable")
+    return Problem(400, words, param=where, code=NOT_TRANSLATABLE)
 
 
 # Requests

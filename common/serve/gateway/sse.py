@@ -3,7 +3,8 @@ when it is there.
 
 A piece is passed the moment it arrives unless it ends in the middle of an event; then that end
 waits for its rest, so that an error can be put behind what a client has already got. Nothing is
-parsed, unless the client speaks another API than the expert. The next piece is read when the last
+parsed, unless the client speaks another API than the expert; but marks of a whole answer, and of an
+error of the expert's own, are looked for. The next piece is read when the last
 one was taken, so a slow client slows its expert down and nothing heaps up. If the client goes, or
 takes nothing for a minute, the expert's connection is closed; if the expert fails, the client gets
 an error as its last event.
@@ -12,6 +13,7 @@ an error as its last event.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -21,14 +23,20 @@ from prometheus_client import Gauge
 from pydantic_core import from_json, to_json
 from starlette.types import Receive, Scope, Send
 
-from ridgeway.common.http.http_errors import ClientGone, Problem
+from ridgeway.common.http.http_errors import (
+    CLIENT_GONE_CODE,
+    ERROR_CODE,
+    ClientGone,
+    Problem,
+)
 from ridgeway.common.http.request_context import current_request
 from ridgeway.common.serve.gateway.expert_link import Attempt
 from ridgeway.common.serve.gateway.failures import (
     BROKEN_OFF,
+    FAILED,
     GARBAGE,
     SILENT,
-    ExpertFailure,
+    FailedExpert,
     FailureKind,
 )
 
@@ -48,12 +56,17 @@ LINE_STARTS = (
 """How a line of such a stream can begin. The last is a byte order mark."""
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 DONE = b"[DONE]"
-LAST_EVENTS = (
-    b"event: message_stop",
-    b"event: response.completed",
-    b"event: response.incomplete",
+END_MARK = re.compile(
+    rb"(?:\A|[\r\n])(?:data:\s*\[DONE\]|event:\s*(?:message_stop|response\.completed"
+    rb'|response\.incomplete)\b)|"finish_reason":\s*"|"type":\s*"(?:message_stop'
+    rb'|response\.completed|response\.incomplete)"'
 )
-"""The names of the events that end a stream, where its last word is not [DONE]."""
+"""What says that an answer is whole, in any of the APIs; in a text its quotes are escaped."""
+ERROR_MARK = re.compile(
+    rb"(?:\A|[\r\n])(?:event:\s*(?:error|response\.failed)\s*[\r\n]"
+    rb'|data:\s*\{\s*"(?:error":\s*[{"\[]|object":\s*"error"|type":\s*"error"))'
+)
+"""How an event begins by which an expert says that it has failed."""
 
 STOPPING = Problem(
     503,
@@ -75,19 +88,18 @@ class EventStream:
     """The events of one answer.
 
     silence_s: no piece for as many seconds, and the stream has failed.
-    framed:    whether HTTP itself says where the answer ends; if not, only its last word can say
-               so.
     """
 
     _read: Callable[[], Awaitable[bytes]]
     _silence_s: float
-    _framed: bool
     _held: bytes = b""
-    _last: bytes = b""
+    _has_begun: bool = False
+    _is_whole: bool = False
+    _has_failed: bool = False
 
     async def next(self) -> bytes:
         """Some whole events; nothing at the end."""
-        while True:
+        while not self._has_failed:
             piece = await self._piece()
             if not piece:
                 return self._end()
@@ -95,8 +107,9 @@ class EventStream:
             if whole:
                 if not whole.startswith(LINE_STARTS):
                     raise BadStream(GARBAGE)
-                self._last = whole
-                return whole
+                if good := self._before_error(whole):
+                    return good
+        raise BadStream(FAILED)
 
     async def _piece(self) -> bytes:
         try:
@@ -123,17 +136,24 @@ class EventStream:
         self._held = piece[cut:]
         return piece[:cut]
 
+    def _before_error(self, events: bytes) -> bytes:
+        """What comes before an error of the expert's own."""
+        self._has_begun = True
+        if error := ERROR_MARK.search(events):
+            self._has_failed = True
+            line_break = events[error.start() : error.start() + 1] in b"\r\n"
+            events = events[: error.start() + line_break]
+        self._is_whole = self._is_whole or END_MARK.search(events) is not None
+        return events
+
     def _end(self) -> bytes:
         rest, self._held = self._held, b""
         if rest:  # the last event's blank line may be missing
-            self._last = rest
-        if not self._last:
+            rest = self._before_error(rest)
+        if not self._has_begun:
             raise BadStream(GARBAGE)
-        is_ended = DONE in self._last[-64:] or any(
-            name in self._last for name in LAST_EVENTS
-        )
-        if not self._framed and not is_ended:
-            raise BadStream(BROKEN_OFF)
+        if self._has_failed or not self._is_whole:
+            raise BadStream(FAILED if self._has_failed else BROKEN_OFF)
         return rest
 
 
@@ -211,17 +231,17 @@ class StreamRelay(Response):
         self._translator = translator
         self._on_events = on_events
         self._on_end = on_end
-        self._path = ""
+        self._scope: Scope = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._streams.inc()
-        self._path = scope["path"]
+        self._scope = scope
         if (holding := current_request().holding) is not None:
             holding.let_go()  # the request has been sent on
         try:
             await unless_gone(receive, self._pass_on(send))
         except (ClientGone, TimeoutError):
-            pass
+            scope[ERROR_CODE] = CLIENT_GONE_CODE
         finally:
             self._streams.dec()
             if self._on_end is not None:
@@ -236,16 +256,20 @@ class StreamRelay(Response):
         try:
             failure = await self._relay(send)
             if failure is not None:
-                await _send(send, failure.problem({}).event(self._path))
+                await self._send_error(send, failure.problem({}))
         except (
             asyncio.CancelledError
         ):  # the service stops, and has waited long enough; or the client has gone
-            await _send(send, STOPPING.event(self._path))
+            await self._send_error(send, STOPPING)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             raise
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _relay(self, send: Send) -> ExpertFailure | None:
+    async def _send_error(self, send: Send, problem: Problem) -> None:
+        self._scope[ERROR_CODE] = problem.code
+        await _send(send, problem.event(self._scope["path"]))
+
+    async def _relay(self, send: Send) -> FailedExpert | None:
         """The expert's stream, to its end; how it failed, if it did."""
         try:
             events = self._answer.first
@@ -261,7 +285,7 @@ class StreamRelay(Response):
                 await _send(send, translator.finish())
         except BadStream as error:
             self._answer.close_connection()
-            return self._answer.attempt.fail(error.kind)
+            return self._answer.attempt.fail(error.kind).failed
         self._answer.attempt.end("ok", True)
         return None
 
@@ -289,7 +313,12 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _Result]) -> _
             await asyncio.wait((doing,))  # it closes what it has opened
     if doing.cancelled():
         raise ClientGone
-    return doing.result()
+    try:
+        return doing.result()
+    finally:
+        del (
+            doing
+        )  # an error's traceback holds this frame, and with it all that it was about
 
 
 async def _departure(receive: Receive) -> None:

@@ -17,6 +17,9 @@ from ridgeway.common.serve.gateway.sse import BadStream, event_data
 _MARK = b'"usage"'
 TOKENS_PER_PRICE = 1_000_000
 BYTES_PER_TOKEN = 4
+MIN_BYTES_PER_TOKEN = 2
+MAX_PROMPT_TOKENS = 131_072
+"""Reserved for a prompt; what is longer is mostly images."""
 MAX_READ_BYTES = 256 * 1024
 
 
@@ -43,7 +46,13 @@ def estimated_usage(asked: int, answered: int) -> TokenUsage:
     return TokenUsage(asked // BYTES_PER_TOKEN, answered)
 
 
-def whole_usage(body: bytes) -> TokenUsage | None:
+def most_usage(asked: int, answer_tokens: int) -> TokenUsage:
+    """The most that a request is expected to take; asked: its bytes."""
+    prompt = min(asked // MIN_BYTES_PER_TOKEN, MAX_PROMPT_TOKENS)
+    return TokenUsage(prompt, answer_tokens)
+
+
+def whole_usage(body: bytes | bytearray) -> TokenUsage | None:
     """What a whole answer says; of a long one, only what stands at its end is read."""
     if _MARK not in body:
         return None

@@ -19,6 +19,7 @@ from ridgeway.common.experts.experts_file import Expert
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.http.request_context import current_request, hold
 from ridgeway.common.serve.gateway.chat_as_messages import (
+    USUAL_MAX_TOKENS,
     ChatEvents,
     chat_answer,
     message_request,
@@ -26,12 +27,17 @@ from ridgeway.common.serve.gateway.chat_as_messages import (
 from ridgeway.common.serve.gateway.expert_client import ExpertRequest
 from ridgeway.common.serve.gateway.expert_link import Endpoint, ExpertLink
 from ridgeway.common.serve.gateway.messages_as_chat import (
+    NOT_TRANSLATABLE,
     MessageEvents,
     chat_request,
     message_answer,
 )
 from ridgeway.common.serve.gateway.sse import StreamTranslator
-from ridgeway.common.serve.gateway.token_usage import WithoutUsage
+from ridgeway.common.serve.gateway.token_usage import (
+    TokenUsage,
+    WithoutUsage,
+    most_usage,
+)
 from ridgeway.common.serve.request_bodies import GatewayBody
 
 OWN_LIMITS: Mapping[Endpoint, tuple[str, ...]] = {
@@ -91,21 +97,20 @@ def translation_for(endpoint: Endpoint, expert: Expert) -> Translation:
         f"the expert speaks Anthropic's API, which has no {endpoint}; name another"
         " expert as model"
     )
-    raise Problem(400, words, code="not_translatable", param="model")
+    raise Problem(400, words, code=NOT_TRANSLATABLE, param="model")
 
 
-def expert_body(
+def expert_fields(
     translation: Translation, expert: Expert, fields: Mapping[str, Any]
-) -> bytes:
+) -> dict[str, Any]:
     """The request, with the expert's own name of its model and no more tokens than it grants, in
     all answers together.
 
     May raise Problem.
-
-    A number that is too large for a computer is not a number of JSON, and becomes null.
     """
     asked = {
         **(fields if translation.request is None else translation.request(fields)),
+        **expert.body,
         "model": expert.model,
     }
     if translation.endpoint == "/embeddings":
@@ -113,7 +118,19 @@ def expert_body(
         asked.pop("stream", None)  # vectors do not come so
     elif expert.max_tokens is not None:
         asked |= _token_limits(asked, translation.endpoint, expert.max_tokens)
-    return to_json(asked, inf_nan_mode="null")
+    return asked
+
+
+def most_answer_tokens(asked: Mapping[str, Any], endpoint: Endpoint) -> int:
+    """The most tokens that the answers to a request have; a guess where it names no number."""
+    if endpoint == "/embeddings":
+        return 0
+    named = [asked.get(name) for name in TOKEN_LIMITS]
+    limits = [limit for limit in named if type(limit) is int and limit > 0]
+    wished = [asked.get(name) for name in ("n", "best_of")]
+    answers = max((n for n in wished if type(n) is int and n > 0), default=1)
+    prompts = _prompts(asked.get("prompt"))
+    return max(limits, default=USUAL_MAX_TOKENS) * answers * prompts
 
 
 def _token_limits(
@@ -166,12 +183,16 @@ def _prompts(prompt: Any) -> int:
 class AskedExpert:
     """A request as one expert gets it, from a client that asked at `endpoint`.
 
+    most: the most tokens that it may take.
+    dropped: the fields that were left out.
     hides_usage: whether the gateway alone asks for usage; wants_usage: whether the client does.
     """
 
     endpoint: Endpoint
     translation: Translation
     request: ExpertRequest
+    most: TokenUsage
+    dropped: tuple[str, ...]
     hides_usage: bool
     wants_usage: bool
 
@@ -202,11 +223,36 @@ def asked_expert(
             **(options if isinstance(options, dict) else {}),
             "include_usage": True,
         }
-    asked = expert_body(translation, link.expert, fields)
+    fields, dropped = _translated(translation, link.expert, fields)
+    # a number that is too large for a computer is not a number of JSON, and becomes null
+    asked = to_json(fields, inf_nan_mode="null")
+    most = most_usage(len(asked), most_answer_tokens(fields, translation.endpoint))
     hold(len(asked))
     goes_on = body.goes_on_from is not None
     request = ExpertRequest(translation.endpoint, asked, body.streamed, only, goes_on)
-    return AskedExpert(endpoint, translation, request, hides_usage, wants_usage)
+    return AskedExpert(
+        endpoint, translation, request, most, dropped, hides_usage, wants_usage
+    )
+
+
+def _translated(
+    translation: Translation, expert: Expert, fields: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The request as the expert understands it, and the fields that were left out of it."""
+    dropped: list[str] = []
+    while True:
+        try:
+            return expert_fields(translation, expert, fields), tuple(dropped)
+        except Problem as problem:
+            name = problem.param
+            if (
+                expert.untranslatable != "drop"
+                or problem.code != NOT_TRANSLATABLE
+                or name not in fields
+            ):
+                raise
+            dropped.append(name)
+            del fields[name]
 
 
 def mistake_of(status: int, body: bytes) -> Problem:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.http.guard import HAS_KEY, PATH_SERVED
-from ridgeway.common.http.http_errors import Problem, problem_of
+from ridgeway.common.http.http_errors import Problem, error_response
 from ridgeway.common.http.request_context import hold
 from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.decision import Decision
@@ -83,7 +83,7 @@ class Shortcut:
         try:
             response = await handler(Request(scope, receive))
         except Exception as error:
-            response = problem_of(error).response(scope["path"])
+            response = error_response(error, scope)
         await response(scope, receive, send)
 
 
@@ -238,6 +238,11 @@ def _cut(left_out: int) -> dict[str, int]:
 
 def _staying(router: Router, decision: Decision, after: str | None) -> dict[str, Any]:
     """Whether a chat stays with its domain, if one was named."""
+    if after and after not in router.domains:
+        words = (
+            f"after: there is no domain of this name; give {', '.join(router.domains)}"
+        )
+        raise Problem(400, words, code="invalid_value", param="after")
     return (
         {}
         if after is None

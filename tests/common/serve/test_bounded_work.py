@@ -1,5 +1,5 @@
-"""Hostile mixes of legal requests to a release of the usual size: memory stays under its bound, and nobody waits behind
-what is long."""
+"""Hostile mixes of legal requests to a release of the usual size, and experts that fail: memory stays under its bound,
+and nobody waits behind what is long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from tests.support.fake_expert import Asked, Expert
+from tests.support.fake_expert import Asked, Expert, Part, endless_body, fails, hangs, well
 from tests.support.serving import Serving, usual_release, write_experts
 from tests.support.waiting import processes_per_core
 
@@ -33,9 +33,15 @@ TEXTS = ("words and words " * (BODY // 16), "x" * BODY, "\N{GRINNING FACE}" * (B
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory, smollm2: TableEncoder) -> Iterator[Serving]:
+def folder(tmp_path_factory: pytest.TempPathFactory, smollm2: TableEncoder) -> Path:
+    """Of a release of the usual size."""
     folder = tmp_path_factory.mktemp("bounded")
     usual_release(folder / "release", DOMAINS, smollm2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def serving(folder: Path) -> Iterator[Serving]:
 
     def answer(asked: Asked) -> None:
         if len(asked.body) < 1000:
@@ -131,7 +137,10 @@ def half_requests(serving: Serving, count: int) -> Iterator[None]:
         yield
 
 
-def flood(serving: Serving, kinds: tuple[Callable[[int], tuple[str, Any]], ...], requests: int) -> Counter[int]:
+Kinds = tuple[Callable[[int], tuple[str, Any]], ...]
+
+
+def flood(serving: Serving, kinds: Kinds, requests: int) -> Counter[int]:
     """Statuses of many requests that are made at once."""
 
     def one(turn: int) -> int:
@@ -145,9 +154,46 @@ def flood(serving: Serving, kinds: tuple[Callable[[int], tuple[str, Any]], ...],
         return Counter(pool.map(one, range(requests)))
 
 
+def long_questions(turn: int) -> tuple[str, Any]:
+    return "/v1/chat/completions", {"model": "auto", "messages": [{"role": "user", "content": TEXTS[0][:3_900_000]}]}
+
+
+def short_questions(turn: int) -> tuple[str, Any]:
+    return "/v1/chat/completions", {"model": "auto", "messages": [{"role": "user", "content": f"{turn} words"}]}
+
+
+@contextlib.contextmanager
+def failing(folder: Path, *parts: Part) -> Iterator[Serving]:
+    """The first expert serves every domain, and each is followed by the next where it fails."""
+    with contextlib.ExitStack() as stack:
+        urls = {f"e{place}": stack.enter_context(Expert(part)).url for place, part in enumerate(parts)}
+        settings: dict[str, Any] = {name: {"fallbacks": list(urls)[place:]} for place, name in enumerate(urls, 1)}
+        settings["e0"] |= {"domains": DOMAINS}
+        file = write_experts(folder / f"{len(parts)}.toml", urls, "e0", every={"timeout": 4.0}, **settings)
+        yield stack.enter_context(Serving(folder, folder / "release", "--experts", file))
+
+
+@pytest.mark.slow
+def test_the_bound_holds_while_experts_fail(folder: Path) -> None:
+    """Three experts fail and the fourth hangs, with 24 prompts of 3.9 MB at once, again and again."""
+    with failing(folder, fails, fails, fails, hangs) as serving:
+        for _ in range(6):
+            assert set(flood(serving, (long_questions,), 24)) <= {502, 503, 504}
+        assert peak(serving) < MAX_MEMORY
+
+
+@pytest.mark.slow
+def test_an_endless_answer_leads_to_the_fallback(folder: Path) -> None:
+    """One at a time or 24 at once, each is answered by the next expert, and the memory stays under its bound."""
+    with failing(folder, endless_body, endless_body, well("e2")) as serving:
+        assert flood(serving, (short_questions,), 1) == {200: 1}
+        assert flood(serving, (short_questions,), 24) == {200: 24}
+        assert peak(serving) < MAX_MEMORY
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [(long_chats, many_numbers), KINDS], ids=len)
-def test_no_mix_of_legal_requests_breaks_the_bound_or_holds_a_chat_up(serving: Serving, kinds: Any) -> None:
+def test_no_mix_of_legal_requests_breaks_the_bound_or_holds_a_chat_up(serving: Serving, kinds: Kinds) -> None:
     """Peak memory stays below 512 MB, every request is answered or told to come again, and chats wait little."""
     with half_requests(serving, 500), short_chats(serving) as times:
         statuses = flood(serving, kinds, 24)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,9 @@ from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from ridgeway.common.serve.tracing import NO_TRACING, OpenTelemetryTracing, Tracing, find_tracing
 from tests.common.serve.gateway.api_experts import anthropic_expert, openai_expert
-from tests.support.fake_expert import Expert, dies_at_once, wait_for, well
+from tests.support.fake_expert import Asked, Expert, dies_at_once, pours, token, wait_for, well
 from tests.support.in_process import DOMAINS, chat, experts_toml, running
-from tests.support.serving import prompt_for
+from tests.support.serving import Serving, prompt_for, release_of, write_experts
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "packages" / "grafana" / "ridgeway-serve.json"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -168,6 +170,55 @@ def test_lines_have_levels_and_times_in_utc() -> None:
         "message": "it is so",
         "status": 200,
     }
+
+
+def test_a_failed_request_is_a_line_at_the_usual_level(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    """With its expert, reason and code; a stream that broke says so, and one that its client has left is no failure."""
+
+    def breaks(asked: Asked) -> None:
+        asked.stream([token("one")])
+
+    with Expert(dies_at_once) as law, Expert(breaks) as code, Expert(pours) as more:
+        text = experts_toml({"law": law.url, "code": code.url, "médecine": more.url})
+        with watched(text) as (http, service):
+            http.post("/v1/chat/completions", json=chat("auto", f"{SECRET} {LAW}"))
+            http.post("/v1/chat/completions", json=chat("code", SECRET, stream=True))
+            http.post("/v1/chat/completions", json=chat("nobody", SECRET))
+            with http.stream("POST", "/v1/chat/completions", json=chat("médecine", SECRET, stream=True)) as response:
+                lines = response.iter_lines()
+                next(lines)
+            streams = service.metrics.registry.get_sample_value
+            wait_for(lambda: streams("ridgeway_streams") == 0, "the stream has ended")
+    answered = [each.__dict__[FIELDS] for each in caplog.records if each.message == "answered"]
+    told = [(each["status"], each["expert"], each["reason"], each["error"]) for each in answered]
+    assert told == [(502, "law", "best", "expert_failed"), (200, "code", "forced", "expert_broken_off")]
+    assert SECRET not in caplog.text
+
+
+def test_every_line_of_the_service_is_json_where_it_is_asked_for(tmp_path: Path) -> None:
+    """The banner, a worker that was killed, a request that failed, and why the service did not begin."""
+    release_of(tmp_path / "release", DOMAINS)
+    settings = {"log_format": "json", "workers": 2}
+    with Expert(dies_at_once) as law:
+        file = write_experts(tmp_path / "experts.toml", {"law": law.url}, "law")
+        with Serving(tmp_path, tmp_path / "release", "--experts", file, settings=settings) as serving:
+            wait_for(lambda: serving.said.count('"serving ') == 2, "both serve")
+            assert serving.chat("auto", LAW).status_code == 502
+            os.kill(min(serving.children()), signal.SIGKILL)
+            wait_for(lambda: serving.said.count('"serving ') == 3, "another serves")
+            assert serving.stop() == 0
+    lines = [json.loads(line) for line in serving.said.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
+    words = " ".join(line["message"] for line in lines)
+    assert "release " in words and "a worker exited with code -9" in words and "answered" in words
+    file.write_text("mu = [")
+    for workers in ("1", "2"):
+        refused = Serving(tmp_path, tmp_path / "release", "--experts", file, "--workers", workers, settings=settings)
+        refused.begin()
+        assert refused.process is not None and refused.process.wait(60) == 2
+        refused.end()
+        [line] = [json.loads(line) for line in refused.said.splitlines()]
+        assert line["level"] == "error" and "not a settings file" in line["message"]
 
 
 def test_at_level_info_each_request_is_a_line_without_what_it_asks(

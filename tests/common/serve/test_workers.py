@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -27,16 +29,12 @@ SOME_EVIDENCE = 2
 """The logit of a domain's letter: of a few letters it is no proof."""
 
 
-def children(pid: int) -> set[int]:
-    return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-
-
 @pytest.mark.slow
 def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path) -> None:
     """SIGHUP replaces both while clients ask, over kept and over new connections; metrics are those of all together."""
     release_of(tmp_path / "release", ["code", "law"])
     with Serving(tmp_path, tmp_path / "release", "--workers", "2", settings={"keep_alive": 1}) as serving:
-        before = children(serving.pid)
+        before = serving.children()
         assert len(before) == 2
         stopped = threading.Event()
         failures: list[object] = []
@@ -60,7 +58,7 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
             client.start()
         wait_for("clients ask", lambda: min(asked) > 20)
         os.kill(serving.pid, signal.SIGHUP)
-        wait_for("both are renewed", lambda: len(children(serving.pid) - before) == 2 == len(children(serving.pid)))
+        wait_for("both are renewed", lambda: len(serving.children() - before) == 2 == len(serving.children()))
         sofar = sum(asked)
         wait_for("clients go on", lambda: sum(asked) > sofar + 20)
         stopped.set()
@@ -71,9 +69,9 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
             "all requests are counted together",
             lambda: serving.metric("ridgeway_requests_total", path="/v1/route", status="200") == sum(asked),
         )
-        victim = min(children(serving.pid))
+        victim = min(serving.children())
         os.kill(victim, signal.SIGKILL)
-        wait_for("another is started", lambda: victim not in children(serving.pid) and len(children(serving.pid)) == 2)
+        wait_for("another is started", lambda: victim not in serving.children() and len(serving.children()) == 2)
         serving.http.close()
         assert serving.process is not None
         serving.process.send_signal(signal.SIGTERM)
@@ -112,6 +110,40 @@ def test_any_worker_knows_what_another_was_asked(tmp_path: Path) -> None:
         assert ask("/v1/chat/completions", messages=[{"role": "user", "content": code}])[0] == "code"
         short = [{"role": "user", "content": law[:3]}]
         assert {ask("/v1/chat/completions", messages=short) for _ in range(12)} == {("code", "sticky")}
+
+
+UNSTEADY = """
+import os, signal, sys, time
+from pathlib import Path
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.http.workers import Supervisor
+folder = Path(sys.argv[1])
+def work(worker):
+    begun = folder / f"{len(list(folder.iterdir()))}-{os.getpid()}"
+    begun.touch()
+    if begun.name.startswith(("1-", "2-")):
+        raise InputError("not yet")
+    worker.started()
+    time.sleep(600)
+sys.exit(Supervisor(1, work, folder).run())
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
+    """Else a service would go on with fewer and fewer."""
+    with subprocess.Popen([sys.executable, "-c", UNSTEADY, tmp_path], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for("the first works", lambda: len(list(tmp_path.iterdir())) == 1)
+            first = int(next(tmp_path.iterdir()).name.partition("-")[2])
+            os.kill(first, signal.SIGKILL)
+            wait_for("the fourth works", lambda: len(list(tmp_path.iterdir())) == 4)
+            process.terminate()
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert said.count("a worker could not start; trying again") == 2
 
 
 @pytest.mark.slow

@@ -202,6 +202,50 @@ def test_an_endpoint_that_anthropics_api_has_not_is_refused(apis: Apis, endpoint
     assert response.json()["error"]["code"] == "not_translatable"
 
 
+@pytest.fixture
+def lenient(apis: Apis, release: Path, tmp_path: Path) -> Callable[[str], contextlib.AbstractContextManager[Local]]:
+    """The same experts; what becomes of a request that the API of `law` has no place for is the test's to say."""
+
+    @contextlib.contextmanager
+    def play(untranslatable: str) -> Iterator[Local]:
+        file = tmp_path / "experts.toml"
+        text = apis.local.file.read_text() + f'untranslatable = "{untranslatable}"\nfallbacks = ["code"]\n'
+        file.write_text(text)
+        with served(release, file) as local:
+            yield local
+
+    return play
+
+
+def test_what_cannot_be_translated_is_dropped_where_the_file_says_so(apis: Apis, lenient: Any) -> None:
+    """The answer names what was left out; what cannot be left out is refused as ever."""
+    with lenient("drop") as local:
+        fields: Any = {"seed": 1, "n": 2, "response_format": {"type": "json_object"}, "temperature": 1.5}
+        answered = local.chat("auto", LAW, **fields)
+        assert answered.status_code == 200 and answered.headers["x-ridgeway-expert"] == "law"
+        assert answered.headers["x-ridgeway-dropped"] == "seed, n, response_format, temperature"
+        assert not set(fields) & set(apis.law.last)
+        assert "x-ridgeway-dropped" not in local.chat("auto", LAW).headers
+        audio = [{"role": "user", "content": [{"type": "input_audio"}, {"type": "text", "text": LAW}]}]
+        refused = local.post("/v1/chat/completions", {"model": "auto", "messages": audio})
+        assert complaint(refused)["code"] == "not_translatable"
+        assert complaint(local.post("/v1/completions", {"model": "law", "prompt": "x"}))["code"] == "not_translatable"
+
+
+def test_the_next_expert_is_asked_where_the_file_says_so(apis: Apis, lenient: Any) -> None:
+    """Where the router chose; whoever names the expert is refused."""
+    with lenient("next") as local:
+        answered = local.chat("auto", LAW, seed=1)
+        assert answered.status_code == 200 and apis.code.last["seed"] == 1
+        assert answered.headers["x-ridgeway-expert"] == "code"
+        assert answered.headers["x-ridgeway-reason"] == "untranslatable"
+        assert answered.headers["x-ridgeway-tried"] == "law untranslatable"
+        told = local.post("/v1/responses", {"model": "auto", "input": LAW})
+        assert told.status_code == 200 and told.headers["x-ridgeway-expert"] == "code"
+        assert complaint(local.chat("law", LAW, seed=1))["code"] == "not_translatable"
+        assert local.chat("auto", LAW).headers["x-ridgeway-expert"] == "law"
+
+
 # Anthropic's client
 
 

@@ -464,4 +464,5 @@ def test_an_expert_without_any_address_left_says_when_to_come_again() -> None:
         clock.now += 4.0
     with pytest.raises(ExpertFailure) as caught:
         link.begin()
-    assert (caught.value.kind.outcome, caught.value.retry_after) == ("down", "2")
+    failed = caught.value.failed
+    assert (failed.kind.outcome, failed.retry_after) == ("down", "2")

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from time import sleep
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from pydantic_core import from_json
 
 from ridgeway.common.experts.experts_file import Expert as NamedExpert
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable, save_quality
 from ridgeway.common.serve.gateway.expert_link import Endpoint
-from ridgeway.common.serve.gateway.translation import expert_body, translation_for
-from tests.support.fake_expert import Expert, wait_for, well
-from tests.support.in_process import DOMAINS, EVERYONE, FALLBACK, GatewayMaker, answered_by, experts_toml, sent, served
+from ridgeway.common.serve.gateway.translation import expert_fields, translation_for
+from tests.support.fake_expert import Asked, Expert, wait_for, well
+from tests.support.in_process import (
+    DOMAINS,
+    EVERYONE,
+    FALLBACK,
+    GatewayExperts,
+    GatewayMaker,
+    answered_by,
+    experts_toml,
+    sent,
+    served,
+)
 from tests.support.serving import complaint, prompt_for
 
 # Who is asked
@@ -122,6 +132,54 @@ def test_models_lists_auto_then_domains_then_others(cast: GatewayMaker) -> None:
         assert complaint(play.local.http.get("/v1/models/nobody"))["code"] == "model_not_found"
 
 
+def test_an_alias_is_another_name_of_an_expert_or_of_auto(cast: GatewayMaker) -> None:
+    """For clients that have a model's name written down; it is listed beside the others."""
+    with cast(f'{FALLBACK}\naliases = {{"gpt-4o" = "auto", small = "law"}}') as play:
+        assert answered_by(play.local.chat("gpt-4o")) == (play.ahead, "best")
+        assert answered_by(play.local.chat("small")) == ("law", "forced")
+        listed = play.local.http.get("/v1/models").json()["data"]
+        assert [model["id"] for model in listed][-2:] == ["gpt-4o", "small"]
+
+
+def test_an_expert_gets_what_its_file_adds_to_each_request(cast: GatewayMaker) -> None:
+    """Headers, parameters of the address and fields of the body, over the client's own; not what the gateway sets."""
+    more = "\n".join(
+        [
+            'headers = {"x-team" = "shop", "anthropic-beta" = "a,b"}',
+            'query = {"api-version" = "2024-10-21"}',
+            'body = {reasoning_effort = "low", options = {deep = [1, 2]}}',
+        ]
+    )
+    with cast() as play:
+        law = play.local.file.read_text().replace('law-model"', f'law-model"\n{more}')
+        play.local.file.write_text(law)
+        wait_for(lambda: "x-team" in asked_law(play).headers, "the file is read again")
+        asked = asked_law(play)
+        assert asked.path == "/v1/chat/completions?api-version=2024-10-21"
+        assert (asked.headers["x-team"], asked.headers["anthropic-beta"]) == ("shop", "a,b")
+        assert asked.json["reasoning_effort"] == "low" and asked.json["options"] == {"deep": [1, 2]}
+        play.local.chat("generalist")
+        assert "x-team" not in play.experts["generalist"].last().headers
+
+
+def asked_law(play: GatewayExperts) -> Asked:
+    assert play.local.chat("law", reasoning_effort="high").status_code == 200
+    return play.experts["law"].asked[-1]
+
+
+def test_a_key_in_a_file_is_read_again_when_it_changes(cast: GatewayMaker, tmp_path: Path) -> None:
+    """So that it can be replaced without a restart; an empty file leaves the old key in use."""
+    key = tmp_path / "expert.key"
+    key.write_text("sk-one\n")
+    with cast(api_key_file="expert.key") as play:
+        assert asked_law(play).headers["authorization"] == "Bearer sk-one"
+        key.write_text("sk-two\n")
+        wait_for(lambda: asked_law(play).headers["authorization"] == "Bearer sk-two", "the key is read again")
+        key.write_text("")
+        sleep(0.2)
+        assert asked_law(play).headers["authorization"] == "Bearer sk-two"
+
+
 def test_without_experts_nothing_is_passed_on(release: Path) -> None:
     """The list is empty and a request is told why; routing goes on."""
     with served(release, None) as local:
@@ -184,7 +242,7 @@ LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict
 def limits_of(endpoint: Endpoint, body: Mapping[str, Any], granted: int | None = 60, **expert: Any) -> dict[str, Any]:
     """The limits in what an expert that grants so many tokens is asked."""
     entry = NamedExpert(base_url="http://127.0.0.1/v1", model="m", max_tokens=granted, **expert)
-    asked = from_json(expert_body(translation_for(endpoint, entry), entry, body))
+    asked = expert_fields(translation_for(endpoint, entry), entry, body)
     return {name: value for name, value in asked.items() if name in LIMITS}
 
 
@@ -286,12 +344,16 @@ def test_completions_are_routed_by_their_prompts(cast: GatewayMaker) -> None:
 
 
 def test_embeddings_go_to_the_model_that_makes_them(cast: GatewayMaker) -> None:
-    """Under a name of its own if it has one."""
+    """Under a name of its own if it has one; for `auto` the one that the file names, whatever the text, or none."""
     with cast(embedding_model="vectors") as play:
-        response = play.local.post("/v1/embeddings", {"model": "auto", "input": ["hello", "hello"]})
-        assert response.status_code == 200
-        assert sent(play.chosen)["model"] == "vectors"
-        assert play.chosen.last().path == "/v1/embeddings"
+        refused = play.local.post("/v1/embeddings", {"model": "auto", "input": ["hello", "hello"]})
+        assert (refused.status_code, complaint(refused)["code"]) == (400, "no_embeddings")
+        assert not any(expert.asked for expert in play.experts.values())
+    with cast(f'{FALLBACK}\nembeddings = "law"', embedding_model="vectors") as play:
+        for given in ("hello", ["hello", "hello"], [1, 2, 3]):
+            assert play.local.post("/v1/embeddings", {"model": "auto", "input": given}).status_code == 200
+            assert sent(play.experts["law"])["model"] == "vectors"
+        assert play.experts["law"].last().path == "/v1/embeddings" and len(play.experts["law"].asked) == 3
 
 
 UNUSABLE = [

@@ -14,6 +14,7 @@ import pytest
 from ridgeway.common.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S
 from tests.support.fake_expert import (
     CHUNKED,
+    END,
     EVENTS,
     Asked,
     Expert,
@@ -140,8 +141,8 @@ def test_tokens_are_passed_on_one_by_one(cast: GatewayMaker) -> None:
 
 
 @pytest.mark.parametrize("framed", [True, False])
-def test_where_a_stream_ends_is_said_by_http_or_by_its_last_word(cast: GatewayMaker, framed: bool) -> None:
-    """Some servers leave [DONE] out; but where a connection is merely closed, that may have been an accident."""
+def test_a_stream_that_ends_without_its_mark_is_not_whole(cast: GatewayMaker, framed: bool) -> None:
+    """The client gets an error and the expert is counted as broken off, however properly HTTP ended it."""
 
     def without_done(asked: Asked) -> None:
         asked.head(200, EVENTS, CHUNKED if framed else b"")
@@ -156,7 +157,21 @@ def test_where_a_stream_ends_is_said_by_http_or_by_its_last_word(cast: GatewayMa
         with play.local.streamed() as response:
             events = list(tokens_of(response.iter_lines()))
         assert word_of(events[0]) == "one"
-        assert [complaint_of(each)["code"] for each in events[1:]] == ([] if framed else ["expert_broken_off"])
+        assert [complaint_of(each)["code"] for each in events[1:]] == ["expert_broken_off"]
+        assert play.local.counted("expert_requests_total", expert=play.ahead, outcome="broken_off") == 1
+
+
+def test_an_experts_own_error_event_is_a_failure(cast: GatewayMaker) -> None:
+    """As the first event it leads to the fallback; later it becomes our error, and nothing of its words is told."""
+    error = b'data: {"error": {"message": "secret stack", "code": 500}}\n\n'
+    with cast() as play:
+        play.all_domains(lambda asked: asked.stream([error, END]))
+        with play.local.streamed() as response:
+            assert word_of(next(tokens_of(response.iter_lines()))) == "generalist"
+        play.all_domains(lambda asked: asked.stream([token("one"), error, END]))
+        text = play.local.chat(stream=True).text
+        assert "expert_failed" in text and "secret" not in text and "[DONE]" not in text
+        assert play.local.counted("expert_requests_total", expert=play.ahead, outcome="failed") == 2
 
 
 # Clients that go

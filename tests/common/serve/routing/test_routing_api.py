@@ -98,6 +98,9 @@ def test_a_chat_leaves_its_domain_only_for_clear_evidence(
         assert found["stays"] is evidence_to_leave(decision, "law", leaning(router)).stays
         assert found["stays"] is (found["evidence"] <= found["evidence_needed"])
         assert "stays" not in client.post("/v1/route", json={"messages": messages, "explain": explain}).json()
+    for explain in (False, True):
+        unknown = client.post("/v1/route", json={"messages": messages, "after": "nope", "explain": explain})
+        assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "after")
     refused = client.post("/v1/route", json={"prompt": "x", "after": "law"})
     assert refused.status_code == 400 and "messages alone" in complaint_of(refused.json())["message"]
 
