@@ -19,6 +19,22 @@ FULL_WEIGHT_TOKENS = 16
 """A turn of this many tokens has its full weight; of fewer, the square of their share of these."""
 MAX_TURNS = 6
 """What lies further back would weigh less than 2⁻¹⁷."""
+TOOL_ROLES = frozenset(("tool", "function"))
+"""What tools say decides nothing."""
+HARNESS_BLOCKS = (
+    "system-reminder",
+    "environment_context",
+    "environment_details",
+    "user_instructions",
+    "local-command-caveat",
+    "local-command-stdout",
+    "ide_opened_file",
+    "ide_selection",
+)
+"""What coding agents put into messages of the role `user`, as <name>…</name>."""
+
+Message = tuple[str, str]
+"""A role and a text."""
 
 
 class Turn(NamedTuple):
@@ -30,15 +46,36 @@ class Turn(NamedTuple):
     weight: float
 
 
-def weighted_turns(messages: Sequence[tuple[str, str]]) -> list[Turn]:
+def without_harness(text: str) -> str:
+    """The text without what a coding agent added to it; a block that does not end is the user's."""
+    for name in HARNESS_BLOCKS if "</" in text else ():
+        opening = f"<{name}>"
+        closing = f"</{name}>"
+        kept = []
+        start = 0
+        while (begin := text.find(opening, start)) >= 0 and (
+            end := text.find(closing, begin)
+        ) >= 0:
+            kept.append(text[start:begin])
+            start = end + len(closing)
+        text = "".join([*kept, text[start:]])
+    return text
+
+
+def weighted_turns(messages: Sequence[Message]) -> list[Turn]:
     """Turns of a conversation of (role, text), the weightiest first.
 
     The last message of the role `user` weighs 1. The others, the newest first, weigh 1/8, 1/64 and
     so on, whatever their role, so that the last user turn weighs more than seven times all the
-    others together. Messages without text are passed over, and six are read at most. Without any
-    user message, the newest takes that place.
+    others together. Messages without text, what tools say and what a harness adds are passed over,
+    and six messages are read at most. Without any user message, the newest takes that place.
     """
-    spoken = [(role, text) for role, text in messages if text.strip()]
+    plain = [
+        (role, without_harness(text))
+        for role, text in messages
+        if role not in TOOL_ROLES
+    ]
+    spoken = [(role, text) for role, text in plain if text.strip()]
     if not spoken:
         return [Turn("", 1.0)]
     users = [place for place, (role, _) in enumerate(spoken) if role == "user"]
