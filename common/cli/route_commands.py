@@ -21,7 +21,6 @@ from ridgeway.common.cli.options import (
     RunsOn,
     Sentences,
     argument,
-    given,
     option,
 )
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
@@ -49,7 +48,13 @@ def route(
         option("Show the words that decided, and how much each weighed.", "--explain"),
     ] = False,
     json: Json = False,
-    threshold: Annotated[float | None, option("Abstain below this confidence.")] = None,
+    threshold: Annotated[
+        float | None, option("Abstain below this confidence; 0: never.")
+    ] = None,
+    scope: Annotated[
+        float | None,
+        option("Abstain below this chance of belonging to any domain; 0: never."),
+    ] = None,
     fallback: Annotated[
         str | None, option("Where prompts go when the router abstains.")
     ] = None,
@@ -68,17 +73,22 @@ def route(
     """Route PROMPT to the expert that it belongs to.
 
     With - as the prompt, prompts are read from standard input, one a line, and each is answered by
-    one line: the domain and the confidence (with --experts also the expert; with a sentence encoder
-    also which router decided), or a JSON object with --json or --explain. Before a prompt that
-    begins with a dash, write --.
+    one line: the domain (- for none) and the confidence (with --experts also the expert; with a
+    sentence encoder also which router decided), or a JSON object with --json or --explain. Before a
+    prompt that begins with a dash, write --.
     """
     from ridgeway.common.routing.router import Router
 
     router = Router.load(
-        release, key=key, model=model, device=device, sentences=sentences
+        release,
+        key=key,
+        model=model,
+        device=device,
+        sentences=sentences,
+        threshold=threshold,
+        fallback=fallback,
+        scope=scope,
     )
-    if changes := given(threshold=threshold, fallback=fallback):
-        router = router.with_confidence(**changes)
     chooser = _chooser(experts, router) if experts else None
     if prompt != "-":
         _show_one(router, prompt, explain, json, chooser)
@@ -149,7 +159,7 @@ def _show_many(
         many = map(router.explain, batch) if explain else router.route_many(batch)
         for found in many:
             decision, choice, facts = _routed(found, router, chooser)
-            plain = [decision.domain, f"{decision.confidence:.3f}"]
+            plain = [decision.domain or "-", f"{decision.confidence:.3f}"]
             plain += [choice.expert] if choice else []
             plain += [decision.router] if router.has_sentences else []
             as_json = json or explain
@@ -192,7 +202,7 @@ def _words(decision: Decision, router: Router) -> str:
         else ""
     )
     return (
-        f"{decision.domain}{why}   {sure} {100 * decision.confidence:.1f} %   then"
+        f"{decision.domain or 'no domain'}{why}   {sure} {100 * decision.confidence:.1f} %   then"
         f" {rest}"
     )
 

@@ -95,7 +95,7 @@ class ExpertChooser:
             name = self._experts.fallback or decision.domain
             if name in self._experts.experts:
                 return ExpertChoice(name, "abstained")
-            if decision.domain != decision.best:
+            if decision.domain is not None:
                 return None
         if not self.names:
             return None

@@ -66,6 +66,9 @@ class Router:
         model: str | Path | None = None,
         device: str = "auto",
         sentences: SentenceUse = "auto",
+        threshold: float | None = None,
+        fallback: str | None = None,
+        scope: float | None = None,
     ) -> Router:
         """The router of a release, after its hashes and its signature were verified.
 
@@ -75,15 +78,20 @@ class Router:
                 none.
         sentences: which prompts are given to the release's sentence encoder, if it has one: those
                 that its table is unsure of (auto), none (never), or all (always).
+        threshold, scope: abstain below this confidence, and below this chance of belonging to any
+                domain; a threshold of 0 without a scope is never.
+        fallback: what decisions name where the router abstains.
         """
         from ridgeway.common.routing.release import load_release
 
         place = Path(model) if model else None
-        return router_of(
+        router = router_of(
             load_release(
                 Path(folder), key=key, model=place, device=device, sentences=sentences
             )
         )
+        router.confidence = router.confidence.abstaining(threshold, fallback, scope)
+        return router
 
     def with_confidence(self, **changes: Any) -> Router:
         """The same router with another temperature, threshold or fallback."""

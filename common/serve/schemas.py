@@ -30,8 +30,8 @@ class Word(BaseModel):
 class RoutedPrompt(_Answer):
     """Where one prompt should go. The last four are there if an explanation was asked for."""
 
-    domain: str
-    """Where it should go; the fallback's name if the router abstained."""
+    domain: str | None
+    """Where it should go; if the router abstained, the fallback's name, or null."""
     confidence: float
     """The probability that `best` is right, if the router is calibrated."""
     scores: dict[str, float]

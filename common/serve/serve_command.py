@@ -195,7 +195,7 @@ def _service_and_gateway(
     experts = find_experts(settings.experts)
     confidence = {
         name: value
-        for name in ("threshold", "fallback")
+        for name in ("threshold", "fallback", "scope")
         if (value := getattr(settings, name)) is not None
     }
     source = ReleaseSource(

@@ -97,7 +97,7 @@ class ReleaseSource:
                   is trusted.
     model, device: of a contextual encoder.
     check:        raises if a release cannot be used here, for a reason of its own.
-    changes:      of the confidence that releases come with: threshold, fallback.
+    changes:      of the confidence that releases come with: threshold, fallback, scope.
     sentences:    which prompts a release's sentence encoder reads.
     """
 
@@ -131,7 +131,7 @@ class ReleaseSource:
         )
         if self.changes:
             release = replace(
-                release, confidence=replace(release.confidence, **self.changes)
+                release, confidence=release.confidence.abstaining(**self.changes)
             )
         router = router_of(release)
         if self.check is not None:
