@@ -77,6 +77,7 @@ def route(
     sentence encoder also which router decided), or a JSON object with --json or --explain. Before a
     prompt that begins with a dash, write --.
     """
+    from ridgeway.common.experts.expert_choice import ExpertChooser
     from ridgeway.common.routing.router import Router
 
     router = Router.load(
@@ -89,7 +90,7 @@ def route(
         fallback=fallback,
         scope=scope,
     )
-    chooser = _chooser(experts, router) if experts else None
+    chooser = ExpertChooser.load(experts, router) if experts else None
     if prompt != "-":
         _show_one(router, prompt, explain, json, chooser)
     elif sys.stdin is None:
@@ -97,15 +98,6 @@ def route(
     else:
         lines = _arriving_lines(cast(BufferedReader, sys.stdin.buffer))
         _show_many(router, lines, explain, json, chooser)
-
-
-def _chooser(path: Path, router: Router) -> ExpertChooser:
-    from ridgeway.common.experts.expert_choice import ExpertChooser
-    from ridgeway.common.experts.experts_file import read_experts
-
-    experts, beside = read_experts(path)
-    experts.check(router, beside)
-    return ExpertChooser(experts, router.domains, beside or router.quality)
 
 
 def _routed(

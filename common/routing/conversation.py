@@ -85,35 +85,56 @@ def weighted_turns(messages: Sequence[Message]) -> list[Turn]:
     return [Turn(text, FADE_PER_TURN**age) for age, text in enumerate(texts)]
 
 
-Chat = Sequence[Mapping[str, Any]]
+Chat = Sequence[Any]
 """A chat as OpenAI's and Anthropic's clients write it: a list of {"role": …, "content": text or
-parts}.
+parts}, or of their own message objects, or of LangChain's.
 """
+_ROLES = {"human": "user", "ai": "assistant"}
+"""What LangChain calls them."""
 
 
 def chat_turns(messages: Chat) -> list[Turn]:
     """The turns of a chat; of parts, the text alone. Raises InputError that says what to pass."""
+    return weighted_turns(chat_messages(messages))
+
+
+def chat_messages(messages: Chat) -> list[Message]:
+    """The roles and texts of a chat. Raises InputError that says what to pass."""
     if not isinstance(messages, Sequence) or isinstance(
         messages, str | bytes | bytearray
     ):
         raise _wrong("a prompt", messages)
-    return weighted_turns(
-        [_spoken(message, f"message {place}") for place, message in enumerate(messages)]
-    )
+    return [
+        _spoken(message, f"message {place}") for place, message in enumerate(messages)
+    ]
 
 
-def _spoken(message: Any, where: str) -> tuple[str, str]:
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+def _spoken(message: Any, where: str) -> Message:
+    fields = _fields(message)
+    role = fields.get("role") or fields.get("type")
+    if not isinstance(role, str):
         raise _wrong(where, message)
-    content = message.get("content")
+    role = _ROLES.get(role, role)
+    content = fields.get("content")
     if isinstance(content, str) or content is None:
-        return message["role"], content or ""
-    if not isinstance(content, Sequence) or not all(
-        isinstance(part, Mapping) for part in content
-    ):
+        return role, content or ""
+    if not isinstance(content, Sequence):
         raise _wrong(f"the content of {where}", content)
-    texts = [part.get("text") for part in content]
-    return message["role"], "\n".join(text for text in texts if isinstance(text, str))
+    parts = [_fields(part) for part in content]
+    if not all(parts):
+        raise _wrong(f"the content of {where}", content)
+    if any(part.get("type") == "tool_result" for part in parts):
+        role = "tool"
+    texts = [part.get("text") for part in parts]
+    return role, "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    """Of a message or a part of one, also as a client's own object; none of anything else."""
+    if isinstance(value, Mapping):
+        return value
+    names = ("role", "type", "content", "text")
+    return {name: found for name in names if (found := getattr(value, name, None))}
 
 
 def _wrong(what: str, value: object) -> InputError:
