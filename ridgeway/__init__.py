@@ -15,16 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ridgeway.common.base.errors import RidgewayError
+    from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
     from ridgeway.common.routing.conversation import Turn, weighted_turns
+    from ridgeway.common.routing.conversations import Conversations, ConversationTurn
     from ridgeway.common.routing.decision import Decision
     from ridgeway.common.routing.explanation import Explanation, WordWeight
-    from ridgeway.common.routing.router import Router
+    from ridgeway.common.routing.router import FollowedRouter, Router
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConversationTurn",
+    "Conversations",
     "Decision",
+    "ExpertChoice",
+    "ExpertChooser",
     "Explanation",
+    "FollowedRouter",
     "RidgewayError",
     "Router",
     "Turn",
@@ -34,6 +41,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ConversationTurn": "routing.conversations",
+    "Conversations": "routing.conversations",
+    "ExpertChoice": "experts.expert_choice",
+    "ExpertChooser": "experts.expert_choice",
+    "FollowedRouter": "routing.router",
     "RidgewayError": "base.errors",
     "Turn": "routing.conversation",
     "weighted_turns": "routing.conversation",

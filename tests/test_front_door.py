@@ -66,8 +66,13 @@ def in_a_new_process(code: str, release: Path, shop: Workshop) -> tuple[list[str
 def test_the_exported_names_are_pinned() -> None:
     """A name that appears or goes is a change of the interface, and is made on purpose."""
     assert sorted(ridgeway.__all__) == [
+        "ConversationTurn",
+        "Conversations",
         "Decision",
+        "ExpertChoice",
+        "ExpertChooser",
         "Explanation",
+        "FollowedRouter",
         "RidgewayError",
         "Router",
         "Turn",
@@ -83,7 +88,7 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
     public = {name for name in vars(ridgeway.Router) if not name.startswith("_")}
     public -= {field.name for field in fields(ridgeway.Router)}
     assert public == {
-        *("explain", "explain_turns", "load", "route", "route_many", "route_turns"),
+        *("explain", "explain_turns", "follow", "load", "route", "route_many", "route_turns"),
         *("make_fast", "with_confidence", "with_selector", "without"),
         *("has_sentences", "reads_sentences", "route_by_table"),
     }

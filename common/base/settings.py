@@ -344,7 +344,7 @@ class Confidence:
                  somewhat more than that is true.
     threshold:   below this confidence the router abstains and names `fallback`.
     scope:       what text belongs to any domain, if that was learnt; on all other text the router
-                 abstains as well.
+                 abstains as well, unless the least chance is 0.
     """
 
     temperature: float = 1.0
@@ -372,6 +372,29 @@ class Confidence:
             )
         if self.threshold > 0 and not self.fallback:
             raise InputError("to abstain below a threshold, name a fallback")
+
+    def abstaining(
+        self,
+        threshold: float | None = None,
+        fallback: str | None = None,
+        scope: float | None = None,
+    ) -> Confidence:
+        """The same with another threshold, fallback or least chance of belonging; None changes
+        nothing.
+
+        A threshold of 0 is meant as never: then scope is 0 too, unless it is given.
+        """
+        if scope is None and threshold == 0:
+            scope = 0.0
+        known = self.scope
+        if known is not None and scope is not None:
+            known = replace(known, least=scope)
+        return replace(
+            self,
+            threshold=self.threshold if threshold is None else threshold,
+            fallback=self.fallback if fallback is None else fallback,
+            scope=known,
+        )
 
     @classmethod
     def of_json(cls, facts: Mapping[str, Any]) -> Confidence:

@@ -19,7 +19,6 @@ from ridgeway.common.cli.options import (
     ReleaseFolder,
     Sentences,
     argument,
-    given,
     option,
 )
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
@@ -47,7 +46,13 @@ def route(
         option("Show the words that decided, and how much each weighed.", "--explain"),
     ] = False,
     json: Json = False,
-    threshold: Annotated[float | None, option("Abstain below this confidence.")] = None,
+    threshold: Annotated[
+        float | None, option("Abstain below this confidence; 0: never.")
+    ] = None,
+    scope: Annotated[
+        float | None,
+        option("Abstain below this chance of belonging to any domain; 0: never."),
+    ] = None,
     fallback: Annotated[
         str | None, option("Where prompts go when the router abstains.")
     ] = None,
@@ -64,16 +69,22 @@ def route(
     """Route PROMPT to the expert that it belongs to.
 
     With - as the prompt, prompts are read from standard input, one a line, and each is answered by
-    one line: the domain and the confidence (with --experts also the expert; with a sentence encoder
-    also which router decided), or a JSON object with --json or --explain. Before a prompt that
-    begins with a dash, write --.
+    one line: the domain (- for none) and the confidence (with --experts also the expert; with a
+    sentence encoder also which router decided), or a JSON object with --json or --explain. Before a
+    prompt that begins with a dash, write --.
     """
+    from ridgeway.common.experts.expert_choice import ExpertChooser
     from ridgeway.common.routing.router import Router
 
-    router = Router.load(release, key=key, sentences=sentences)
-    if changes := given(threshold=threshold, fallback=fallback):
-        router = router.with_confidence(**changes)
-    chooser = _chooser(experts, router) if experts else None
+    router = Router.load(
+        release,
+        key=key,
+        sentences=sentences,
+        threshold=threshold,
+        fallback=fallback,
+        scope=scope,
+    )
+    chooser = ExpertChooser.load(experts, router) if experts else None
     if prompt != "-":
         _show_one(router, prompt, explain, json, chooser)
     elif sys.stdin is None:
@@ -81,15 +92,6 @@ def route(
     else:
         lines = _arriving_lines(cast(BufferedReader, sys.stdin.buffer))
         _show_many(router, lines, explain, json, chooser)
-
-
-def _chooser(path: Path, router: Router) -> ExpertChooser:
-    from ridgeway.common.experts.expert_choice import ExpertChooser
-    from ridgeway.common.experts.experts_file import read_experts
-
-    experts, beside = read_experts(path)
-    experts.check(router, beside)
-    return ExpertChooser(experts, router.domains, beside or router.quality)
 
 
 def _routed(
@@ -143,7 +145,7 @@ def _show_many(
         many = map(router.explain, batch) if explain else router.route_many(batch)
         for found in many:
             decision, choice, facts = _routed(found, router, chooser)
-            plain = [decision.domain, f"{decision.confidence:.3f}"]
+            plain = [decision.domain or "-", f"{decision.confidence:.3f}"]
             plain += [choice.expert] if choice else []
             plain += [decision.router] if router.has_sentences else []
             as_json = json or explain
@@ -186,7 +188,7 @@ def _words(decision: Decision, router: Router) -> str:
         else ""
     )
     return (
-        f"{decision.domain}{why}   {sure} {100 * decision.confidence:.1f} %   then"
+        f"{decision.domain or 'no domain'}{why}   {sure} {100 * decision.confidence:.1f} %   then"
         f" {rest}"
     )
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from operator import attrgetter
 from threading import Lock
+from typing import Any
 from unicodedata import combining, east_asian_width
 
 import numpy as np
@@ -74,6 +75,11 @@ class Tokenizer:
         self._characters = 0
         if tables is None:
             _ = self._backend  # a definition that cannot be used is told of at once
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process is made anew, from the definition."""
+        definition = self._definition or self._backend.to_str().encode()
+        return partial(Tokenizer, lower=self.lower), (definition,)
 
     @cached_property
     def _backend(self) -> Backend:

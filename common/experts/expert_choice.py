@@ -5,13 +5,19 @@ answers and their cost.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ridgeway.common.experts.experts_file import Experts, FallbackReason
+from ridgeway.common.experts.experts_file import (
+    Experts,
+    FallbackReason,
+    read_experts,
+)
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.quality import QualityTable
+from ridgeway.common.routing.router import Router
 
 Reason = (
     Literal["best", "quality", "cost", "missing", "abstained", "forced", "sticky"]
@@ -83,6 +89,15 @@ class ExpertChooser:
         self.quality = quality * self._factors
         self._costs = experts.mu * np.array([each.cost for each in chosen])
 
+    @classmethod
+    def load(cls, path: str | Path, router: Router) -> ExpertChooser:
+        """The one of a file, experts.toml, for a router; raises if a decision could find no
+        expert.
+        """
+        experts, beside = read_experts(Path(path))
+        experts.check(router, beside)
+        return cls(experts, router.domains, beside or router.quality)
+
     def choose(self, decision: Decision) -> ExpertChoice | None:
         """The expert that is worth most; where the router abstained, the fallback, if one was
         named.
@@ -95,7 +110,7 @@ class ExpertChooser:
             name = self._experts.fallback or decision.domain
             if name in self._experts.experts:
                 return ExpertChoice(name, "abstained")
-            if decision.domain != decision.best:
+            if decision.domain is not None:
                 return None
         if not self.names:
             return None

@@ -19,6 +19,22 @@ FULL_WEIGHT_TOKENS = 16
 """A turn of this many tokens has its full weight; of fewer, the square of their share of these."""
 MAX_TURNS = 6
 """What lies further back would weigh less than 2⁻¹⁷."""
+TOOL_ROLES = frozenset(("tool", "function"))
+"""What tools say decides nothing."""
+HARNESS_BLOCKS = (
+    "system-reminder",
+    "environment_context",
+    "environment_details",
+    "user_instructions",
+    "local-command-caveat",
+    "local-command-stdout",
+    "ide_opened_file",
+    "ide_selection",
+)
+"""What coding agents put into messages of the role `user`, as <name>…</name>."""
+
+Message = tuple[str, str]
+"""A role and a text."""
 
 
 class Turn(NamedTuple):
@@ -30,15 +46,36 @@ class Turn(NamedTuple):
     weight: float
 
 
-def weighted_turns(messages: Sequence[tuple[str, str]]) -> list[Turn]:
+def without_harness(text: str) -> str:
+    """The text without what a coding agent added to it; a block that does not end is the user's."""
+    for name in HARNESS_BLOCKS if "</" in text else ():
+        opening = f"<{name}>"
+        closing = f"</{name}>"
+        kept = []
+        start = 0
+        while (begin := text.find(opening, start)) >= 0 and (
+            end := text.find(closing, begin)
+        ) >= 0:
+            kept.append(text[start:begin])
+            start = end + len(closing)
+        text = "".join([*kept, text[start:]])
+    return text
+
+
+def weighted_turns(messages: Sequence[Message]) -> list[Turn]:
     """Turns of a conversation of (role, text), the weightiest first.
 
     The last message of the role `user` weighs 1. The others, the newest first, weigh 1/8, 1/64 and
     so on, whatever their role, so that the last user turn weighs more than seven times all the
-    others together. Messages without text are passed over, and six are read at most. Without any
-    user message, the newest takes that place.
+    others together. Messages without text, what tools say and what a harness adds are passed over,
+    and six messages are read at most. Without any user message, the newest takes that place.
     """
-    spoken = [(role, text) for role, text in messages if text.strip()]
+    plain = [
+        (role, without_harness(text))
+        for role, text in messages
+        if role not in TOOL_ROLES
+    ]
+    spoken = [(role, text) for role, text in plain if text.strip()]
     if not spoken:
         return [Turn("", 1.0)]
     users = [place for place, (role, _) in enumerate(spoken) if role == "user"]
@@ -48,35 +85,56 @@ def weighted_turns(messages: Sequence[tuple[str, str]]) -> list[Turn]:
     return [Turn(text, FADE_PER_TURN**age) for age, text in enumerate(texts)]
 
 
-Chat = Sequence[Mapping[str, Any]]
+Chat = Sequence[Any]
 """A chat as OpenAI's and Anthropic's clients write it: a list of {"role": …, "content": text or
-parts}.
+parts}, or of their own message objects, or of LangChain's.
 """
+_ROLES = {"human": "user", "ai": "assistant"}
+"""What LangChain calls them."""
 
 
 def chat_turns(messages: Chat) -> list[Turn]:
     """The turns of a chat; of parts, the text alone. Raises InputError that says what to pass."""
+    return weighted_turns(chat_messages(messages))
+
+
+def chat_messages(messages: Chat) -> list[Message]:
+    """The roles and texts of a chat. Raises InputError that says what to pass."""
     if not isinstance(messages, Sequence) or isinstance(
         messages, str | bytes | bytearray
     ):
         raise _wrong("a prompt", messages)
-    return weighted_turns(
-        [_spoken(message, f"message {place}") for place, message in enumerate(messages)]
-    )
+    return [
+        _spoken(message, f"message {place}") for place, message in enumerate(messages)
+    ]
 
 
-def _spoken(message: Any, where: str) -> tuple[str, str]:
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+def _spoken(message: Any, where: str) -> Message:
+    fields = _fields(message)
+    role = fields.get("role") or fields.get("type")
+    if not isinstance(role, str):
         raise _wrong(where, message)
-    content = message.get("content")
+    role = _ROLES.get(role, role)
+    content = fields.get("content")
     if isinstance(content, str) or content is None:
-        return message["role"], content or ""
-    if not isinstance(content, Sequence) or not all(
-        isinstance(part, Mapping) for part in content
-    ):
+        return role, content or ""
+    if not isinstance(content, Sequence):
         raise _wrong(f"the content of {where}", content)
-    texts = [part.get("text") for part in content]
-    return message["role"], "\n".join(text for text in texts if isinstance(text, str))
+    parts = [_fields(part) for part in content]
+    if not all(parts):
+        raise _wrong(f"the content of {where}", content)
+    if any(part.get("type") == "tool_result" for part in parts):
+        role = "tool"
+    texts = [part.get("text") for part in parts]
+    return role, "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    """Of a message or a part of one, also as a client's own object; none of anything else."""
+    if isinstance(value, Mapping):
+        return value
+    names = ("role", "type", "content", "text")
+    return {name: found for name in names if (found := getattr(value, name, None))}
 
 
 def _wrong(what: str, value: object) -> InputError:

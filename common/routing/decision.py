@@ -36,7 +36,7 @@ FOR = "46, 125, 50"
 class Decision(NamedTuple):
     """Where a prompt should go.
 
-    domain:     the chosen expert; the fallback's name where the router abstained.
+    domain:     where it goes; where the router abstained, the fallback's name, or None without one.
     confidence: the probability that `best` is right; it means that only if the router is
                 calibrated.
     scores:     every domain's probability.
@@ -48,7 +48,7 @@ class Decision(NamedTuple):
     router:     which router decided: that of tokens and words, `table`, or that of `sentences`.
     """
 
-    domain: str
+    domain: str | None
     confidence: float
     scores: dict[str, float]
     abstained: bool
@@ -73,9 +73,8 @@ class Decision(NamedTuple):
         hidden = len(self.scores) - len(shown)
         more = f" and {hidden} more" if hidden else ""
         state = "abstained" if self.abstained else f"{100 * self.confidence:.1f} %"
-        return (
-            f"<Decision {self.domain}, {state}; {scores}{more}; {self.tokens} tokens>"
-        )
+        where = self.domain or "no domain"
+        return f"<Decision {where}, {state}; {scores}{more}; {self.tokens} tokens>"
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -87,7 +86,7 @@ class Decision(NamedTuple):
         )
         state = " (abstained)" if self.abstained else ""
         return (
-            f"<div><b>{escape(self.domain)}</b>{state}, {self.tokens} tokens"
+            f"<div><b>{escape(self.domain or 'no domain')}</b>{state}, {self.tokens} tokens"
             f"<table>{rows}</table></div>"
         )
 
@@ -231,7 +230,7 @@ def decide(
         reason = _reason(law, confidence, scope, legible)
         found.append(
             Decision(
-                (reason and law.fallback) or best,
+                law.fallback if reason else best,
                 confidence,
                 dict(zip(domains, row)),  # noqa: B905
                 reason is not None,
@@ -249,7 +248,8 @@ def _reason(
     law: Confidence, confidence: float, scope: float | None, readable: bool
 ) -> str | None:
     """Why the router abstains; None if it does not."""
-    if law.scope and scope is not None and not (readable and scope >= law.scope.least):
+    least = law.scope.least if law.scope else 0.0
+    if least > 0 and scope is not None and not (readable and scope >= least):
         return _OUT_OF_SCOPE
     if confidence < law.threshold:
         return LOW_CONFIDENCE

@@ -91,6 +91,12 @@ class Release:
         return tuple(self.manifest["domains"])
 
     @property
+    def number(self) -> int:
+        """Its number in its federation; 0 without one."""
+        number = self.manifest.get("number")
+        return number if isinstance(number, int) else 0
+
+    @property
     def signer(self) -> str:
         return str(self.manifest["signature"]["key"])
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import InputError
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 PROMPTS_PER_CHUNK = 128
 MAX_THREADS = 16
+LOOK_FOR_RELEASE_S = 1.0
+"""Between two looks for a new release."""
 
 
 @dataclass(eq=False, repr=False)
@@ -64,16 +68,34 @@ class Router:
         *,
         key: str | None = None,
         sentences: SentenceUse = "auto",
+        threshold: float | None = None,
+        fallback: str | None = None,
+        scope: float | None = None,
     ) -> Router:
         """The router of a release, after its hashes and its signature were verified.
 
         key:    the coordinator's public key; a release that anyone else signed is refused.
         sentences: which prompts are given to the release's sentence encoder, if it has one: those
                 that its table is unsure of (auto), none (never), or all (always).
+        threshold, scope: abstain below this confidence, and below this chance of belonging to any
+                domain; a threshold of 0 without a scope is never.
+        fallback: what decisions name where the router abstains.
         """
         from ridgeway.common.routing.release import load_release
 
-        return router_of(load_release(Path(folder), key=key, sentences=sentences))
+        release = load_release(Path(folder), key=key, sentences=sentences)
+        router = router_of(release)
+        router.confidence = router.confidence.abstaining(threshold, fallback, scope)
+        return router
+
+    @classmethod
+    def follow(cls, folder: str | Path, **options: Any) -> FollowedRouter:
+        """The router of a release, and of those that take its place in its folder.
+
+        folder:  of a release, or a coordinator's or its releases/: then the newest.
+        options: those of `load`.
+        """
+        return FollowedRouter(Path(folder), options)
 
     def with_confidence(self, **changes: Any) -> Router:
         """The same router with another temperature, threshold or fallback."""
@@ -139,19 +161,21 @@ class Router:
         routers = self._routers(*self.tokenizer.encode_many(prompts))
         return [router == SENTENCES for router in routers]
 
-    def route_many(self, prompts: Iterable[str]) -> list[Decision]:
-        """Where each of many prompts should go, in parallel."""
+    def route_many(self, prompts: Iterable[str | Chat]) -> list[Decision]:
+        """Where each of many prompts and chats should go; the prompts in parallel."""
         if isinstance(prompts, str):
             raise InputError(
                 "route_many takes a list of prompts; for a single one there is route"
             )
-        prompts = list(prompts)
-        for place, prompt in enumerate(prompts):
-            if not isinstance(prompt, str):
-                raise InputError(
-                    f"prompt {place} is of the type {type(prompt).__name__}; route_many"
-                    " takes texts alone; give each chat to route"
-                )
+        asked = list(prompts)
+        texts = iter(
+            self._route_texts([each for each in asked if isinstance(each, str)])
+        )
+        return [
+            next(texts) if isinstance(each, str) else self.route(each) for each in asked
+        ]
+
+    def _route_texts(self, prompts: list[str]) -> list[Decision]:
         chunks = [
             prompts[start : start + PROMPTS_PER_CHUNK]
             for start in range(0, len(prompts), PROMPTS_PER_CHUNK)
@@ -229,6 +253,87 @@ class Router:
 
     def __repr__(self) -> str:
         return f"<Router {len(self.domains)} domains, selector {self.selector.name}>"
+
+
+@dataclass(frozen=True)
+class _LoadedRelease:
+    """A release and its router."""
+
+    release: Release
+    router: Router
+
+
+@dataclass(frozen=True)
+class _RouterOpener:
+    """Opens the release that is in a folder now, with the options of `Router.load`."""
+
+    folder: Path
+    options: Mapping[str, Any]
+
+    def stamp(self) -> list[object]:
+        from ridgeway.common.routing.release_watch import release_stamp
+
+        return release_stamp(self.folder)
+
+    def open(self, signer: str | None = None) -> _LoadedRelease:
+        from ridgeway.common.routing.release import load_release
+
+        options = dict(self.options)
+        changes = {
+            name: options.pop(name, None) for name in ("threshold", "fallback", "scope")
+        }
+        if signer is not None:
+            options["key"] = signer
+        release = load_release(self.folder.resolve(), **options)
+        router = router_of(release)
+        router.confidence = router.confidence.abstaining(**changes)
+        router.route("Is it ready?")
+        return _LoadedRelease(release, router)
+
+
+class FollowedRouter:
+    """A router that looks for a new release once a second, when it is used.
+
+    As `ridgeway serve` does, it takes a good one, and keeps the old one in place of a bad one:
+    `refused` says why.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        from ridgeway.common.routing.release_watch import CurrentRelease, find_release
+
+        self._current = CurrentRelease(_RouterOpener(find_release(folder), options))
+        self._lock = Lock()
+        self._looked = time.monotonic()
+
+    @property
+    def router(self) -> Router:
+        """The router in use now."""
+        if time.monotonic() - self._looked >= LOOK_FOR_RELEASE_S and self._lock.acquire(
+            False
+        ):
+            try:
+                self._current.refresh()
+                self._looked = time.monotonic()
+            finally:
+                self._lock.release()
+        return self._current.served.router
+
+    @property
+    def refused(self) -> str | None:
+        """Why the newest release is not in use, if it is not."""
+        return self._current.refused
+
+    def route(self, prompt: str | Chat) -> Decision:
+        """As `Router.route`, by the release in use."""
+        return self.router.route(prompt)
+
+    def route_many(self, prompts: Iterable[str | Chat]) -> list[Decision]:
+        """As `Router.route_many`, by the release in use."""
+        return self.router.route_many(prompts)
+
+    def explain(self, prompt: str | Chat) -> Explanation:
+        """As `Router.explain`, by the release in use."""
+        return self.router.explain(prompt)
 
 
 def _is_readable(text: str) -> bool:

@@ -8,7 +8,7 @@ looked at one by one, a run of letters speaks with the token that it ends in.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import count, pairwise
 from typing import Any
@@ -89,6 +89,10 @@ class WordTable:
     def _ends_apart(self) -> NDArray[np.bool_]:
         """Whether no word can go on from this token into another one."""
         return self._is_apart(self.words.spelling.starts[1:] - 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it is made of; the rest is worked out anew where it is used."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def _is_apart(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each token has letters, and that at its place is of no word."""

@@ -31,16 +31,19 @@ from starlette.requests import ClientDisconnect
 from ridgeway.common.experts.experts_file import AUTO
 from ridgeway.common.http.http_errors import ClientGone, Problem, validation_problem
 from ridgeway.common.http.request_context import current_request, hold
-from ridgeway.common.routing.conversation import Turn, weighted_turns
-from ridgeway.common.serve.conversations import (
+from ridgeway.common.routing.conversation import Message, Turn, weighted_turns
+from ridgeway.common.routing.exchange import (
     CutTurns,
     Exchange,
-    Message,
     cut_turns,
     exchange_of,
 )
 
 SESSION_HEADER = "x-session-id"
+"""The name of a conversation, whatever its messages are."""
+NAMING_HEADERS = ("x-claude-code-session-id", "session-id", "session_id")
+NAMING_FIELDS = ("user", "safety_identifier", "prompt_cache_key")
+"""Whose conversation it is; Anthropic's clients say that as `metadata.user_id`."""
 _MAX_PROMPTS = 1024
 MAX_MESSAGES = 4096
 MAX_NAME = 256
@@ -402,14 +405,22 @@ async def read_gateway_body(
     elif isinstance(checked, CompletionRequest):
         routed = cut_turns(checked.turns())
     else:
-        user = fields.get("user")
-        session = request.headers.get(SESSION_HEADER, "")
-        client = current_request().key
         exchange = exchange_of(
-            checked.said(), user if isinstance(user, str) else "", session, client
+            checked.said(),
+            (current_request().key, *_names(fields, request)),
+            request.headers.get(SESSION_HEADER, ""),
         )
         routed = exchange.turns
     return GatewayBody(content, name, streamed, routed, goes_on_from, exchange)
+
+
+def _names(fields: dict[str, Any], request: Request) -> list[str]:
+    """Whose conversation it is, as far as the client says."""
+    metadata = fields.get("metadata")
+    named = [fields.get(name) for name in NAMING_FIELDS]
+    named.append(metadata.get("user_id") if isinstance(metadata, dict) else None)
+    named += [request.headers.get(name) for name in NAMING_HEADERS]
+    return [name if isinstance(name, str) else "" for name in named]
 
 
 def _check_values(content: bytes) -> None:

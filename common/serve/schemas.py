@@ -30,8 +30,8 @@ class Word(BaseModel):
 class RoutedPrompt(_Answer):
     """Where one prompt should go. The last four are there if an explanation was asked for."""
 
-    domain: str
-    """Where it should go; the fallback's name if the router abstained."""
+    domain: str | None
+    """Where it should go; if the router abstained, the fallback's name, or null."""
     confidence: float
     """The probability that `best` is right, if the router is calibrated."""
     scores: dict[str, float]
@@ -61,9 +61,11 @@ class RoutedPrompt(_Answer):
     stays: bool | None = None
     """Whether the chat stays with the domain it was `after`."""
     evidence: float | None = None
-    """log p(best)/p(after), if both are domains of the release."""
+    """log p(best)/p(after), or to the runner-up after an abstention."""
     evidence_needed: float | None = None
     """What it takes to leave: more where the text is short."""
+    follow_up: bool | None = None
+    """Whether the message could stand in any conversation, as a sentence encoder sees it."""
     runner_up: str | None = None
     """The domain in the second place."""
     margin: float | None = None

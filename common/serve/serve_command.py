@@ -230,11 +230,9 @@ def _service_and_gateway(
 ) -> tuple[RoutingService, Gateway | None]:
     """The release that is served, and the experts behind it."""
     from ridgeway.common.experts.experts_file import find_experts
+    from ridgeway.common.routing.release_watch import find_release
     from ridgeway.common.serve.gateway.gateway import Gateway
-    from ridgeway.common.serve.routing.current_release import (
-        ReleaseSource,
-        find_release,
-    )
+    from ridgeway.common.serve.routing.current_release import ReleaseSource
     from ridgeway.common.serve.routing.routing_service import RoutingService
     from ridgeway.common.serve.tracing import find_tracing
 
@@ -242,7 +240,7 @@ def _service_and_gateway(
     experts = find_experts(settings.experts)
     confidence = {
         name: value
-        for name in ("threshold", "fallback")
+        for name in ("threshold", "fallback", "scope")
         if (value := getattr(settings, name)) is not None
     }
     source = ReleaseSource(

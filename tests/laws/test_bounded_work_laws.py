@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ridgeway.common.http.http_errors import RefusedRequest
 from ridgeway.common.http.request_context import HeldBytes, Holding
 from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.serve.conversations import MAX_EARLIER_CHARACTERS, MAX_ROUTED_CHARACTERS, cut, cut_turns
+from ridgeway.common.routing.exchange import MAX_EARLIER_CHARACTERS, MAX_ROUTED_CHARACTERS, cut, cut_turns
 
 
 @given(text=st.text(max_size=60), most=st.integers(4, 40))

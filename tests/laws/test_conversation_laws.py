@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import Confidence, Selector, SelectorName
 from ridgeway.common.encoding.tokenizer import Tokenizer
-from ridgeway.common.routing.conversation import FULL_WEIGHT_TOKENS, MAX_TURNS, Turn, shares, weighted_turns
+from ridgeway.common.routing.conversation import FULL_WEIGHT_TOKENS, MAX_TURNS, TOOL_ROLES, Turn, shares, weighted_turns
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import TokenTable
 from tests.support.tiny import LETTERS, tiny_definition
@@ -50,9 +50,9 @@ def test_the_last_user_turn_outweighs_all_the_others(conversation: list[tuple[st
 
 @given(messages)
 def test_every_turn_is_a_message_with_text_and_the_newest_are_kept(conversation: list[tuple[str, str]]) -> None:
-    """Nothing is made up, nothing empty counts, and what is left out is older than what is kept."""
+    """Nothing is made up, nothing empty counts, nor what tools say, and what is left out is older than what is kept."""
     numbered = [(role, f"{place} {text}" if text.strip() else text) for place, (role, text) in enumerate(conversation)]
-    spoken = [text for _, text in numbered if text.strip()]
+    spoken = [text for role, text in numbered if text.strip() and role not in TOOL_ROLES]
     kept = [turn.text for turn in weighted_turns(numbered)]
     assert len(kept) == (min(len(spoken), MAX_TURNS) or 1)
     if spoken:

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ridgeway.common.routing.conversation import weighted_turns
+from ridgeway.common.routing.conversation import Message, weighted_turns
+from ridgeway.common.routing.follow_ups import evidence_to_leave
 from ridgeway.common.routing.router import Router
-from ridgeway.common.serve.conversations import Message, evidence_to_leave, leaning
 
 OPENING_LETTERS = (120, 400)
 ANSWER_LETTERS = 600
@@ -74,11 +74,11 @@ def rates(router: Router, chats: Sequence[Dialogue]) -> tuple[float, ...]:
 
     A chat counts if its opening was routed rightly.
     """
-    leans = leaning(router)
 
     def by_the_rule(chat: Dialogue) -> str:
         decision = router.route(chat.last)
-        return chat.began if evidence_to_leave(decision, chat.began, leans).stays else decision.best
+        stays = evidence_to_leave(router, decision, chat.began, chat.last).stays
+        return chat.began if stays else decision.best
 
     def by_all_turns(chat: Dialogue) -> str:
         return router.route_turns(weighted_turns([*chat.messages, ("user", chat.last)])).best

@@ -29,7 +29,6 @@ from ridgeway.common.http.request_context import (
     hold,
     let_go,
 )
-from ridgeway.common.serve.conversations import LOOKED_AT_BYTES
 from ridgeway.common.serve.gateway import failures
 from ridgeway.common.serve.gateway.expert_link import (
     EVENT_STREAM,
@@ -45,6 +44,7 @@ from ridgeway.common.serve.gateway.failures import (
     FailureKind,
 )
 from ridgeway.common.serve.gateway.sse import BadStream, EventStream, StreamAnswer
+from ridgeway.common.serve.recent_notes import LOOKED_AT_BYTES
 from ridgeway.common.serve.tracing import NO_TRACING, Tracing
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

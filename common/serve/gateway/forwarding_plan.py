@@ -20,16 +20,10 @@ from ridgeway.common.experts.experts_file import (
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.http.request_context import current_request
 from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.exchange import Exchange
+from ridgeway.common.routing.follow_ups import evidence_to_leave
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Router
-from ridgeway.common.serve.conversations import (
-    Assignment,
-    Exchange,
-    RecentNotes,
-    ResponseOwners,
-    evidence_to_leave,
-    leaning,
-)
 from ridgeway.common.serve.gateway.expert_link import (
     Endpoint,
     ExpertLink,
@@ -37,6 +31,11 @@ from ridgeway.common.serve.gateway.expert_link import (
 )
 from ridgeway.common.serve.gateway.failures import FailedExpert
 from ridgeway.common.serve.gateway.translation import AskedExpert, asked_expert
+from ridgeway.common.serve.recent_notes import (
+    Assignment,
+    RecentNotes,
+    ResponseOwners,
+)
 from ridgeway.common.serve.request_bodies import GatewayBody
 from ridgeway.common.serve.routing.routing_service import RoutingService
 
@@ -180,7 +179,7 @@ class ForwardingPlanner:
         ):
             link = connected.links[assignment.answered]
             return ForwardingPlan(
-                link, "sticky", release, assignment=(body.exchange.key, assignment)
+                link, "sticky", release, assignment=(body.exchange.noted_as, assignment)
             )
         turns = body.routed.turns if assignment is None else body.routed.turns[:1]
         served, decision = await self._service.decide(turns)
@@ -195,10 +194,14 @@ class ForwardingPlanner:
         if (
             assignment is not None
             and choice.expert != assignment.expert
-            and evidence_to_leave(
-                decision,
-                assignment.domain,
-                await asyncio.to_thread(leaning, served.router),
+            and (
+                await asyncio.to_thread(
+                    evidence_to_leave,
+                    served.router,
+                    decision,
+                    assignment.domain,
+                    turns[0].text,
+                )
             ).stays
         ):
             choice = ExpertChoice(assignment.expert, "sticky")
@@ -214,7 +217,7 @@ class ForwardingPlanner:
             headers["x-ridgeway-left-out"] = str(body.routed.left_out)
         steps = connected.experts.chain(choice.expert, chooser.peers(decision))
         chain = [(step, connected.links[step.expert]) for step in steps]
-        named = None if body.exchange is None else (body.exchange.key, assignment)
+        named = None if body.exchange is None else (body.exchange.noted_as, assignment)
         return ForwardingPlan(
             connected.links[choice.expert],
             choice.reason,
@@ -230,7 +233,9 @@ class ForwardingPlanner:
         spoke before.
         """
         assignment = (
-            self._conversations.find(exchange.key) if exchange.goes_on else None
+            None
+            if exchange.found_by is None
+            else self._conversations.find(exchange.found_by)
         )
         if assignment is None and exchange.before is not None:
             served, decision = await self._service.threads.route_turns(

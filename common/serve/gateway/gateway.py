@@ -24,12 +24,6 @@ from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
 from ridgeway.common.http.request_context import current_request, let_go
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.router import Router
-from ridgeway.common.serve.conversations import (
-    Assignment,
-    Owner,
-    RecentNotes,
-    ResponseOwners,
-)
 from ridgeway.common.serve.gateway.expert_client import (
     ExpertClient,
     WholeAnswer,
@@ -66,6 +60,12 @@ from ridgeway.common.serve.gateway.translation import (
     AskedExpert,
     asked_expert,
     mistake_of,
+)
+from ridgeway.common.serve.recent_notes import (
+    Assignment,
+    Owner,
+    RecentNotes,
+    ResponseOwners,
 )
 from ridgeway.common.serve.request_bodies import (
     AnyGatewayRequest,

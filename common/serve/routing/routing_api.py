@@ -23,8 +23,8 @@ from ridgeway.common.http.request_context import hold
 from ridgeway.common.http.request_metrics import EXPOSITION
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.explanation import Explanation
+from ridgeway.common.routing.follow_ups import evidence_to_leave
 from ridgeway.common.routing.router import Router, origin
-from ridgeway.common.serve.conversations import evidence_to_leave, leaning
 from ridgeway.common.serve.request_bodies import (
     RouteRequest,
     WantedDecisions,
@@ -132,7 +132,7 @@ def routing_api(
             )
             if wanted.after is not None:
                 answer |= await asyncio.to_thread(
-                    _staying, served.router, decision, wanted.after
+                    _staying, served.router, decision, wanted.after, turns[0].text
                 )
             return json_answer(answer)
         served, decisions = await service.decide_many(wanted.prompts)
@@ -236,18 +236,18 @@ def _cut(left_out: int) -> dict[str, int]:
     return {"left_out": left_out} if left_out else {}
 
 
-def _staying(router: Router, decision: Decision, after: str | None) -> dict[str, Any]:
-    """Whether a chat stays with its domain, if one was named."""
+def _staying(
+    router: Router, decision: Decision, after: str | None, text: str
+) -> dict[str, Any]:
+    """Whether a chat stays with its domain, if one was named; an empty name is an abstention's."""
+    if after is None:
+        return {}
     if after and after not in router.domains:
         words = (
             f"after: there is no domain of this name; give {', '.join(router.domains)}"
         )
         raise Problem(400, words, code="invalid_value", param="after")
-    return (
-        {}
-        if after is None
-        else evidence_to_leave(decision, after, leaning(router)).to_json()
-    )
+    return evidence_to_leave(router, decision, after or None, text).to_json()
 
 
 async def _explained(
@@ -272,8 +272,8 @@ async def _explained(
             each.to_json()
             | with_expert(router, each.decision)
             | _cut(left_out)
-            | _staying(router, each.decision, wanted.after)
-            for each, (_, left_out) in zip(explanations, wanted.texts, strict=True)
+            | _staying(router, each.decision, wanted.after, turns[0].text)
+            for each, (turns, left_out) in zip(explanations, wanted.texts, strict=True)
         ]
         whole = (
             decided[0] | origin(router)

@@ -27,9 +27,9 @@ from ridgeway.common.http.workers import PeerMetrics
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.explanation import Explanation
+from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.routing.current_release import (
-    CurrentRelease,
     ReleaseSource,
     ServedRelease,
 )

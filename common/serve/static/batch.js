@@ -145,18 +145,18 @@ function decisions() {
   const heads = ["Prompt", "Goes to", "Confidence", ...(labelled().length ? ["True domain"] : []), ...(done[0].decision.expert ? ["Expert"] : [])];
   const row = (each) => [
     make("span", { class: "cut" }, cut(each.text)),
-    each.decision.abstained ? `${each.decision.domain} (abstained)` : each.decision.domain,
+    each.decision.abstained ? `${each.decision.domain ?? "no domain"} (abstained)` : each.decision.domain,
     percent(each.decision.confidence),
     ...(labelled().length ? [make("span", { class: each.label && !isRight(each) ? "wrong" : null }, each.label || "–")] : []),
     ...(done[0].decision.expert ? [each.decision.expert] : []),
   ];
   const painted = (some) => scrolling("Decisions of the batch", table(heads, some.map(row), { caption: `Decisions by release ${short(release)}`, numbersFrom: 99 }));
-  return [make("h3", {}, "Decisions"), searched("batch-search", "Rows with ", done, ROWS, ({ text, label, decision }) => [text, label, decision.domain], painted)];
+  return [make("h3", {}, "Decisions"), searched("batch-search", "Rows with ", done, ROWS, ({ text, label, decision }) => [text, label, decision.domain ?? ""], painted)];
 }
 
 function save() {
   const heads = ["prompt", "domain", "confidence", "abstained", "best", "expert", "true", "release"];
-  const rows = done.map(({ text, label, decision: each }) => [text, each.domain, each.confidence, each.abstained, each.best, each.expert ?? "", label, release]);
+  const rows = done.map(({ text, label, decision: each }) => [text, each.domain ?? "", each.confidence, each.abstained, each.best, each.expert ?? "", label, release]);
   const address = URL.createObjectURL(new Blob([csvOf(heads, rows)], { type: "text/csv" }));
   make("a", { href: address, download: "decisions.csv" }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);

@@ -88,18 +88,19 @@ function taken(asked, text, reply) {
 }
 
 function decided(reply, before) {
-  const where = seat ? named(seat) : reply.domain;
+  const where = seat ? named(seat) : (reply.domain ?? "no domain");
   const own = reply.stays && reply.best !== before ? ` This message alone: ${reply.best}, ${percent(reply.confidence)}.` : ` ${percent(reply.confidence)}, ${count(reply.tokens, "token")}.`;
   return make("div", {}, make("p", { class: "where" }, where), make("p", {}, why(reply, before), own), make("p", { class: "quiet" }, lead(reply)));
 }
 
 function why(reply, before) {
   const times = (value) => (value > 11.5 ? "more than 100,000" : value > 2.3 ? whole(Math.exp(value)) : Math.exp(value).toFixed(1));
-  if (before === null) return reply.abstained ? `The chat begins with an abstention: it goes to ${reply.domain}.` : `The chat begins with ${reply.best}.`;
-  if (reply.stays && reply.abstained) return `Stayed with ${before || reply.domain}: on this message the router abstains, and that is no evidence.`;
+  if (before === null) return reply.abstained ? `The chat begins with an abstention: it goes to ${reply.domain ?? "no domain"}.` : `The chat begins with ${reply.best}.`;
+  if (reply.stays && reply.abstained) return `Stayed with ${before || (reply.domain ?? "no domain")}: on this message the router abstains, and that is no evidence.`;
   if (reply.stays && reply.best === before) return `Stayed with ${before}, which is ahead in this message too.`;
-  if (reply.evidence === null) return `Switched to ${reply.best}: before, the router had abstained.`;
+  if (reply.stays && reply.follow_up) return `Stayed with ${before || "no domain"}: this message could go on with any subject.`;
+  if (reply.evidence === null) return `Switched to ${reply.best}: the release has no domain ${before} any more.`;
   const few = reply.tokens < 12 ? " after so few words" : "";
-  const said = `${reply.best} is ${times(reply.evidence)} times as probable as ${before} in this message, and it takes ${times(reply.evidence_needed)} times${few}.`;
-  return reply.stays ? `Stayed with ${before}: ${said}` : `Switched from ${before} to ${reply.best}: ${said}`;
+  const said = `${reply.best} is ${times(reply.evidence)} times as probable as ${before || "the next domain"} in this message, and it takes ${times(reply.evidence_needed)} times${few}.`;
+  return reply.stays ? `Stayed with ${before || "no domain"}: ${said}` : `Switched from ${before || "no domain"} to ${reply.best}: ${said}`;
 }

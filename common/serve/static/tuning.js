@@ -47,7 +47,7 @@ const edges = () => manifest.evaluation?.reliability?.map(([edge]) => edge) ?? E
 
 function paint() {
   const threshold = edges()[find("threshold").value] ?? 0;
-  show(find("threshold-value"), threshold ? `below ${plain(100 * threshold)} %` : "never");
+  show(find("threshold-value"), threshold ? `below ${plain(100 * threshold)} %` : "at no confidence");
   fill(find("threshold-told"), [onHeldOut(threshold), onPrompt(threshold)].filter(Boolean).map((words) => make("p", {}, words)));
   if (!most) return;
   const mu = (most * find("mu").value) / STEPS;

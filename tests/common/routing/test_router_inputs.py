@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.routing import router as router_module
 from ridgeway.common.routing.conversation import weighted_turns
+from ridgeway.common.routing.conversations import Conversations
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.explanation import Explanation, WordWeight
 from ridgeway.common.routing.router import Router
@@ -60,8 +65,85 @@ def test_a_wrong_type_is_named_with_what_to_pass(router: Router, wrong: Any, nam
             method(wrong)
         assert str(caught.value).startswith(named)
         assert 'pass a text, or a chat as a list of {"role": "user"' in str(caught.value)
-    with pytest.raises(InputError, match=r"prompt 1 is of the type .*; route_many takes texts alone"):
+    with pytest.raises(InputError, match=named):
         router.route_many(["x", wrong])
+
+
+def test_many_prompts_and_chats_are_routed_together(router: Router) -> None:
+    """Each as `route` decides it, in their order."""
+    code, law = (prompt_for(domain, DOMAINS) for domain in ("code", "law"))
+    asked: list[Any] = [code, [{"role": "user", "content": law}], law]
+    assert router.route_many(asked) == [router.route(each) for each in asked]
+    with pytest.raises(InputError, match="for a single one there is route"):
+        router.route_many(law)
+
+
+def test_messages_of_clients_are_routed_as_they_are(router: Router) -> None:
+    """OpenAI's and Anthropic's own objects, as they stand in a history, and LangChain's."""
+    from anthropic.types import TextBlock
+    from openai.types.chat import ChatCompletionMessage
+
+    code, law = (prompt_for(domain, DOMAINS) for domain in ("code", "law"))
+    plain = [{"role": "assistant", "content": code}, {"role": "user", "content": law}]
+    openai = [ChatCompletionMessage(role="assistant", content=code), plain[1]]
+    anthropic = [{"role": "assistant", "content": [TextBlock(type="text", text=code)]}, plain[1]]
+    langchain = [SimpleNamespace(type="ai", content=code), SimpleNamespace(type="human", content=law)]
+    for chat in (openai, anthropic, langchain):
+        assert router.route(chat) == router.route(plain)
+    tool = {"role": "user", "content": [{"type": "tool_result", "content": code}, {"type": "text", "text": code}]}
+    assert router.route([plain[1], tool]) == router.route(law)
+
+
+def test_a_router_is_copied_and_pickled(router: Router) -> None:
+    """Also after it was used; the copy decides alike."""
+    router.route("abc")
+    router.make_fast()
+    for twin in (copy.deepcopy(router), pickle.loads(pickle.dumps(router))):
+        assert twin.route("abcdef") == router.route("abcdef")
+        assert (twin.release, twin.domains) == (router.release, router.domains)
+
+
+def test_a_router_is_loaded_with_its_own_threshold(tmp_path: Path) -> None:
+    """And names the fallback below it."""
+    release_of(tmp_path / "release", DOMAINS)
+    router = Router.load(tmp_path / "release", threshold=0.9, fallback="generalist")
+    assert (router.route("?").domain, router.route("?").reason) == ("generalist", "low_confidence")
+    assert router.route(prompt_for("law", DOMAINS)).domain == "law"
+
+
+def test_a_followed_router_takes_the_next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A good one takes the place of the old one; a bad one is refused, and the reason is told."""
+    folder = tmp_path / "release"
+    release_of(folder, DOMAINS, number=1)
+    monkeypatch.setattr(router_module, "LOOK_FOR_RELEASE_S", 0.0)
+    followed = Router.follow(folder, threshold=0.9, fallback="generalist")
+    assert followed.router.domains == DOMAINS
+    assert followed.route("?").domain == "generalist"
+    release_of(folder, (*DOMAINS, "tax"), number=2)
+    assert list(followed.router.domains) == [*DOMAINS, "tax"]
+    assert followed.route_many(["?"]) == [followed.explain("?").decision]
+    assert followed.refused is None
+    release_of(folder, DOMAINS, number=1)
+    assert list(followed.router.domains) == [*DOMAINS, "tax"]
+    assert "number 1, and number 2 is in use" in str(followed.refused)
+
+
+def test_conversations_hold_their_domain(router: Router) -> None:
+    """As the gateway holds them: by what was said, or by a name; a new topic is followed, and users are told apart."""
+    held = Conversations(router)
+    code, law = (4 * prompt_for(domain, DOMAINS) for domain in ("code", "law"))
+
+    def say(*said: str, **named: Any) -> tuple[str | None, bool]:
+        turns = [{"role": role, "content": text} for text in said for role in ("user", "assistant")]
+        return held.route(turns[:-1], **named)[:2]
+
+    assert say(law) == ("law", False)
+    assert say(law, "?") == ("law", True)
+    assert say(law, "?", code) == ("code", False)
+    assert say(law, "?", code, "?") == ("code", True)
+    assert say(law, session="one") == ("law", False)
+    assert say("?", session="one") == ("law", True)
+    assert say("?", session="one", names=("other",)) == (router.route("?").best, False)
 
 
 def test_decisions_read_well_and_hold_no_markup_of_a_prompt() -> None:

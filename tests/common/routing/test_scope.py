@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,9 +104,9 @@ def test_a_decision_s_chance_is_that_of_its_prominence(prompts: list[str]) -> No
 
 
 def test_text_that_belongs_nowhere_goes_to_the_fallback_if_there_is_one() -> None:
-    """Else to the domain ahead, as before; either way the decision says that it abstained."""
+    """Else to no domain; either way the decision says that it abstained."""
     plain = scoped_router(1.0)
-    assert plain.route("abc").domain == plain.route("abc").best
+    assert plain.route("abc").domain is None
     named = plain.with_confidence(fallback="general")
     assert (named.route("abc").domain, named.route("").domain) == ("general", "general")
     assert named.explain("??").decision.abstained
@@ -134,3 +135,18 @@ def test_a_scope_that_cannot_be_is_refused(facts: tuple[float, float, float, flo
     """A falling chance, or one that is no number."""
     with pytest.raises(InputError):
         Scope(*facts)
+
+
+def test_a_threshold_of_zero_never_abstains() -> None:
+    """Neither for its confidence nor for its scope, which can be set by itself."""
+    router = scoped_router(0.99)
+    never = replace(router, confidence=router.confidence.abstaining(threshold=0))
+    for text in ("abc", "", "?!"):
+        assert router.route(text).reason == "out_of_scope"
+        assert (never.route(text).abstained, never.route(text).domain) == (False, never.route(text).best)
+    half = router.confidence.abstaining(threshold=0, scope=0.99)
+    assert half == router.confidence
+    lower = router.confidence.abstaining(scope=0.2).scope
+    assert lower is not None
+    assert lower.least == 0.2
+    assert router.confidence.abstaining() == router.confidence

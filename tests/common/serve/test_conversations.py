@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import gc
 import sqlite3
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from weakref import ref
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.http import key_budgets
-from ridgeway.common.routing.decision import Decision
-from ridgeway.common.routing.router import Router
-from ridgeway.common.serve import conversations
-from ridgeway.common.serve.conversations import (
-    NOTE_WAIT_S,
-    Assignment,
-    RecentNotes,
-    evidence_to_leave,
-    exchange_of,
-    leaning,
-)
+from ridgeway.common.routing.conversation import Message
+from ridgeway.common.routing.exchange import exchange_of
+from ridgeway.common.serve import recent_notes
+from ridgeway.common.serve.recent_notes import NOTE_WAIT_S, Assignment, RecentNotes
 from tests.support.fake_expert import well
 from tests.support.in_process import DOMAINS, GatewayMaker, answered_by
 from tests.support.serving import prompt_for, release_of
 
 SOME_EVIDENCE = 2
 """The logit of a domain's letter: evidence, and no proof."""
-LONG = {domain: prompt_for(domain, DOMAINS) for domain in DOMAINS}
+LONG = {domain: 4 * prompt_for(domain, DOMAINS) for domain in DOMAINS}
 
 
 @pytest.fixture(scope="module")
@@ -92,52 +82,11 @@ def test_tools_stay_with_who_asked_for_them(cast: GatewayMaker, result: tuple[st
         assert answered_by(shown.local.post("/v1/chat/completions", loop)) == ("generalist", "sticky")
 
 
-@given(p=st.floats(0.01, 0.99), tokens=st.integers(0, 40))
-def test_more_evidence_is_never_less_clear(p: float, tokens: int) -> None:
-    """Clear stays clear with more tokens and with higher odds; an abstention is not clear, nor is the own domain."""
-
-    def decision(confidence: float, tokens: int, abstained: bool = False) -> Decision:
-        scores = {"a": confidence, "b": 1 - confidence}
-        return Decision("a", confidence, scores, abstained, "a", tokens)
-
-    if not evidence_to_leave(decision(p, tokens), "b", {}).stays:
-        assert (
-            not evidence_to_leave(decision(p, tokens + 1), "b", {}).stays
-            and not evidence_to_leave(decision(min(p * 1.01, 0.999), tokens), "b", {}).stays
-        )
-    assert evidence_to_leave(decision(p, tokens, abstained=True), "b", {}).stays
-    assert evidence_to_leave(decision(p, tokens), "a", {}).stays
-    assert (
-        not evidence_to_leave(decision(p, tokens), "retired", {}).stays
-        and not evidence_to_leave(decision(p, tokens), None, {}).stays
-    )
-
-
-def test_what_draws_phrases_of_no_domain_is_no_evidence_in_few_words(release: Path) -> None:
-    """Where a router leans to a domain, it takes more to go there, and less to leave it, the fewer words there are."""
-    scores = {"code": 0.98, "law": 0.02}
-    short, long = (Decision("code", 0.98, scores, False, "code", tokens) for tokens in (20, 400))
-    assert (
-        not evidence_to_leave(short, "law", {}).stays
-        and not evidence_to_leave(short, "law", {"code": -3.0, "law": -0.1}).stays
-    )
-    assert (
-        evidence_to_leave(short, "law", {"code": -0.1, "law": -6.0}).stays
-        and not evidence_to_leave(long, "law", {"code": -0.1, "law": -6.0}).stays
-    )
-    router = Router.load(release)
-    found, kept = leaning(router), ref(router)
-    assert set(found) == set(DOMAINS) and all(each <= 0 for each in found.values())
-    del router
-    gc.collect()
-    assert kept() is None, "a router that is replaced is not held"
-
-
 def test_memory_is_bounded_and_shared_and_holds_no_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of too many, those heard last are known, to all who name the same file; kept are a digest and three names."""
-    monkeypatch.setattr(conversations, "MAX_NOTES", 3)
+    monkeypatch.setattr(recent_notes, "MAX_NOTES", 3)
     known, sharing = RecentNotes(Assignment, tmp_path / "notes"), RecentNotes(Assignment, tmp_path / "notes")
-    keys = [exchange_of([("user", f"secret {place}")], "", "", "").key for place in range(5)]
+    keys = [exchange_of([("user", f"secret {place}")]).noted_as for place in range(5)]
     for key in keys:
         known.note(key, Assignment("law", "law", "law"))
     assert [sharing.find(key) is not None for key in keys] == [False, False, True, True, True]
@@ -178,11 +127,103 @@ def test_a_file_that_cannot_be_used_fails_no_request(
         RecentNotes(Assignment, tmp_path / "other")
 
 
-def test_a_conversation_is_its_clients_own() -> None:
-    """The same session's name of two keys, or two users with the same first turn, are two conversations."""
+def test_a_conversation_is_its_users_own() -> None:
+    """The same session's name of two keys, and two users with the same messages, are two conversations."""
     said = [("user", "hello")]
-    keys = [
-        exchange_of(said, *names).key for names in (("", "s", "shop"), ("", "s", "other"), ("u", "", ""), ("v", "", ""))
-    ]
-    assert len(set(keys)) == 4
-    assert exchange_of([*said, ("assistant", "hi"), ("user", "more")], "u", "", "").key == keys[2]
+    named = [exchange_of(said, names, "s").noted_as for names in (("shop",), ("other",), ("", "shop"))]
+    named += [exchange_of(said, names).noted_as for names in (("u",), ("v",))]
+    assert len(set(named)) == 5
+    assert exchange_of(said).found_by is None
+    assert exchange_of(said, ("shop",), "s").found_by == named[0]
+    goes_on = exchange_of([*said, ("assistant", "hi"), ("user", "more")], ("u",))
+    assert goes_on.found_by == named[3]
+
+
+def test_two_chats_are_told_apart_by_all_that_was_said_before() -> None:
+    """What was asked, what was answered and what the system says; of its numbers alone, nothing depends."""
+
+    def found_by(*said: Message) -> bytes | None:
+        return exchange_of([*said, ("user", "and why?")]).found_by
+
+    start: list[Message] = [("system", "It is 10:02."), ("user", "hi"), ("assistant", "Hello!")]
+    law = found_by(*start, ("user", "a contract"), ("assistant", "Yes."))
+    assert law == exchange_of([*start, ("user", "a contract")]).noted_as
+    assert law != found_by(*start, ("user", "a neural network"), ("assistant", "Yes."))
+    assert law != found_by(*start[:2], ("assistant", "Hey"), ("user", "a contract"), ("assistant", "Yes."))
+    assert law != found_by(("system", "Be brief."), *start[1:], ("user", "a contract"), ("assistant", "Yes."))
+    assert law == found_by(("system", "It is 10:03."), *start[1:], ("user", "a contract"), ("assistant", "Yes."))
+
+
+def test_what_a_coding_agent_adds_decides_nothing() -> None:
+    """Reminders and results of tools are neither routed nor part of a conversation's name."""
+    reminder = "<system-reminder>\nCLAUDE.md: " + LONG["code"] + "</system-reminder>"
+    plain = exchange_of([("user", LONG["law"]), ("assistant", "ok"), ("user", "and why?")])
+    added = exchange_of(
+        [
+            ("user", reminder + LONG["law"]),
+            ("assistant", "ok"),
+            ("tool", LONG["code"]),
+            ("user", "and why?" + reminder),
+        ]
+    )
+    assert added == plain
+    only = exchange_of([("user", LONG["law"]), ("assistant", "ok"), ("user", reminder)])
+    assert only.uses_tools
+    assert only.turns == exchange_of([("user", LONG["law"])]).turns
+    open_ended = exchange_of([("user", "<system-reminder> is what?")])
+    assert open_ended.turns.turns[0].text == "<system-reminder> is what?"
+
+
+OTHER_BODIES: dict[str, Any] = {
+    "user": {"user": "b"},
+    "safety_identifier": {"safety_identifier": "b"},
+    "prompt_cache_key": {"prompt_cache_key": "b"},
+    "metadata": {"metadata": {"user_id": "b"}},
+}
+
+
+@pytest.mark.parametrize("other", OTHER_BODIES)
+def test_who_speaks_is_read_from_the_body(cast: GatewayMaker, other: str) -> None:
+    """A follow-up of another user is routed by what it says, not by where somebody else's chat is."""
+    with cast() as shown:
+
+        def ask(*said: str, **more: Any) -> tuple[str, str]:
+            turns = [part for text in said for part in (("user", text), ("assistant", "ok"))]
+            return answered_by(shown.local.post("/v1/chat/completions", chat(*turns[:-1], **more)))
+
+        opening = LONG["code"][:3]
+        assert ask(opening)[0] == "code"
+        assert ask(opening, LONG["law"])[0] == "law"
+        assert ask(opening, LONG["law"], opening) == ("law", "sticky")
+        assert ask(opening, LONG["law"], opening, **OTHER_BODIES[other])[0] == "law"
+
+
+def test_users_who_begin_alike_are_not_mixed_up(cast: GatewayMaker) -> None:
+    """Neither gets the other's expert, and one who has spoken of neither gets none of theirs."""
+    with cast() as shown:
+
+        def ask(*said: str) -> str:
+            turns = [part for text in said for part in (("user", text), ("assistant", "ok"))]
+            return answered_by(shown.local.post("/v1/chat/completions", chat(*turns[:-1])))[0]
+
+        first = ask("?")
+        assert ask("?", LONG["law"]) == "law"
+        assert ask("?", LONG["code"]) == "code"
+        assert ask("?", LONG["law"], "?") == "law"
+        assert ask("?", LONG["code"], "?") == "code"
+        assert ask("?", "?") == first
+
+
+def test_a_chat_with_the_fallback_stays_there(cast: GatewayMaker) -> None:
+    """A few words are no reason to leave it; a question that is clearly of a domain is."""
+    with cast() as shown:
+
+        def ask(*said: tuple[str, str]) -> tuple[str, str]:
+            return answered_by(shown.local.post("/v1/chat/completions", chat(*said)))
+
+        router = shown.local.service.current.served.router
+        router.confidence = replace(router.confidence, threshold=0.6, fallback="generalist")
+        begun = ("user", "?"), ("assistant", "Yes?")
+        assert ask(begun[0])[0] == "generalist"
+        assert ask(*begun, ("user", LONG["code"][:3])) == ("generalist", "sticky")
+        assert ask(*begun, ("user", LONG["code"])) == ("code", "best")

@@ -20,8 +20,9 @@ from ridgeway.common.protocol.invitation import INVITE
 from ridgeway.common.protocol.messages import Hello, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.common.routing.release import amend_release, load_release
+from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router
-from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource
+from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.backup import back_up, restore
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed

@@ -10,8 +10,9 @@ import pytest
 
 from ridgeway.common.base.errors import InputError, ReleaseError
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, amend_release
+from ridgeway.common.routing.release_watch import CurrentRelease, find_release
 from ridgeway.common.routing.router import Router
-from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource, find_release
+from ridgeway.common.serve.routing.current_release import ReleaseSource
 from tests.support.making import fixed_identity
 from tests.support.serving import release_of
 

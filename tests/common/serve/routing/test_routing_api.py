@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from ridgeway.common.routing.conversation import weighted_turns
+from ridgeway.common.routing.exchange import MAX_ROUTED_CHARACTERS, cut
+from ridgeway.common.routing.follow_ups import Evidence, evidence_to_leave
 from ridgeway.common.routing.router import Router, origin
-from ridgeway.common.serve.conversations import MAX_ROUTED_CHARACTERS, cut, evidence_to_leave, leaning
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.request_bodies import _MAX_PROMPTS, RouteRequest
 from ridgeway.common.serve.routing import routing_api, routing_service
@@ -83,19 +84,19 @@ def test_a_chat_leaves_its_domain_only_for_clear_evidence(
 ) -> None:
     """By the last user message alone, as the gateway decides; what it says and what it takes are told."""
 
-    def beside_the_loop(router: Router) -> Mapping[str, float]:
+    def beside_the_loop(*arguments: Any) -> Evidence:
         with pytest.raises(RuntimeError, match="no running event loop"):
             asyncio.get_running_loop()
-        return leaning(router)
+        return evidence_to_leave(*arguments)
 
-    monkeypatch.setattr(routing_api, "leaning", beside_the_loop)
+    monkeypatch.setattr(routing_api, "evidence_to_leave", beside_the_loop)
     first, other = (prompt_for(domain, DOMAINS) for domain in ("law", "code"))
     for text in (other, other[:2], first, "?"):
         messages = [{"role": "user", "content": each} for each in (first, text)]
         found = client.post("/v1/route", json={"messages": messages, "after": "law", "explain": explain}).json()
         decision = router.route(text)
         assert (found["best"], found["tokens"]) == (decision.best, decision.tokens)
-        assert found["stays"] is evidence_to_leave(decision, "law", leaning(router)).stays
+        assert found["stays"] is evidence_to_leave(router, decision, "law", text).stays
         assert found["stays"] is (found["evidence"] <= found["evidence_needed"])
         assert "stays" not in client.post("/v1/route", json={"messages": messages, "explain": explain}).json()
     for explain in (False, True):

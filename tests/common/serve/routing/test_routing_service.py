@@ -13,9 +13,10 @@ import pytest
 
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.routing import routing_service
-from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource, ServedRelease
+from ridgeway.common.serve.routing.current_release import ReleaseSource, ServedRelease
 from ridgeway.common.serve.routing.routing_service import MAX_QUICK_CHARACTERS, MAX_SHORT_CHARACTERS, RoutingThreads
 from tests.support.serving import release_of
 from tests.support.waiting import PATIENCE_S

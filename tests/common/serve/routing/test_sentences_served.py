@@ -18,9 +18,10 @@ from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.http import server
+from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router, origin
 from ridgeway.common.serve.http_app import create_app
-from ridgeway.common.serve.routing.current_release import CurrentRelease, ReleaseSource
+from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from tests.support.commands import Workshop
 from tests.support.in_process import DOMAINS, GatewayMaker, Local

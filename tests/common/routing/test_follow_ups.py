@@ -1,0 +1,136 @@
+"""Follow-ups: what goes on with any subject stays, in five languages, and a new subject is followed."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections import defaultdict
+from pathlib import Path
+from weakref import ref
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeway.client.sums.accumulate import accumulators
+from ridgeway.common.base.settings import Ridge, Sampling, Selector
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.table_encoder import TableEncoder, with_sentences
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.follow_ups import evidence_to_leave
+from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.sentence_table import compile_router
+from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.coordinator.solving.solve import solve_router
+from tests.support.serving import release_of
+
+TURNS = Path(__file__).parents[2] / "data" / "turns.jsonl"
+"""Written by hand: follow-ups, whose topic is null, and questions. The rule was chosen on the part `choosing`."""
+DOMAINS = ("code", "law")
+
+
+def turns(part: str) -> dict[str | None, list[str]]:
+    found = defaultdict(list)
+    for line in TURNS.read_text(encoding="utf-8").splitlines():
+        turn = json.loads(line)
+        if turn["part"] == part:
+            found[turn["topic"]].append(turn["text"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Router:
+    folder = tmp_path_factory.mktemp("follow_ups") / "release"
+    release_of(folder, DOMAINS, strength=2)
+    return Router.load(folder)
+
+
+@pytest.fixture(scope="module")
+def questions(smollm2: TableEncoder, sentences: SentenceEncoder) -> Router:
+    """A router that reads sentences, made of the questions of the part `choosing`."""
+    encoder = with_sentences(smollm2, sentences)
+    sampling = Sampling(8, stride=8)
+
+    def gram(texts: list[str]) -> Integers:
+        sums = accumulators(encoder.table, sampling, None, encoder.sentences)()
+        sums.add(*encoder.tokenizer.encode_many(texts))
+        return sums.statistics(sums.state()).gram
+
+    known = {topic: texts for topic, texts in turns("choosing").items() if topic is not None}
+    grams = [gram(texts) for texts in known.values()]
+    total = Statistics(np.sum(grams, axis=0), np.stack([each[:, -1] for each in grams], axis=1))
+    compiled = compile_router(encoder, solve_router(total, encoder, Ridge()).weights)
+    return Router(tuple(known), compiled, encoder.tokenizer, Selector())
+
+
+def test_follow_ups_stay_and_new_topics_are_followed_in_five_languages(questions: Router) -> None:
+    """Of the half that the rule was not chosen on, wherever the chat is: at its fallback, too."""
+    stayed: list[bool] = []
+    followed: list[bool] = []
+    for topic, texts in turns("aside").items():
+        for text in texts:
+            decision = questions.route(text)
+            places = [place for place in (None, *questions.domains) if place is None or place != topic]
+            stays = [evidence_to_leave(questions, decision, place, text).stays for place in places]
+            if topic is None:
+                stayed += stays
+            elif decision.best == topic:
+                followed += [not each for each in stays]
+    assert len(stayed) >= 8 * 90
+    assert len(followed) >= 7 * 50
+    assert np.mean(stayed) >= 0.95
+    assert np.mean(followed) >= 0.90
+
+
+def test_a_long_text_that_is_like_no_phrase_is_followed(questions: Router) -> None:
+    evidence = evidence_to_leave(questions, questions.route("and why?"), "law", "and why?")
+    assert evidence.stays
+    assert evidence.follow_up
+    text = turns("choosing")["physics"][0] * 5
+    decision = questions.route(text)
+    assert decision.best == "physics"
+    left = evidence_to_leave(questions, decision, "law", text)
+    assert (left.stays, left.follow_up) == (False, False)
+    assert left.to_json()["follow_up"] is False
+
+
+# By the table alone
+
+
+def decision(confidence: float, abstained: bool = False) -> Decision:
+    scores = {"code": confidence, "law": 1 - confidence}
+    return Decision("code", confidence, scores, abstained, "code", 5)
+
+
+@given(p=st.floats(0.51, 0.99), characters=st.integers(1, 200))
+def test_more_evidence_is_never_less_clear(table: Router, p: float, characters: int) -> None:
+    """Clear stays clear in longer texts and with higher odds; an abstention is not clear, nor is the own domain."""
+
+    def stays(confidence: float, characters: int, domain: str | None = "law", abstained: bool = False) -> bool:
+        return evidence_to_leave(table, decision(confidence, abstained), domain, "x" * characters).stays
+
+    if not stays(p, characters):
+        assert not stays(p, max(characters, 200))
+        assert not stays(min(p * 1.01, 0.999), characters)
+    assert stays(p, characters, abstained=True)
+    assert stays(p, characters, "code")
+    assert not stays(p, characters, "retired")
+
+
+def test_a_chat_with_the_fallback_is_held_as_any_other(table: Router) -> None:
+    """What it takes to leave it is the lead over the runner-up."""
+    at_fallback = evidence_to_leave(table, decision(0.9), None, "commit it")
+    assert at_fallback == evidence_to_leave(table, decision(0.9), "law", "commit it")
+    assert at_fallback.stays
+    assert not evidence_to_leave(table, decision(0.9), None, "a long text " * 20).stays
+
+
+def test_a_router_that_is_replaced_is_not_held(tmp_path: Path) -> None:
+    release_of(tmp_path / "release", DOMAINS)
+    router = Router.load(tmp_path / "release")
+    evidence_to_leave(router, decision(0.9), "law", "and why?")
+    kept = ref(router)
+    del router
+    gc.collect()
+    assert kept() is None
