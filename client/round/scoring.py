@@ -43,8 +43,12 @@ class HeldOut:
 
 def router_table(encoder: TableEncoder, weights: Weights) -> RouterTable:
     """The router of some weights, compiled over the whole public table, as its release is."""
+    return _compiled(encoder, weights.tobytes(), weights.shape[1])
+
+
+def _compiled(encoder: TableEncoder, weights: bytes, domains: int) -> RouterTable:
     with one_blas_thread():
-        return compile_router(encoder, weights)
+        return compile_router(encoder, np.frombuffer(weights).reshape(-1, domains))
 
 
 class Scorer:
