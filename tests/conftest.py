@@ -39,6 +39,7 @@ NOT_COLLECTED = {
         "client/sums/test_kernels.py",
         "common/base/test_torch_threads.py",
         "common/encoding/test_encoder_sources.py",
+        "common/encoding/test_sentence_transformer.py",
         "coordinator/solving/test_gpu_solve.py",
         "laws/test_gpu_laws.py",
     )

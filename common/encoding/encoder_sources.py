@@ -161,7 +161,9 @@ def absolute_source(source: str) -> str:
         table = f"{kind}:{Path(bare).resolve()}{rest.removeprefix(bare)}"
     if reader and reader not in KNOWN_MODELS and Path(reader).exists():
         reader = str(Path(reader).resolve())
-    return table + (f"{SENTENCE}:{reader}" if reader else source.removeprefix(table))
+    if reader is None:
+        return table
+    return table + SENTENCE + (f":{reader}" if reader else "")
 
 
 def find_by_fingerprint(

@@ -155,10 +155,12 @@ def _known(name: str) -> TransformerEncoder:
 
 
 class OnnxModel:
-    """A BERT in the ONNX format. It runs on the CPU, whatever the device."""
+    """A BERT in the ONNX format. It runs on the CPU, whatever the device.
+
+    A pass reads one text, on one thread: then its vector depends on the text alone.
+    """
 
     pass_tokens = 1
-    """Its 8-bit activations are scaled by the largest in a pass, so each text has its own."""
 
     def __init__(self, path: Path, device: str) -> None:
         onnxruntime = imported("onnxruntime", "onnx")
