@@ -42,6 +42,8 @@ USUAL_MARGIN = 0.2
 probabilities: those of the domains a text is trained for add up to 1.
 """
 
+FIRST_TEXT = "Is it ready?"
+"""What a sentence encoder reads first, which loads its model."""
 
 BROKEN_UP = 3.3
 BROKEN_UP_MARGINS = 3
@@ -115,6 +117,8 @@ class SentenceTable:
         if isinstance(self.tokens, WordTable):
             self.tokens.make_fast()
         self.sentence_logits(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64))
+        reader = self.features.encoder
+        reader.vectors(*reader.encode_many([FIRST_TEXT]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -22,7 +22,7 @@ import openai
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.sentence_encoder import UseEncoder
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.sentence_features import SentenceFeatures
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.encoding.word_sketch import spelling
@@ -57,7 +57,7 @@ def release_of(
     return save_release(folder, facts, weights, table, tiny_definition(), identity or fixed_identity())
 
 
-def cascade_release(folder: Path, domains: Sequence[str], reader: UseEncoder) -> str:
+def cascade_release(folder: Path, domains: Sequence[str], reader: SentenceEncoder) -> str:
     """The same with a sentence encoder, which decides `unsure_prompts`; what it says of them is random."""
     table = _tiny_table(domains, 100)
     features = SentenceFeatures(reader, spelling(tiny_definition(), len(LETTERS) + 2))

@@ -21,9 +21,11 @@ import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
+from ridgeway.client.sums.accumulate import accumulators
+from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
 from ridgeway.common.base.errors import EncoderError, StatisticsError
 from ridgeway.common.base.files import cache_folder
-from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding import sentence_models, sentence_transformer
 from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
 from ridgeway.common.encoding.encoder_sources import absolute_source, find_by_fingerprint, find_encoder
@@ -32,7 +34,11 @@ from ridgeway.common.encoding.sentence_models import KNOWN_MODELS, OnnxModel, fi
 from ridgeway.common.encoding.sentence_network import SENTENCE_NORM
 from ridgeway.common.encoding.sentence_transformer import ROUNDING_STEP, TransformerEncoder, on_grid
 from ridgeway.common.encoding.table_encoder import TableEncoder, of_tokens_alone, split_sentence, with_sentences
+from ridgeway.common.routing.decision import SENTENCES, TABLE
+from ridgeway.common.routing.router import Router
+from ridgeway.common.serve.routing.current_release import ReleaseSource
 from tests.support.making import prepared
+from tests.support.serving import CASCADE_DOMAINS, cascade_release, prompt_for, unsure_prompts
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_models import WIDTH, make_model
 
@@ -253,6 +259,44 @@ def test_statistics_of_a_local_model_ask_for_its_source(encoder: TransformerEnco
     found = with_sentences(tiny_encoder(), encoder)
     with pytest.raises(EncoderError, match="made with a local encoder"):
         find_by_fingerprint(found.fingerprint, "smollm2+sentence:local")
+
+
+# Sums and routers
+
+
+def test_sums_are_those_of_windows_on_either_path(encoder: TransformerEncoder) -> None:
+    """In one go, in parts, and by the code of GPUs, on the CPU."""
+    found = with_sentences(tiny_encoder(), encoder)
+    sampling = Sampling(4, stride=8, units=5, opening=3)
+    ids, lengths = found.tokenizer.encode_many(TEXTS)
+    here = accumulators(found.table, sampling, found.words, found.sentences)
+    there = gpu_accumulators(found.table, sampling, "cpu", found.words, found.sentences)[0]
+    whole, on_device, parts = here(), there(), [here(), here()]
+    whole.add(ids, lengths)
+    on_device.add(ids, lengths)
+    for part, texts in zip(parts, (TEXTS[:2], TEXTS[2:]), strict=True):
+        part.add(*found.tokenizer.encode_many(texts))
+    expected = whole.statistics(whole.state()).gram
+    assert expected.any()
+    assert (on_device.statistics(on_device.state()).gram == expected).all()
+    added = np.sum([part.statistics(part.state()).gram for part in parts], axis=0)
+    assert (added == expected).all()
+
+
+def test_a_release_is_served_by_its_model(
+    encoder: TransformerEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model decides what the table is unsure of, one prompt as many; serving loads it before any prompt comes."""
+    cascade_release(tmp_path / "release", CASCADE_DOMAINS, encoder)
+    router = Router.load(tmp_path / "release")
+    prompts = [*unsure_prompts(9), prompt_for("law", CASCADE_DOMAINS)]
+    decided = router.route_many(prompts)
+    assert [each.router for each in decided] == [SENTENCES] * 9 + [TABLE]
+    assert decided == [router.route(prompt) for prompt in prompts]
+    monkeypatch.setattr(sentence_transformer, "_models", {})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(EncoderError, match="needs the package torch"):
+        ReleaseSource(tmp_path / "release").open()
 
 
 # Models that cannot be used
