@@ -177,7 +177,13 @@ def find_by_fingerprint(
         # a damaged entry is made again from its source
         with contextlib.suppress(RidgewayError):
             return load_encoder(folder)
-    if source is None and LOCAL in (bare_name(name), split_sentence(name)[1]):
+    table, reader = split_sentence(name)
+    if source is None and reader == LOCAL:
+        raise EncoderError(
+            "the statistics were made with a sentence encoder out of a folder"
+            f" ({fingerprint[:12]}); name the folder: --encoder {table}{SENTENCE}:DIR"
+        )
+    if source is None and bare_name(name) == LOCAL:
         raise EncoderError(
             f"the statistics were made with a local encoder ({fingerprint[:12]}) that"
             " is not on this machine; ask a holder to `ridgeway encoder save` it, and"

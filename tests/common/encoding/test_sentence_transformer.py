@@ -257,7 +257,7 @@ def test_a_model_that_changed_where_it_lay_is_not_used(folder: Path, tmp_path: P
 
 def test_statistics_of_a_local_model_ask_for_its_source(encoder: TransformerEncoder) -> None:
     found = with_sentences(tiny_encoder(), encoder)
-    with pytest.raises(EncoderError, match="made with a local encoder"):
+    with pytest.raises(EncoderError, match=r"name the folder: --encoder smollm2\+sentence:DIR"):
         find_by_fingerprint(found.fingerprint, "smollm2+sentence:local")
 
 
