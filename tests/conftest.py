@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding import sentence_source
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.tiny import tiny_encoder
@@ -39,6 +39,7 @@ NOT_COLLECTED = {
         "client/sums/test_kernels.py",
         "common/base/test_torch_threads.py",
         "common/encoding/test_encoder_sources.py",
+        "common/encoding/test_sentence_transformer.py",
         "coordinator/solving/test_gpu_solve.py",
         "laws/test_gpu_laws.py",
     )
@@ -239,24 +240,24 @@ def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sentences_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with the sentence encoder, converted from the installed wheel once for all workers of a test run."""
-    from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder
+    from ridgeway.common.encoding.sentence_encoder import find_use
 
     def convert(cache: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RIDGEWAY_CACHE", str(cache))
-            find_sentence_encoder()
+            find_use()
 
     return _made_once(tmp_path_factory, "sentences", convert)
 
 
 @pytest.fixture(scope="session")
-def sentences(sentences_cache: Path) -> SentenceEncoder:
+def sentences(sentences_cache: Path) -> UseEncoder:
     """The sentence encoder."""
-    from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder
+    from ridgeway.common.encoding.sentence_encoder import find_use
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
-        return find_sentence_encoder()
+        return find_use()
 
 
 @pytest.fixture(scope="session")
@@ -279,7 +280,7 @@ def shared_data() -> Path:
 
 
 @pytest.fixture
-def cascade(tmp_path: Path, sentences: SentenceEncoder, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cascade(tmp_path: Path, sentences: UseEncoder, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small release in which a sentence encoder decides where the table is unsure; the encoder is in the cache."""
     from tests.support.serving import CASCADE_DOMAINS, cascade_release
 

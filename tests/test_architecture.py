@@ -68,6 +68,7 @@ GPU = "client/sums/gpu/"
 """This folder may know torch throughout, because nothing outside imports it before a GPU is used."""
 HEAVY = {"torch", "transformers", "triton"}
 HEAVY_FILES = {
+    "common/encoding/sentence_models.py",
     "common/encoding/sentence_torch.py",
     "common/base/devices.py",
     "common/base/threads.py",
@@ -189,7 +190,7 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
         if not each.deferred:
             yield "torch and transformers are imported by the functions that need them"
         if file not in HEAVY_FILES:
-            yield "torch and transformers are for GPUs, large solves and simulations"
+            yield "torch and transformers are for GPUs, models of folders, large solves and simulations"
     if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(HTTP):
         yield "HTTP is for common/http, common/serve, the pages, the fleet proxy and the benchmark of serving"
     if each.package in UNPICKLERS:

@@ -13,7 +13,18 @@ import pytest
 import ridgeway
 from tests.support.commands import Workshop, workshop
 
-HEAVY = ("torch", "flwr", "transformers", "scipy", "pyarrow", "gguf", "huggingface_hub", "zstandard", "matplotlib")
+HEAVY = (
+    "torch",
+    "flwr",
+    "transformers",
+    "scipy",
+    "pyarrow",
+    "gguf",
+    "huggingface_hub",
+    "onnxruntime",
+    "zstandard",
+    "matplotlib",
+)
 
 LIBRARY = """
 import ridgeway

@@ -73,11 +73,12 @@ holdout = {holdout}
 # with 0, the first one stops everything. Their files and lines are listed in broken.txt.
 skip_broken = {skip_broken}
 # Threads to sum with; 0: one a core. And where: "auto" takes every GPU there is, else
-# the CPU; or "cpu", "cuda", or one GPU such as "cuda:0". The sums are the same.
+# the CPU; or "cpu", "cuda", or one GPU such as "cuda:0". The sums are the same, unless a
+# transformer reads sentences.
 threads = {threads}
 device = {device}
 # Where this machine finds the encoder, if not under its own name: hf:NAME_OR_DIR or
-# dir:PATH.
+# dir:PATH, and +sentence:DIR behind it.
 {encoder}
 # The file, shared by all folders of this user, that keeps what corpora have cost their documents.
 # Keep a copy of it.

@@ -38,6 +38,7 @@ from ridgeway.common.encoding.model_files import (
 )
 from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
+from ridgeway.common.encoding.sentence_models import KNOWN_MODELS, LOCAL
 from ridgeway.common.encoding.table_encoder import (
     CONTEXTUAL_GONE,
     COSINES_GONE,
@@ -45,6 +46,7 @@ from ridgeway.common.encoding.table_encoder import (
     TableEncoder,
     bare_name,
     quantise,
+    split_sentence,
     with_sentences,
     with_words,
 )
@@ -63,6 +65,10 @@ SOURCES = {
     "…+sentence": (
         "a multilingual sentence vector of each sample, and random features of it, behind"
         " all others"
+    ),
+    "…+sentence:NAME_OR_DIR": (
+        f"the same by a transformer: {', '.join(KNOWN_MODELS)}, or the folder of a model"
+        " in safetensors"
     ),
 }
 
@@ -125,11 +131,12 @@ def find_encoder(source: str) -> TableEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
     if source.endswith("+cosines"):
         raise EncoderError(COSINES_GONE)
-    if source.endswith(SENTENCE):
-        encoder = find_encoder(source.removesuffix(SENTENCE))
+    table, reader = split_sentence(source)
+    if reader is not None:
+        encoder = find_encoder(table)
         if encoder.sentences:
             raise EncoderError(f"{source} cannot be: {SENTENCE} stands once")
-        return with_sentences(encoder, find_sentence_encoder())
+        return with_sentences(encoder, find_sentence_encoder(reader))
     if source.endswith(WORDS):
         return with_words(find_encoder(source.removesuffix(WORDS)), WordFeatures())
     kind, _, rest = source.partition(":")
@@ -147,11 +154,16 @@ def find_encoder(source: str) -> TableEncoder:
 
 def absolute_source(source: str) -> str:
     """The same source, so written that it means the same from any folder."""
-    kind, colon, rest = source.partition(":")
+    table, reader = split_sentence(source)
+    kind, colon, rest = table.partition(":")
     bare = bare_name(rest)
-    if not colon or not Path(bare).exists():
-        return source
-    return f"{kind}:{Path(bare).resolve()}{rest.removeprefix(bare)}"
+    if colon and Path(bare).exists():
+        table = f"{kind}:{Path(bare).resolve()}{rest.removeprefix(bare)}"
+    if reader and reader not in KNOWN_MODELS and Path(reader).exists():
+        reader = str(Path(reader).resolve())
+    if reader is None:
+        return table
+    return table + SENTENCE + (f":{reader}" if reader else "")
 
 
 def find_by_fingerprint(
@@ -165,7 +177,13 @@ def find_by_fingerprint(
         # a damaged entry is made again from its source
         with contextlib.suppress(RidgewayError):
             return load_encoder(folder)
-    if source is None and bare_name(name) == "local":
+    table, reader = split_sentence(name)
+    if source is None and reader == LOCAL:
+        raise EncoderError(
+            "the statistics were made with a sentence encoder out of a folder"
+            f" ({fingerprint[:12]}); name the folder: --encoder {table}{SENTENCE}:DIR"
+        )
+    if source is None and bare_name(name) == LOCAL:
         raise EncoderError(
             f"the statistics were made with a local encoder ({fingerprint[:12]}) that"
             " is not on this machine; ask a holder to `ridgeway encoder save` it, and"

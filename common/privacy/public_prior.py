@@ -29,7 +29,7 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import EncoderMismatch, FormatError, InputError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.settings import FEATURE_LIMIT, PRIVATE_ENCODER
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
@@ -220,20 +220,22 @@ def make_prior(encoder: TableEncoder, groups: Sequence[Sequence[str]]) -> Public
     ) / sum(map(len, means))
     whitening = _inverse_root(within + _token_covariance(encoder) / TOKENS_PER_TEXT)
     tokens = _rounded(centre, whitening / np.sqrt(len(centre)))
-    sentences = _of_sentences(encoder.sentences.encoder) if encoder.sentences else None
+    reader = encoder.sentence_encoder
+    sentences = _of_sentences(reader) if isinstance(reader, UseEncoder) else None
     return PublicPrior(encoder.fingerprint, tokens, sentences)
 
 
 def check_private_encoder(encoder: TableEncoder) -> None:
     """Raise InputError unless private rounds know this encoder's features."""
-    if encoder.options:
+    reader = encoder.sentence_encoder
+    if encoder.options or not (reader is None or isinstance(reader, UseEncoder)):
         raise InputError(
-            "private rounds know the features of tokens and of sentences alone, so they"
-            f" cannot use {encoder.name}; take --encoder {PRIVATE_ENCODER}"
+            "private rounds know the features of tokens and of sentences by USE alone,"
+            f" so they cannot use {encoder.name}; take --encoder {PRIVATE_ENCODER}"
         )
 
 
-def _of_sentences(reader: SentenceEncoder) -> Whitening:
+def _of_sentences(reader: UseEncoder) -> Whitening:
     drawn = np.random.default_rng(0).choice(
         reader.frequencies.size,
         size=SALADS * SALAD_TOKENS,

@@ -27,7 +27,7 @@ from ridgeway.common.statistics.sums import Statistics, unpacked
 _FORMAT = "ridgeway.statistics"
 _VERSION = 1
 ENCODER_NAME = re.compile(
-    r"([\w][\w.-]{0,95}|hf:[\w.-]{1,96}(/[\w.-]{1,96})?)(\+words)?(\+sentence)?"
+    r"([\w][\w.-]{0,95}|hf:[\w.-]{1,96}(/[\w.-]{1,96})?)(\+words)?(\+sentence(:[\w.-]{1,96})?)?"
 )
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeway.common.encoding import sentence_encoder
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from tests.support.native import needs_native, without_native
 from tests.support.seeds import few_examples
 
@@ -25,7 +25,7 @@ def texts() -> st.SearchStrategy[Texts]:
     return st.lists(st.builds(lambda part, count: part * count, ids, times), max_size=6)
 
 
-def vectors(encoder: SentenceEncoder, batch: Texts) -> NDArray[np.int16]:
+def vectors(encoder: UseEncoder, batch: Texts) -> NDArray[np.int16]:
     return encoder.vectors(*rows(batch))
 
 
@@ -37,7 +37,7 @@ def rows(batch: Texts) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
 @needs_native
 @few_examples
 @given(batch=texts())
-def test_the_compiled_module_gives_the_vectors_of_numpy(sentences: SentenceEncoder, batch: Texts) -> None:
+def test_the_compiled_module_gives_the_vectors_of_numpy(sentences: UseEncoder, batch: Texts) -> None:
     compiled = vectors(sentences, batch)
     with without_native():
         assert (vectors(sentences, batch) == compiled).all()
@@ -45,22 +45,20 @@ def test_the_compiled_module_gives_the_vectors_of_numpy(sentences: SentenceEncod
 
 @few_examples
 @given(batch=texts())
-def test_torch_gives_the_vectors_of_numpy(sentences: SentenceEncoder, batch: Texts) -> None:
+def test_torch_gives_the_vectors_of_numpy(sentences: UseEncoder, batch: Texts) -> None:
     torch = pytest.importorskip("torch")
     from ridgeway.common.encoding.sentence_torch import TorchSentences
 
     expected = vectors(sentences, batch)
     for device in ("cpu", *(["cuda:0"] if torch.cuda.is_available() else [])):
-        made = TorchSentences(sentences, device).vectors(*rows(batch))
+        made = TorchSentences(sentences.numbers, device).vectors(*rows(batch))
         assert made.dtype == torch.int16
         assert (made.cpu().numpy() == expected).all()
 
 
 @few_examples
 @given(batch=texts(), native=st.booleans(), tokens=st.sampled_from([1, 30, 4096]))
-def test_a_vector_depends_on_its_text_alone(
-    sentences: SentenceEncoder, batch: Texts, native: bool, tokens: int
-) -> None:
+def test_a_vector_depends_on_its_text_alone(sentences: UseEncoder, batch: Texts, native: bool, tokens: int) -> None:
     """Not on the texts beside it, and not on how many tokens are taken at once."""
     each = [vectors(sentences, [text])[0] for text in batch]
     with pytest.MonkeyPatch.context() as patch:
@@ -73,6 +71,6 @@ def test_a_vector_depends_on_its_text_alone(
 
 @needs_native
 @given(wrong=st.sampled_from([-1, 128_010, 2**31 - 1]))
-def test_an_id_beyond_the_table_is_refused(sentences: SentenceEncoder, wrong: int) -> None:
+def test_an_id_beyond_the_table_is_refused(sentences: UseEncoder, wrong: int) -> None:
     with pytest.raises(ValueError, match="do not fit together"):
         vectors(sentences, [[5, wrong]])

@@ -226,7 +226,7 @@ def test_a_private_round_with_words_is_refused_before_anything_is_written(worksh
     """The sentence names an encoder that can be used, and the folder of the federation does not come to be."""
     words = ["--data", "data", "--encoder", f"{workshop.encoder}+words", "--private", "--work", "new"]
     done = workshop.call("simulate", *words)
-    assert done.code == 2 and "tokens and of sentences alone" in done.stderr
+    assert done.code == 2 and "tokens and of sentences by USE alone" in done.stderr
     assert "--encoder smollm2+sentence" in done.stderr
     assert not (workshop / "new").exists()
 

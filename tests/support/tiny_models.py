@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import transformers
 
-from ridgeway.client.sums.accumulate import Accumulator
 from tests.support.tiny import LETTERS, SPECIAL, tiny_definition
 
 WIDTH = 32
 ROWS = len(LETTERS) + 2
 KINDS = ("bert", "llama")
-Adding = TypeVar("Adding", bound=Accumulator)
 SHAPE: dict[str, Any] = {
     "vocab_size": ROWS,
     "hidden_size": WIDTH,

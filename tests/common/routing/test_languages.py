@@ -9,7 +9,7 @@ import pytest
 
 from ridgeway.client.sums.accumulate import accumulators
 from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling, with_sentences, with_words
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.sentence_table import compile_router
@@ -19,7 +19,7 @@ from tests.support.languages import PROMPTS, TRAINING
 
 
 @pytest.fixture(scope="module")
-def router(smollm2: TableEncoder, sentences: SentenceEncoder) -> Router:
+def router(smollm2: TableEncoder, sentences: UseEncoder) -> Router:
     encoder = with_sentences(with_words(smollm2, WordFeatures()), sentences)
     return learnt(encoder, TRAINING)
 

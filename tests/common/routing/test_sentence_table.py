@@ -18,7 +18,7 @@ from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.settings import FEATURE_LIMIT, Confidence, Ridge, Sampling, Selector, WordFeatures
 from ridgeway.common.encoding import table_encoder
 from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from ridgeway.common.encoding.sentence_features import (
     MAX_PIECES,
     PIECE_TOKENS,
@@ -51,7 +51,7 @@ TEXTS = {
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["words", "tokens"])
-def encoder(request: pytest.FixtureRequest, sentences: SentenceEncoder) -> TableEncoder:
+def encoder(request: pytest.FixtureRequest, sentences: UseEncoder) -> TableEncoder:
     plain = tiny_encoder()
     return with_sentences(with_words(plain, WordFeatures(width=8)) if request.param else plain, sentences)
 
@@ -93,7 +93,7 @@ def test_the_text_of_a_sample_is_that_of_its_tokens(encoder: TableEncoder) -> No
 
 
 def test_features_are_the_vector_and_the_positive_parts_of_random_sums(
-    encoder: TableEncoder, sentences: SentenceEncoder
+    encoder: TableEncoder, sentences: UseEncoder
 ) -> None:
     features = encoder.sentences
     assert features is not None
@@ -101,7 +101,7 @@ def test_features_are_the_vector_and_the_positive_parts_of_random_sums(
     ids, lengths = encoder.tokenizer.encode_many(texts)
     found = features.window_features(ids, np.append(0, np.cumsum(lengths)))
     vectors = sentences.vectors(*sentences.encode_many(texts)).astype(int)
-    sums = vectors @ random_signs().astype(int)
+    sums = vectors @ random_signs(sentences.width).astype(int)
     assert found.shape == (3, features.width) == (3, sentences.width + RANDOM_FEATURES)
     assert (found[:, : sentences.width] == vectors).all()
     assert (found[:, sentences.width :] == np.maximum(sums, 0) >> RANDOM_SHIFT).all()
@@ -135,7 +135,7 @@ def test_the_features_of_a_long_sample_are_the_mean_of_its_pieces(encoder: Table
     assert (features.window_features(ids, np.array([0, 300])) == (2 * added + 3) // 6).all()
 
 
-def test_a_device_sums_the_same_numbers(encoder: TableEncoder, sentences: SentenceEncoder) -> None:
+def test_a_device_sums_the_same_numbers(encoder: TableEncoder, sentences: UseEncoder) -> None:
     on_device = gpu_accumulators(encoder.table, SAMPLING, "cpu", encoder.words, encoder.sentences)[0]()
     texts = TEXTS["travel"]
     on_device.add(*encoder.tokenizer.encode_many(texts))
@@ -276,10 +276,10 @@ def test_one_can_say_which_prompts_are_read(release: Path, use: str, kind: type)
 def test_a_release_is_used_without_the_sentence_encoder_if_one_says_so(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing() -> SentenceEncoder:
+    def missing(name: str, fingerprint: str) -> UseEncoder:
         raise EncoderError("the sentence encoder is not on this machine")
 
-    monkeypatch.setattr(table_encoder, "find_sentence_encoder", missing)
+    monkeypatch.setattr(table_encoder, "named_sentence_encoder", missing)
     decided = Router.load(release, sentences="never").route("boil the soup")
     assert decided.router == TABLE
     with pytest.raises(ReleaseError, match="the sentence encoder is not on this machine"):

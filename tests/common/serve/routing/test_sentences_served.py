@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from ridgeway.common.base.errors import ReleaseError
 from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.base.threads import cores
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from ridgeway.common.http import server
 from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router, origin
@@ -77,14 +77,14 @@ def test_decisions_are_the_librarys(cascade: Path, use: SentenceUse) -> None:
 def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Event]]:
     """From the call on, the sentence encoder waits for the event."""
     free = Event()
-    real = SentenceEncoder.vectors
+    real = UseEncoder.vectors
 
-    def waiting(encoder: SentenceEncoder, *given: Any) -> Any:
+    def waiting(encoder: UseEncoder, *given: Any) -> Any:
         assert free.wait(PATIENCE_S)
         return real(encoder, *given)
 
     def block() -> Event:
-        monkeypatch.setattr(SentenceEncoder, "vectors", waiting)
+        monkeypatch.setattr(UseEncoder, "vectors", waiting)
         return free
 
     yield block
@@ -128,7 +128,7 @@ def _in_flight(local: Local) -> float:
     return local.counted("requests_in_flight")
 
 
-def test_releases_with_and_without_sentences_follow_each_other(cascade: Path, sentences: SentenceEncoder) -> None:
+def test_releases_with_and_without_sentences_follow_each_other(cascade: Path, sentences: UseEncoder) -> None:
     """In both directions, while the service runs."""
     shutil.rmtree(cascade)
     release_of(cascade, DOMAINS)
@@ -144,7 +144,7 @@ def test_releases_with_and_without_sentences_follow_each_other(cascade: Path, se
 
 @pytest.mark.usefixtures("no_sentences")
 def test_without_the_wheel_a_release_with_sentences_is_refused(
-    tmp_path: Path, sentences: SentenceEncoder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sentences: UseEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the start, and while another is in use, which stays; unless no prompt is to be read."""
     folder = tmp_path / "release"
