@@ -17,7 +17,7 @@ from ridgeway.common.masking.keystream import BLOCK, apply_masks
 from ridgeway.common.masking.member import reveal
 from ridgeway.common.masking.neighbourhood import COMPLETE, MAX_GONE
 from ridgeway.common.masking.reference_session import Transcript
-from ridgeway.common.masking.shares import PRIME, combine, split
+from ridgeway.common.masking.shares import PRIME, combine, pack_by_place, split, unpack_by_place
 from tests.support.masked_session import SUM_NAMES, fixed_random, run_session, small_neighbourhoods
 from tests.support.seeds import few_examples
 
@@ -66,6 +66,16 @@ def test_shares_that_cannot_be_are_refused() -> None:
     for shares in ({}, {0: bytes(33)}, {1: PRIME.to_bytes(33, "big")}, {1: (PRIME - 1).to_bytes(33, "big")}):
         with pytest.raises(MaskingError):
             combine(shares)
+
+
+def test_parts_by_place_come_back_whole_and_in_order_or_not_at_all() -> None:
+    """Cut off, with more at their end, in another order, or one of them twice."""
+    packed = pack_by_place({2: b"ab", 1: b"cd"})
+    assert unpack_by_place(packed, 2) == {1: b"cd", 2: b"ab"}
+    first, second = packed[: len(packed) // 2], packed[len(packed) // 2 :]
+    for damaged in (packed[:-1], packed + b"x", second + first, first + first):
+        with pytest.raises(MaskingError, match="parts of 2 bytes in the order of their places"):
+            unpack_by_place(damaged, 2)
 
 
 # Sums
