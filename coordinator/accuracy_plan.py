@@ -6,8 +6,8 @@ rightly with the probability that one of C normal numbers, moved by d, is the la
 domain's mean direction, σ√h/n for n documents and σ in lengths of a row, widens what scores vary
 by. With products of documents, routers also learn how documents vary, and d grows from what the
 prior alone gives to what full knowledge would, the further their eigenvalues stand above their
-noise. d depends on the text: KINDS has it for three sets of text, fitted on held-out training
-documents with a prior of built-in text.
+noise. d depends on the text and on the encoder: a Fit has it for three sets of text, fitted on
+held-out training documents with a prior of built-in text.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import PLAIN_ENCODER, PRIVATE_ENCODER
 from ridgeway.common.privacy.accountant import rho_for
 from ridgeway.common.privacy.document_bound import PrivacyMode, moved_square, row_unit
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
@@ -39,23 +40,51 @@ class KindOfText:
     blur: float
 
 
-_KINDS = (
-    KindOfText("one-line requests of ten like domains", 2.148, 2.928, 2.981),
-    KindOfText("questions and answers of four domains", 2.913, 3.336, 1.556),
-    KindOfText("pages of books of five domains", 2.663, 3.367, 1.573),
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What simulations with an encoder gave.
+
+    width: of a document's vector.
+    half_known, steepness: products tell half of what they could where the noise on their
+    eigenvalues is so many times their mean.
+    """
+
+    encoder: str
+    width: int
+    kinds: tuple[KindOfText, ...]
+    half_known: float
+    steepness: float
+
+
+SENTENCES_FIT = Fit(
+    encoder=PRIVATE_ENCODER,
+    width=1088,
+    kinds=(
+        KindOfText("one-line requests of ten like domains", 2.438, 3.172, 1.522),
+        KindOfText("questions and answers of four domains", 3.173, 3.291, 0.496),
+        KindOfText("pages of books of five domains", 2.719, 3.273, 0.429),
+    ),
+    half_known=9.241,
+    steepness=1.777,
 )
-HALF_KNOWN = 5.751
-STEEPNESS = 1.285
-"""Products tell half of what they could where the noise on their eigenvalues is so many times their
-mean.
-"""
+TOKENS_FIT = Fit(
+    encoder=PLAIN_ENCODER,
+    width=576,
+    kinds=(
+        KindOfText("one-line requests of ten like domains", 2.148, 2.928, 2.981),
+        KindOfText("questions and answers of four domains", 2.913, 3.336, 1.556),
+        KindOfText("pages of books of five domains", 2.663, 3.367, 1.573),
+    ),
+    half_known=5.751,
+    steepness=1.285,
+)
 
 FIT_ERROR = 0.03
 MAX_NOISE = 0.54
 """What a simulation may differ by from the formula, and the noise on a mean up to which there are
-any: from 300 documents a domain on, with ε = 1 or more. The 144 means of two that it was fitted to,
-of all domains and of three or four, differ by 1.0 points in the root mean square and by 3.1 at
-most; fitted without the 36 of 500 documents, it differs from them by 0.9 and by 1.7.
+any: from 300 documents a domain on, with ε = 1 or more. With tokens alone the 144 means of two that
+it was fitted to, of all domains and of three or four, differ by 1.0 points in the root mean square
+and by 3.1 at most; with sentences 72 differ by 0.4 and 1.4.
 """
 
 
@@ -65,6 +94,7 @@ class Forecast:
     FIT_ERROR.
     """
 
+    encoder: str
     mode: PrivacyMode
     noise: float
     by_kind: dict[str, float]
@@ -88,7 +118,12 @@ class Forecast:
             "most": self.most,
             "by_kind": self.by_kind,
         }
-        return {"privacy": self.mode, "noise_on_a_mean": self.noise, **shares}
+        return {
+            "encoder": self.encoder,
+            "privacy": self.mode,
+            "noise_on_a_mean": self.noise,
+            **shares,
+        }
 
 
 def forecast(
@@ -97,9 +132,9 @@ def forecast(
     domains: int,
     epsilon: float,
     delta: float,
-    width: int = 576,
+    fit: Fit = SENTENCES_FIT,
 ) -> Forecast:
-    """What to expect of this many documents a domain. width: the encoder's."""
+    """What to expect of this many documents a domain."""
     if documents < 1 or domains < 2:
         raise InputError(
             f"a router needs two domains and documents of each, not {domains} and"
@@ -108,32 +143,30 @@ def forecast(
     sigma = 1 / math.sqrt(2 * float(rho_for(epsilon, delta)))
     noise = (
         sigma
-        * math.sqrt(width * moved_square(mode))
+        * math.sqrt(fit.width * moved_square(mode))
         / (row_unit(mode) * VECTOR_LENGTH * documents)
     )
     shares = {
-        kind.name: _accuracy(kind, mode, documents, domains, sigma, noise, width)
-        for kind in _KINDS
+        kind.name: _accuracy(fit, kind, mode, documents, domains, sigma, noise)
+        for kind in fit.kinds
     }
-    return Forecast(mode, noise, shares)
+    return Forecast(fit.encoder, mode, noise, shares)
 
 
 def _accuracy(
+    fit: Fit,
     kind: KindOfText,
     mode: PrivacyMode,
     documents: int,
     domains: int,
     sigma: float,
     noise: float,
-    width: int,
 ) -> float:
     square = kind.by_prior**2
     if mode == "full":
-        shares = domains / surely_noised(
-            domains
-        )  # under masks, with one holder a domain
-        edge = sigma * math.sqrt(2 * width * shares) / (documents * domains) * width
-        square += (kind.by_products**2 - square) / (
-            1 + (edge / HALF_KNOWN) ** STEEPNESS
-        )
+        # under masks, with one holder a domain
+        shares = domains / surely_noised(domains)
+        edge = sigma * math.sqrt(2 * fit.width * shares) / (documents * domains)
+        unknown = (edge * fit.width / fit.half_known) ** fit.steepness
+        square += (kind.by_products**2 - square) / (1 + unknown)
     return rightly_chosen(math.sqrt(square / (1 + kind.blur * noise**2)), domains)

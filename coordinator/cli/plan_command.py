@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
 from ridgeway.common.cli.options import Json, option
@@ -30,20 +31,26 @@ def plan(
     is lower.
     """
     from ridgeway.common.privacy.privacy_settings import check_privacy
-    from ridgeway.coordinator.accuracy_plan import MAX_NOISE, forecast
+    from ridgeway.coordinator.accuracy_plan import (
+        MAX_NOISE,
+        SENTENCES_FIT,
+        TOKENS_FIT,
+        forecast,
+    )
 
     rows = []
     found = []
     modes: tuple[PrivacyMode, ...] = ("columns", "full")
     for each in epsilon or [1.0]:
         check_privacy("full", each, delta)
-        for mode in modes:
-            told = forecast(mode, documents, domains, each, delta)
+        for fit, mode in product((SENTENCES_FIT, TOKENS_FIT), modes):
+            told = forecast(mode, documents, domains, each, delta, fit)
             found.append({"epsilon": each, **told.to_json()})
             accuracies = (told.expected, told.least, told.most)
             shares = (f"{100 * share:.0f} %" for share in accuracies)
-            rows.append([f"{each:g}", mode, *shares, f"{told.noise:.3f}"])
-    noise = max(each["noise_on_a_mean"] for each in found)
+            noise = f"{told.noise:.3f}"
+            rows.append([f"{each:g}", told.encoder, mode, *shares, noise])
+    most_noise = max(each["noise_on_a_mean"] for each in found)
     show(
         {
             "documents": documents,
@@ -52,13 +59,22 @@ def plan(
             "forecasts": found,
         },
         TextTable(
-            ("ε", "privacy", "accuracy", "at least", "at most", "noise on a mean"), rows
+            (
+                "ε",
+                "encoder",
+                "privacy",
+                "accuracy",
+                "at least",
+                "at most",
+                "noise on a mean",
+            ),
+            rows,
         ),
         "at least, at most: over text of three kinds; noise on a mean: beside"
         " documents, whose length is 1",
         "with so much noise nothing was simulated: take more documents, or a larger ε,"
         " or a guess for what it is"
-        if noise > MAX_NOISE
+        if most_noise > MAX_NOISE
         else None,
         json=json,
     )

@@ -14,12 +14,13 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
-from ridgeway.coordinator.accuracy_plan import _KINDS, FIT_ERROR, Forecast, forecast
+from ridgeway.coordinator.accuracy_plan import FIT_ERROR, SENTENCES_FIT, TOKENS_FIT, Fit, Forecast, forecast
 from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
 from ridgeway.simulations.experiments.privacy_part import PrivateGround, PrivateTrial, accuracy
 
 modes = st.sampled_from(["columns", "full"])
+fits = st.sampled_from([SENTENCES_FIT, TOKENS_FIT])
 
 
 @given(st.integers(2, 200))
@@ -29,14 +30,14 @@ def test_without_a_difference_one_guesses(domains: int) -> None:
     assert rightly_chosen(12, domains) == pytest.approx(1, rel=1e-3)
 
 
-@given(modes, st.integers(50, 10**6), st.integers(2, 50), st.floats(0.1, 10))
+@given(modes, fits, st.integers(50, 10**6), st.integers(2, 50), st.floats(0.1, 10))
 def test_documents_and_epsilon_help_and_domains_do_not(
-    mode: PrivacyMode, documents: int, domains: int, epsilon: float
+    mode: PrivacyMode, fit: Fit, documents: int, domains: int, epsilon: float
 ) -> None:
     """More text or less privacy never predicts worse, and more domains never better, in any kind of text."""
 
     def at(count: int, among: int, cost: float) -> Forecast:
-        return forecast(mode, count, among, cost, 1e-8)
+        return forecast(mode, count, among, cost, 1e-8, fit)
 
     here = at(documents, domains, epsilon)
     assert 0 <= here.least <= here.expected <= here.most <= 1
@@ -58,7 +59,7 @@ def test_the_command_shows_both_modes(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as ended:
         main([*words, "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert ended.value.code == 0 and [each["privacy"] for each in told["forecasts"]] == ["columns", "full"] * 2
+    assert ended.value.code == 0 and [each["privacy"] for each in told["forecasts"]] == ["columns", "full"] * 4
     with pytest.raises(SystemExit):
         main(words)
     assert f"{100 * told['forecasts'][0]['expected']:.0f} %" in capsys.readouterr().out
@@ -79,5 +80,7 @@ def test_the_plan_predicts_small_simulations(
     for mode, documents, epsilon in (("columns", 300, 1.0), ("columns", 900, 3.0), ("full", 900, 3.0)):
         chosen: PrivacyMode = "full" if mode == "full" else "columns"
         found = accuracy(ground, PrivateTrial(chosen, epsilon, documents, "far"), seed=1) / 100
-        expected = forecast(chosen, documents, len(told.domains), epsilon, 1e-8).by_kind[_KINDS[2].name]
+        expected = forecast(chosen, documents, len(told.domains), epsilon, 1e-8, TOKENS_FIT).by_kind[
+            TOKENS_FIT.kinds[2].name
+        ]
         assert found == pytest.approx(expected, abs=FIT_ERROR), (mode, documents, epsilon)
