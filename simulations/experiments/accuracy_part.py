@@ -10,12 +10,17 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
     OURS,
+    OURS_WITH_SENTENCES,
     PASSES,
     RANDOM,
     LearntRouter,
     evaluation,
     learnt_routers,
     milliseconds,
+)
+from ridgeway.simulations.experiments.same_encoder_routers import (
+    SAME_ENCODER_KNN,
+    SAME_ENCODER_LOGISTIC,
 )
 from ridgeway.simulations.experiments.sentence_routers import KNN, MODEM
 from ridgeway.simulations.experiments.token_routers import (
@@ -31,6 +36,9 @@ METHODS = {
     "bayes": NAIVE_BAYES,
     "linear": CROSS_ENTROPY,
     "ir3de": IR3DE,
+    "knn on use": SAME_ENCODER_KNN,
+    "logistic on use": SAME_ENCODER_LOGISTIC,
+    "ridgeway with sentences": OURS_WITH_SENTENCES,
     "ridgeway": OURS,
 }
 """All the routers of a comparison, in the order of its table."""
@@ -90,6 +98,7 @@ def _costs(dataset: Dataset, routers: list[LearntRouter]) -> ReportTable:
             router.seconds,
             time,
             time / ours,
+            evaluation(row.route, dataset.test).accuracy,
             "yes" if router.method.gathers else "no",
         )
         for (router, row), time in zip(rows, times, strict=True)
@@ -101,6 +110,7 @@ def _costs(dataset: Dataset, routers: list[LearntRouter]) -> ReportTable:
         "training, s",
         "a prompt, ms",
         "times ours",
+        "accuracy, percent",
         "sees all text",
     )
     note = (
@@ -109,4 +119,11 @@ def _costs(dataset: Dataset, routers: list[LearntRouter]) -> ReportTable:
         " routers in turns in one process."
     )
     title = f"Cost on {dataset.name}"
-    return ReportTable(title, columns, tuple(cells), note, digits=2)
+    return ReportTable(
+        title,
+        columns,
+        tuple(cells),
+        note,
+        digits=2,
+        plot=("a prompt, ms", "accuracy, percent"),
+    )

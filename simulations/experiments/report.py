@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ class ReportTable:
     """
     digits: behind the point of a number that is not whole.
     best:   which number of a column is printed bold.
+    plot:   columns to draw over each other, the first on a scale of logarithms; the rows' names
+            stand in the first column.
     """
 
     title: str
@@ -27,6 +30,12 @@ class ReportTable:
     note: str = ""
     digits: int = 1
     best: Literal["", "more", "less"] = ""
+    plot: tuple[str, str] | None = None
+
+    @property
+    def picture(self) -> str:
+        """The name of the plot's file."""
+        return re.sub(r"\W+", "-", self.title.lower()).strip("-") + ".svg"
 
     def column(self, name: str) -> tuple[Cell, ...]:
         place = self.columns.index(name)
@@ -46,6 +55,32 @@ class ReportPart:
     tables: tuple[ReportTable, ...]
     left_out: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Pictures
+
+
+def draw(table: ReportTable, path: Path) -> None:
+    """The plot of a table, as SVG."""
+    from matplotlib.figure import Figure
+
+    assert table.plot is not None
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    columns = (table.columns[0], *table.plot)
+    for name, across, up in zip(*map(table.column, columns), strict=True):
+        assert isinstance(across, int | float) and isinstance(up, int | float)
+        ours = str(name).startswith("Ridgeway")
+        axes.scatter(across, up, color="C3" if ours else "C0")
+        axes.annotate(
+            str(name), (across, up), (5, 3), textcoords="offset points", fontsize=7
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel(table.plot[0])
+    axes.set_ylabel(table.plot[1])
+    axes.margins(x=0.2)
+    axes.grid(visible=True, alpha=0.3)
+    figure.savefig(path)
 
 
 # JSON
@@ -72,6 +107,8 @@ def markdown(part: ReportPart) -> str:
     paragraphs = [f"## {part.title}", *part.words]
     for table in part.tables:
         paragraphs += [f"**{table.title}**", _grid(table)]
+        if table.plot:
+            paragraphs.append(f"![{table.title}]({table.picture})")
         if table.note:
             paragraphs.append(table.note)
     paragraphs += [f"Left out: {words}" for words in part.left_out]

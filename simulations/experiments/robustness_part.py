@@ -23,14 +23,27 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
     OURS,
+    OURS_WITH_SENTENCES,
     evaluation,
     learnt_routers,
     our_router,
 )
+from ridgeway.simulations.experiments.same_encoder_routers import (
+    SAME_ENCODER_KNN,
+    SAME_ENCODER_LOGISTIC,
+)
 from ridgeway.simulations.experiments.sentence_routers import KNN
 from ridgeway.simulations.experiments.token_routers import IR3DE, NAIVE_BAYES
 
-_METHODS = {"knn": KNN, "bayes": NAIVE_BAYES, "ir3de": IR3DE, "ridgeway": OURS}
+_METHODS = {
+    "knn": KNN,
+    "bayes": NAIVE_BAYES,
+    "ir3de": IR3DE,
+    "knn on use": SAME_ENCODER_KNN,
+    "logistic on use": SAME_ENCODER_LOGISTIC,
+    "ridgeway with sentences": OURS_WITH_SENTENCES,
+    "ridgeway": OURS,
+}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TYPO_RATES = (0.1, 0.2)
 _FIRST_TOKENS = (4, 8, 16, 32, 64)

@@ -8,13 +8,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.cli.terminal import step
+from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import WORDS, bare_name
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.routing.evaluation import Evaluation
@@ -179,13 +182,18 @@ def _random(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
 
 def our_router(plan: ExperimentPlan, dataset: Dataset) -> Router:
-    """Of a masked round with one holder a domain, all settings at their defaults."""
+    """Of a masked round with all settings at their defaults."""
+    return Router.load(_our_release(plan, dataset, WORDS))
 
-    def make() -> Router:
+
+def _our_release(plan: ExperimentPlan, dataset: Dataset, features: str) -> Path:
+    """Of a masked round with one holder a domain. features: the ending of the encoder's name."""
+
+    def make() -> Path:
         from ridgeway.coordinator.round.progress import no_watch
         from ridgeway.simulations.simulate import simulate
 
-        work = plan.work / dataset.digest[:16]
+        work = plan.work / (dataset.digest[:16] + features)
         corpora.write(dataset.corpora, work / "data")
         masked = len(dataset.domains) >= SMALLEST_COHORT
         mode: Mode = "masked" if masked else "clear"
@@ -194,23 +202,42 @@ def our_router(plan: ExperimentPlan, dataset: Dataset) -> Router:
             no_watch,
             data=work / "data",
             out=work / "release",
-            encoder=bare_name(plan.encoder) + WORDS,
+            encoder=bare_name(plan.encoder) + features,
             mode=mode,
         )
-        return Router.load(work / "release")
+        return work / "release"
 
-    return plan.once(dataset, "our router", make)
+    return plan.once(dataset, f"our release {features}", make)
+
+
+def _route_by(router: Router, domains: Sequence[str]) -> Route:
+    def route(prompts: Sequence[str]) -> Places:
+        decisions = router.route_many(list(prompts))
+        return np.array([domains.index(each.best) for each in decisions])
+
+    return route
 
 
 def _ours(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     router = our_router(plan, dataset)
-
-    def route(prompts: Sequence[str]) -> Places:
-        decisions = router.route_many(list(prompts))
-        return np.array([dataset.domains.index(each.best) for each in decisions])
-
+    route = _route_by(router, dataset.domains)
     return [RouterLine("Ridgeway (ours)", {router.selector.name: route})]
 
 
+def _ours_with_sentences(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
+    release = _our_release(plan, dataset, WORDS + SENTENCE)
+    uses: dict[str, SentenceUse] = {"cascade": "auto", "every text read": "always"}
+    lines = []
+    for name, use in uses.items():
+        router = Router.load(release, sentences=use)
+        route = _route_by(router, dataset.domains)
+        variants: dict[str, Route] = {router.selector.name: route}
+        lines.append(RouterLine(f"Ridgeway with sentences, {name}", variants))
+    return lines
+
+
 RANDOM = RoutingMethod("chance", _random, gathers=False)
+OURS_WITH_SENTENCES = RoutingMethod(
+    "the same, and sentence vectors", _ours_with_sentences, gathers=False
+)
 OURS = RoutingMethod("windows of embeddings, ridge regression", _ours, gathers=False)

@@ -21,6 +21,7 @@ from ridgeway.common.cli.terminal import step
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import (
     ReportPart,
+    draw,
     markdown,
     read_part,
     write_part,
@@ -70,6 +71,9 @@ def _finished(name: str, plan: ExperimentPlan, path: Path, fresh: bool) -> Repor
     }
     part = replace(part, facts={**part.facts, **facts})
     write_part(path, part)
+    for table in part.tables:
+        if table.plot:
+            draw(table, path.parent / table.picture)
     step("ran", name, f"{facts['seconds']} s")
     return part
 

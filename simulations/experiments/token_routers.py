@@ -70,7 +70,8 @@ def table_route(
 
 def compiled(exact: _Matrix) -> TokenTable:
     """Logits of every token as production's router keeps them."""
-    return counted_in(step_for(float(np.abs(exact).max())), exact)
+    step = step_for(float(np.abs(exact).max()))
+    return counted_in(step, np.ascontiguousarray(exact))
 
 
 def token_counts(tokenizer: Tokenizer, texts: Texts, rows: int) -> NDArray[np.int64]:

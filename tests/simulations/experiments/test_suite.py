@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.cli.terminal import run
 from ridgeway.simulations.experiments import __main__ as command
-from ridgeway.simulations.experiments.report import ReportPart, ReportTable, markdown, read_part, write_part
+from ridgeway.simulations.experiments.report import ReportPart, ReportTable, draw, markdown, read_part, write_part
 from ridgeway.simulations.experiments.suite import PARTS, run_parts
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 
@@ -69,6 +69,16 @@ def test_a_table_is_markdown() -> None:
         "| kNN    |        – |         7 |",
         "| none   |      3.0 |         0 |",
     ]
+
+
+def test_a_table_is_drawn(tmp_path: Path) -> None:
+    """Every row is a point with its name, and the page shows the picture."""
+    rows = (("kNN", 2.0, 90.0), ("Ridgeway (ours)", 0.05, 97.0))
+    table = ReportTable("Cost on clm", ("router", "a prompt, ms", "accuracy"), rows, plot=("a prompt, ms", "accuracy"))
+    draw(table, tmp_path / table.picture)
+    drawn = (tmp_path / "cost-on-clm.svg").read_text()
+    assert all(f"<!-- {name} -->" in drawn for name, *_ in rows)
+    assert "![Cost on clm](cost-on-clm.svg)" in markdown(ReportPart("t", (), (table,)))
 
 
 def test_a_part_is_run_once_and_then_kept(fake_parts: FakeParts, tmp_path: Path) -> None:
