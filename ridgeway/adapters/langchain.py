@@ -1,8 +1,9 @@
-"""A LangChain Runnable that sends what it is asked to the model of the domain that a release decides.
+"""A LangChain Runnable: what it is asked goes to the model of the domain that a release decides.
 
 from ridgeway.adapters.langchain import RidgewayRouter
 
-experts = RidgewayRouter("release/", {"law": law_model, "generalist": model}, fallback="generalist")
+models = {"law": law_model, "generalist": large_model}
+experts = RidgewayRouter("release/", models, fallback="generalist")
 experts.invoke([HumanMessage("May I sublet my flat?")])
 """
 
