@@ -374,9 +374,12 @@ async def read_body(request: Request, model: type[_Model]) -> _Model:
 
 
 async def read_gateway_body(
-    request: Request, model: type[AnyGatewayRequest]
+    request: Request, model: type[AnyGatewayRequest] | None
 ) -> GatewayBody:
-    """As `read_body`, for an expert. Raises ClientGone if the client goes before it is there."""
+    """As `read_body`, for an expert. Raises ClientGone if the client goes before it is there.
+
+    model: None for a body of any endpoint, which is routed whatever model it names.
+    """
     _check_content_type(request)
     try:
         content = await request.body()
@@ -389,7 +392,7 @@ async def read_gateway_body(
     if not isinstance(fields, dict):
         raise Problem(400, "the body is not a JSON object", code="invalid_value")
     try:
-        checked = model.model_validate(fields)
+        checked = (model or _shape(fields)).model_validate(fields)
     except ValidationError as error:
         raise validation_problem(error) from None
     streamed = not isinstance(checked, EmbeddingRequest) and bool(checked.stream)
@@ -398,7 +401,8 @@ async def read_gateway_body(
     )
     routed = None
     exchange = None
-    if checked.model != AUTO:
+    named = AUTO if model is None else checked.model
+    if named != AUTO:
         pass
     elif isinstance(checked, CompletionRequest | EmbeddingRequest):
         routed = cut_turns(checked.turns())
@@ -409,7 +413,14 @@ async def read_gateway_body(
             request.headers.get(SESSION_HEADER, ""),
         )
         routed = exchange.turns
-    return GatewayBody(content, checked.model, streamed, routed, goes_on_from, exchange)
+    return GatewayBody(content, named, streamed, routed, goes_on_from, exchange)
+
+
+def _shape(fields: dict[str, Any]) -> type[AnyGatewayRequest]:
+    """Of a body, by the fields that it has."""
+    if "messages" in fields:
+        return MessagesRequest if "system" in fields else ChatRequest
+    return CompletionRequest if "prompt" in fields else ResponsesRequest
 
 
 def _names(fields: dict[str, Any], request: Request) -> list[str]:

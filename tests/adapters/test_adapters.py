@@ -84,7 +84,15 @@ def proxy(python: Path, release: Path, tmp_path_factory: pytest.TempPathFactory)
         (folder / "routing.py").write_text(HOOK.format(release=str(release)))
         settings = {"model_list": models, "litellm_settings": {"callbacks": "routing.hook"}}
         (folder / "config.yaml").write_text(json.dumps(settings))
-        command = [python.with_name("litellm"), "--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port)]
+        command: list[str | Path] = [
+            python.with_name("litellm"),
+            "--config",
+            "config.yaml",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
         key = f"sk-{secrets.token_hex(32)}"
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         environment["LITELLM_MASTER_KEY"] = key
@@ -135,7 +143,7 @@ def test_litellm_sends_each_chat_to_the_group_of_its_domain(proxy: httpx.Client)
 @pytest.mark.slow
 def test_langchain_asks_the_model_of_the_domain(python: Path, release: Path) -> None:
     """Texts, messages and prompts; streamed, in batches and awaited; nothing else is imported for it."""
-    command = [python, "-c", CHAIN, release, LONG["law"], LONG["code"]]
+    command: list[str | Path] = [python, "-c", CHAIN, release, LONG["law"], LONG["code"]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
