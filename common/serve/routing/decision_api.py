@@ -18,8 +18,8 @@ from ridgeway.common.serve.request_bodies import GatewayBody, read_gateway_body
 from ridgeway.common.serve.routing.routing_service import RoutingService
 
 DECIDE = "/v1/decide"
-NGINX_LOCATION = "nginx-location"
-"""The query parameter that asks for the header x-accel-redirect."""
+NGINX_LOCATION = "x-nginx-location"
+"""How the names of nginx's locations begin: then the answer's x-accel-redirect leads to one."""
 
 Decider = Callable[[GatewayBody], Awaitable[dict[str, str]]]
 
@@ -51,7 +51,7 @@ def decision_api(service: RoutingService, decide: Decider | None) -> APIRouter:
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         headers = await chosen(body)
-        place = request.query_params.get(NGINX_LOCATION)
+        place = request.headers.get(NGINX_LOCATION)
         if place is not None:
             headers["x-accel-redirect"] = f"@{place}{headers['x-ridgeway-expert']}"
         return Response(headers=headers)

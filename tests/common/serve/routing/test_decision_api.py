@@ -117,6 +117,7 @@ def test_nginx_sends_each_request_to_its_expert(cast: GatewayMaker, tmp_path: Pa
                 wait_for(is_up, "nginx listens")
                 body = {**chat(LONG["law"]), "padding": "x" * 100_000}
                 answer = client.post("/v1/chat/completions", json=body)
+                assert answer.status_code == 200, (tmp_path / "log").read_text()
                 assert answer.json()["model"] == "law"
                 assert shown.experts["law"].last().json == body
                 assert shown.experts["law"].last().path == "/v1/chat/completions"
