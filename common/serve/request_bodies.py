@@ -8,7 +8,8 @@ is the expert's business and is passed on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from sys import getsizeof
@@ -37,6 +38,7 @@ from ridgeway.common.routing.exchange import (
     cut_turns,
     exchange_of,
 )
+from ridgeway.common.serve.rules import RoutingRules
 
 SESSION_HEADER = "x-session-id"
 """The name of a conversation, whatever its messages are."""
@@ -345,6 +347,8 @@ class GatewayBody:
     model:   the name that was asked for.
     routed:  what is routed; None if the client named an expert.
     exchange:    of a chat that is routed, which conversation it is.
+    tools:       the names of the tools that it offers.
+    ruled:       the domain that a rule decides.
     goes_on_from: the response or conversation that an expert keeps.
     """
 
@@ -354,6 +358,15 @@ class GatewayBody:
     routed: CutTurns | None = field(repr=False)
     goes_on_from: str | None = None
     exchange: Exchange | None = field(default=None, repr=False)
+    tools: tuple[str, ...] = ()
+    ruled: str | None = None
+
+    def under(self, rules: RoutingRules, headers: Mapping[str, str]) -> GatewayBody:
+        """The same after the rules that come before the router."""
+        if self.routed is None:
+            return self
+        text = self.routed.turns[0].text
+        return replace(self, ruled=rules.domain(text, headers, self.tools))
 
     def fields(self) -> dict[str, Any]:
         """Every field, read anew: parsed values may take ten times the memory of their text, for as
@@ -413,7 +426,9 @@ async def read_gateway_body(
             request.headers.get(SESSION_HEADER, ""),
         )
         routed = exchange.turns
-    return GatewayBody(content, named, streamed, routed, goes_on_from, exchange)
+    return GatewayBody(
+        content, named, streamed, routed, goes_on_from, exchange, _tools(fields)
+    )
 
 
 def _shape(fields: dict[str, Any]) -> type[AnyGatewayRequest]:
@@ -421,6 +436,17 @@ def _shape(fields: dict[str, Any]) -> type[AnyGatewayRequest]:
     if "messages" in fields:
         return MessagesRequest if "system" in fields else ChatRequest
     return CompletionRequest if "prompt" in fields else ResponsesRequest
+
+
+def _tools(fields: dict[str, Any]) -> tuple[str, ...]:
+    """The names of tools, as either API writes them."""
+    offered = fields.get("tools")
+    found = []
+    for tool in offered if isinstance(offered, list) else ():
+        own = tool.get("function", tool) if isinstance(tool, dict) else {}
+        name = own.get("name") if isinstance(own, dict) else None
+        found += [name] if isinstance(name, str) else []
+    return tuple(found)
 
 
 def _names(fields: dict[str, Any], request: Request) -> list[str]:

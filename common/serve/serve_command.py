@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ridgeway.common.http.access_rules import AccessRules
     from ridgeway.common.http.server import Address
     from ridgeway.common.http.workers import ServingWorker
+    from ridgeway.common.routing.router import Router
     from ridgeway.common.serve.gateway.gateway import Gateway
     from ridgeway.common.serve.routing.current_release import ServedRelease
     from ridgeway.common.serve.routing.routing_service import RoutingService
@@ -187,10 +188,18 @@ def _service_and_gateway(
     from ridgeway.common.serve.gateway.gateway import Gateway
     from ridgeway.common.serve.routing.current_release import ReleaseSource
     from ridgeway.common.serve.routing.routing_service import RoutingService
+    from ridgeway.common.serve.rules import RoutingRules
     from ridgeway.common.serve.tracing import find_tracing
 
     settings = job.settings
     experts = find_experts(settings.experts)
+    rules = RoutingRules(settings.rules)
+
+    def check(router: Router) -> None:
+        rules.check(router)
+        if experts is not None:
+            experts.check(router)
+
     confidence = {
         name: value
         for name in ("threshold", "fallback", "scope")
@@ -201,7 +210,7 @@ def _service_and_gateway(
         settings.key,
         settings.model,
         settings.device,
-        experts.check if experts else None,
+        check,
         confidence,
         settings.sentences,
     )
@@ -210,7 +219,11 @@ def _service_and_gateway(
         folder = find_release(settings.compare)
         compared = replace(source, folder=folder, check=None, changes={}).open()
     service = RoutingService(
-        source, settings.drift_share, tracing=find_tracing(), compared=compared
+        source,
+        settings.drift_share,
+        tracing=find_tracing(),
+        compared=compared,
+        rules=rules,
     )
     _show_release("release", service.current.served)
     if compared is not None:

@@ -272,6 +272,7 @@ class Gateway:
     ) -> Response:
         try:
             body = await read_gateway_body(request, model)
+            body = body.under(self._service.rules, request.headers)
             return await unless_gone(request.receive, self._answer(body, endpoint))
         except ClientGone:
             return Response(status_code=CLIENT_GONE)

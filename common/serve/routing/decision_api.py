@@ -16,6 +16,7 @@ from ridgeway.common.routing.conversations import Conversations
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.request_bodies import GatewayBody, read_gateway_body
 from ridgeway.common.serve.routing.routing_service import RoutingService
+from ridgeway.common.serve.rules import ruled_decision
 
 DECIDE = "/v1/decide"
 NGINX_LOCATION = "x-nginx-location"
@@ -48,6 +49,7 @@ def decision_api(service: RoutingService, decide: Decider | None) -> APIRouter:
         """Where a request should go: 200, no body, and headers. The path behind is not read."""
         try:
             body = await read_gateway_body(request, None)
+            body = body.under(service.rules, request.headers)
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         headers = await chosen(body)
@@ -65,7 +67,11 @@ def _by_domain(service: RoutingService) -> Decider:
 
     async def decide(body: GatewayBody) -> dict[str, str]:
         served = service.current.served
-        if body.exchange is None:
+        if body.ruled is not None:
+            decision = ruled_decision(served.router, body.ruled)
+            domain = body.ruled
+            stayed = False
+        elif body.exchange is None:
             turns = body.routed.turns if body.routed else []
             served, decision = await service.decide(turns)
             domain = decision.domain
@@ -74,6 +80,8 @@ def _by_domain(service: RoutingService) -> Decider:
             turn = await asyncio.to_thread(conversations.route_exchange, body.exchange)
             domain, stayed, decision = turn
         reason = "abstained" if decision.abstained else "best"
+        if body.ruled is not None:
+            reason = "rule"
         found: Mapping[str, str | None] = {
             "x-ridgeway-domain": decision.best,
             "x-ridgeway-confidence": f"{decision.confidence:.4f}",

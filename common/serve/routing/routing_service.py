@@ -34,6 +34,7 @@ from ridgeway.common.serve.routing.current_release import (
     ServedRelease,
 )
 from ridgeway.common.serve.routing.drift import DriftMonitor
+from ridgeway.common.serve.rules import RoutingRules
 from ridgeway.common.serve.telemetry import Activity, Metrics
 from ridgeway.common.serve.tracing import NO_TRACING, Tracing
 
@@ -201,7 +202,9 @@ class RoutingService:
         watch_s: float = WATCH_S,
         tracing: Tracing = NO_TRACING,
         compared: ServedRelease | None = None,
+        rules: RoutingRules | None = None,
     ) -> None:
+        self.rules = rules or RoutingRules()
         self.current = CurrentRelease(source)
         self.compared = compared
         self.tracing = tracing

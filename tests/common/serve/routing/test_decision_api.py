@@ -8,12 +8,17 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
 
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.routing.router import Router
+from ridgeway.common.serve.rules import RoutingRule, RoutingRules
+from ridgeway.common.serve.serve_settings import serve_settings
 from tests.support.fake_expert import wait_for
-from tests.support.in_process import DOMAINS, GatewayMaker, served
+from tests.support.in_process import DOMAINS, GatewayMaker, answered_by, served
 from tests.support.serving import prompt_for, release_of
 
 CONFIGURATION = Path(__file__).parents[4] / "packages" / "gateways" / "nginx.conf"
@@ -125,3 +130,44 @@ def test_nginx_sends_each_request_to_its_expert(cast: GatewayMaker, tmp_path: Pa
         finally:
             process.terminate()
             process.wait(10)
+
+
+def test_rules_come_before_the_router(cast: GatewayMaker, release: Path) -> None:
+    """A pattern of the last message, a header, or a tool, in their order; a domain that is not there is refused."""
+    rules = RoutingRules(
+        [
+            RoutingRule(domain="code", pattern=r"(?i)\bticket-\d+"),
+            RoutingRule(domain="médecine", header="X-Team: clinic"),
+            RoutingRule(domain="code", tool="run_tests"),
+        ]
+    )
+    tools = {"tools": [{"type": "function", "function": {"name": "run_tests"}}]}
+    with cast() as shown, served(release, None) as alone:
+        for local in (shown.local, alone):
+            local.service.rules = rules
+            rules.check(local.service.current.served.router)
+            assert told(local.post("/v1/decide", chat("see Ticket-12 " + LONG["law"]))) == ("code", "rule")
+            team = local.post("/v1/decide", chat(LONG["law"]), **{"x-team": "clinic"})
+            assert (unquote(told(team)[0]), told(team)[1]) == ("médecine", "rule")
+            assert told(local.post("/v1/decide", {**chat(LONG["law"]), **tools})) == ("code", "rule")
+            assert told(local.post("/v1/decide", chat(LONG["law"]))) == ("law", "best")
+        assert answered_by(shown.local.chat(content="ticket-7")) == ("code", "rule")
+        assert answered_by(shown.local.chat("law", "ticket-7")) == ("law", "forced")
+    with pytest.raises(InputError, match="a rule names the domain 'tax'; there are code, law"):
+        RoutingRules([RoutingRule(domain="tax", tool="x")]).check(Router.load(release))
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({}, "exactly one of pattern, header and tool"),
+        ({"pattern": "x", "tool": "y"}, "exactly one of"),
+        ({"pattern": "("}, "it is no regular expression"),
+        ({"header": "x-team"}, "a header is written with its value"),
+    ],
+)
+def test_a_rule_that_says_nothing_is_refused(tmp_path: Path, rule: dict[str, str], words: str) -> None:
+    lines = [f"{name} = {value!r}" for name, value in {"domain": "law", **rule}.items()]
+    (tmp_path / "serve.toml").write_text("\n".join(["[[rules]]", *lines]))
+    with pytest.raises(InputError, match=words):
+        serve_settings(tmp_path / "serve.toml", {})
