@@ -6,6 +6,7 @@ For Envoy's ext_authz, nginx, Kong and APISIX: see docs/serving.md and packages/
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import quote
 
@@ -67,6 +68,8 @@ def _by_domain(service: RoutingService) -> Decider:
 
     async def decide(body: GatewayBody) -> dict[str, str]:
         served = service.current.served
+        began = time.perf_counter()
+        domain: str | None
         if body.ruled is not None:
             decision = ruled_decision(served.router, body.ruled)
             domain = body.ruled
@@ -79,6 +82,7 @@ def _by_domain(service: RoutingService) -> Decider:
         else:
             turn = await asyncio.to_thread(conversations.route_exchange, body.exchange)
             domain, stayed, decision = turn
+            service.note(served, decision, time.perf_counter() - began)
         reason = "abstained" if decision.abstained else "best"
         if body.ruled is not None:
             reason = "rule"

@@ -226,10 +226,14 @@ class RoutingService:
             span.set_attribute("ridgeway.confidence", decision.confidence)
             span.set_attribute("ridgeway.router", decision.router)
             span.set_attribute("ridgeway.release", served.id)
-        current_request().told["router"] = decision.router
-        self._count([decision], time.perf_counter() - began)
-        self.drift.observe(served, [decision])
+        self.note(served, decision, time.perf_counter() - began)
         return served, decision
+
+    def note(self, served: ServedRelease, decision: Decision, seconds: float) -> None:
+        """Count a decision."""
+        current_request().told["router"] = decision.router
+        self._count([decision], seconds)
+        self.drift.observe(served, [decision])
 
     async def decide_many(
         self, prompts: Sequence[str]
