@@ -83,13 +83,13 @@ def test_four_a_round_publishes_a_router_that_tells_domains_apart(release: Path)
     """Announce, share, seal, open, solve, count, publish, deliver: one call, and a folder with a signed release."""
     router = Router.load(release)
     assert router.domains == tuple(HOLDERS)
-    assert router.route(LEGAL).domain == "law"
+    assert router.route(LEGAL).best == "law"
 
 
 def test_five_a_release_is_served_over_http(release: Path) -> None:
     """Prompts go to an expert of their domain; here only the routing is asked for."""
     with served(release, None) as local:
-        assert local.post("/v1/route", {"prompt": LEGAL}).json()["domain"] == "law"
+        assert local.post("/v1/route", {"prompt": LEGAL}).json()["best"] == "law"
 
 
 def test_six_a_holder_refuses_what_its_owner_has_not_agreed_to(parties: Parties) -> None:
