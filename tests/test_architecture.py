@@ -17,7 +17,13 @@ from tests.conftest import LONGEST, NOT_COLLECTED
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("common", "client", "coordinator", "simulations")
-FRONT_DOOR = ("ridgeway/__init__.py", "ridgeway/__main__.py")
+FRONT_DOOR = (
+    "ridgeway/__init__.py",
+    "ridgeway/__main__.py",
+    "ridgeway/adapters/__init__.py",
+    "ridgeway/adapters/langchain.py",
+    "ridgeway/adapters/litellm.py",
+)
 
 ROOMS = {
     "common/base": "",

@@ -53,7 +53,8 @@ def environment(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-FRONT = ("__init__.py", "__main__.py", "_native.pyi", "py.typed")
+ADAPTERS = tuple(f"adapters/{name}.py" for name in ("__init__", "langchain", "litellm"))
+FRONT = ("__init__.py", "__main__.py", "_native.pyi", "py.typed", *ADAPTERS)
 FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}
 
 
@@ -135,7 +136,7 @@ import pkgutil, sys, warnings
 import ridgeway
 warnings.simplefilter("ignore")
 names = [each.name for each in pkgutil.walk_packages(ridgeway.__path__, "ridgeway.")]
-kernels = [name for name in names if ".gpu" in name or name.endswith("__main__")]
+kernels = [name for name in names if ".gpu" in name or ".adapters." in name or name.endswith("__main__")]
 for name in sorted({*names} - {*kernels}):
     __import__(name)
 print(len(names))

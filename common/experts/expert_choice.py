@@ -20,7 +20,9 @@ from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Router
 
 Reason = (
-    Literal["best", "quality", "cost", "missing", "abstained", "forced", "sticky"]
+    Literal[
+        "best", "quality", "cost", "missing", "abstained", "forced", "rule", "sticky"
+    ]
     | FallbackReason
 )
 """Why an expert is asked. `missing`, and what experts.toml calls reasons: it answers in another's

@@ -70,12 +70,10 @@ def weighted_turns(messages: Sequence[Message]) -> list[Turn]:
     others together. Messages without text, what tools say and what a harness adds are passed over,
     and six messages are read at most. Without any user message, the newest takes that place.
     """
-    plain = [
-        (role, without_harness(text))
-        for role, text in messages
-        if role not in TOOL_ROLES
-    ]
-    spoken = [(role, text) for role, text in plain if text.strip()]
+    plain = [(role, without_harness(text)) for role, text in messages]
+    worded = [(role, text) for role, text in plain if text.strip()]
+    # what tools say counts where nobody else says anything
+    spoken = [each for each in worded if each[0] not in TOOL_ROLES] or worded
     if not spoken:
         return [Turn("", 1.0)]
     users = [place for place, (role, _) in enumerate(spoken) if role == "user"]

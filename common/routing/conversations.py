@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ridgeway.common.routing.conversation import Chat, chat_messages
 from ridgeway.common.routing.decision import Decision
-from ridgeway.common.routing.exchange import exchange_of
+from ridgeway.common.routing.exchange import Exchange, exchange_of
 from ridgeway.common.routing.follow_ups import evidence_to_leave
-from ridgeway.common.routing.router import FollowedRouter, Router
+from ridgeway.common.routing.router import Router
 
 MAX_CONVERSATIONS = 100_000
+
+
+class HasRouter(Protocol):
+    """What has another router from time to time, as `Router.follow` does."""
+
+    @property
+    def router(self) -> Router: ...
 
 
 class ConversationTurn(NamedTuple):
@@ -36,7 +43,7 @@ class Conversations:
     last 100,000 turns, and no text. Threads may share it.
     """
 
-    def __init__(self, router: Router | FollowedRouter) -> None:
+    def __init__(self, router: Router | HasRouter) -> None:
         self._router = router
         self._domains: OrderedDict[bytes, str | None] = OrderedDict()
         self._lock = Lock()
@@ -49,10 +56,13 @@ class Conversations:
         names:   whose chat it is, such as a user's id: chats of others are never mixed up with it.
         session: the name of the chat, if it has one: then its messages need not be all.
         """
-        router = self._router
-        if isinstance(router, FollowedRouter):
-            router = router.router
-        exchange = exchange_of(chat_messages(messages), names, session)
+        return self.route_exchange(exchange_of(chat_messages(messages), names, session))
+
+    def route_exchange(self, exchange: Exchange) -> ConversationTurn:
+        """The same of a request that is read already."""
+        router = (
+            self._router if isinstance(self._router, Router) else self._router.router
+        )
         with self._lock:
             is_known = exchange.found_by in self._domains
             held = self._domains.get(exchange.found_by or b"")

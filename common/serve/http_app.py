@@ -17,6 +17,7 @@ from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_errors import add_error_handlers
 from ridgeway.common.http.site import read_site, site_api
 from ridgeway.common.serve.gateway.gateway import Gateway, gateway_api
+from ridgeway.common.serve.routing.decision_api import decision_api
 from ridgeway.common.serve.routing.routing_api import Shortcut, routing_api
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from ridgeway.common.serve.tracing import TracedRequests
@@ -61,7 +62,8 @@ def create_app(
     )
     routing = routing_api(service, *experts)
     site = site_api(read_site(__package__), _DOCUMENTS)
-    apis = (routing, gateway_api(service, gateway), site)
+    decisions = decision_api(service, gateway.decide if gateway else None)
+    apis = (routing, decisions, gateway_api(service, gateway), site)
     for api in apis:
         app.include_router(api)
     if gateway is not None:

@@ -9,7 +9,7 @@ is the expert's business and is passed on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from sys import getsizeof
@@ -38,6 +38,7 @@ from ridgeway.common.routing.exchange import (
     cut_turns,
     exchange_of,
 )
+from ridgeway.common.serve.rules import RoutingRules
 
 SESSION_HEADER = "x-session-id"
 """The name of a conversation, whatever its messages are."""
@@ -343,6 +344,8 @@ class GatewayBody:
     model:   the name that was asked for.
     routed:  what is routed; None if the client named an expert, and of embeddings.
     exchange:    of a chat that is routed, which conversation it is.
+    tools:       the names of the tools that it offers.
+    ruled:       the domain that a rule decides.
     goes_on_from: the response or conversation that an expert keeps.
     """
 
@@ -352,6 +355,15 @@ class GatewayBody:
     routed: CutTurns | None = field(repr=False)
     goes_on_from: str | None = None
     exchange: Exchange | None = field(default=None, repr=False)
+    tools: tuple[str, ...] = ()
+    ruled: str | None = None
+
+    def under(self, rules: RoutingRules, headers: Mapping[str, str]) -> GatewayBody:
+        """The same after the rules that come before the router."""
+        if self.routed is None:
+            return self
+        text = self.routed.turns[0].text
+        return replace(self, ruled=rules.domain(text, headers, self.tools))
 
     def fields(self) -> dict[str, Any]:
         """Every field, read anew: parsed values may take ten times the memory of their text, for as
@@ -372,10 +384,13 @@ async def read_body(request: Request, model: type[_Model]) -> _Model:
 
 
 async def read_gateway_body(
-    request: Request, model: type[AnyGatewayRequest], aliases: Mapping[str, str]
+    request: Request,
+    model: type[AnyGatewayRequest] | None,
+    aliases: Mapping[str, str] | None = None,
 ) -> GatewayBody:
     """As `read_body`, for an expert. Raises ClientGone if the client goes before it is there.
 
+    model: None for a body of any endpoint, which is routed whatever model it names.
     aliases: other names of experts.
     """
     _check_content_type(request)
@@ -390,7 +405,7 @@ async def read_gateway_body(
     if not isinstance(fields, dict):
         raise Problem(400, "the body is not a JSON object", code="invalid_value")
     try:
-        checked = model.model_validate(fields)
+        checked = (model or _shape(fields)).model_validate(fields)
     except ValidationError as error:
         raise validation_problem(error) from None
     streamed = not isinstance(checked, EmbeddingRequest) and bool(checked.stream)
@@ -399,8 +414,9 @@ async def read_gateway_body(
     )
     routed = None
     exchange = None
-    name = aliases.get(checked.model, checked.model)
-    if name != AUTO or isinstance(checked, EmbeddingRequest):
+    asked = AUTO if model is None else checked.model
+    named = (aliases or {}).get(asked, asked)
+    if named != AUTO or isinstance(checked, EmbeddingRequest):
         pass
     elif isinstance(checked, CompletionRequest):
         routed = cut_turns(checked.turns())
@@ -411,7 +427,27 @@ async def read_gateway_body(
             request.headers.get(SESSION_HEADER, ""),
         )
         routed = exchange.turns
-    return GatewayBody(content, name, streamed, routed, goes_on_from, exchange)
+    return GatewayBody(
+        content, named, streamed, routed, goes_on_from, exchange, _tools(fields)
+    )
+
+
+def _shape(fields: dict[str, Any]) -> type[AnyGatewayRequest]:
+    """Of a body, by the fields that it has."""
+    if "messages" in fields:
+        return MessagesRequest if "system" in fields else ChatRequest
+    return CompletionRequest if "prompt" in fields else ResponsesRequest
+
+
+def _tools(fields: dict[str, Any]) -> tuple[str, ...]:
+    """The names of tools, as either API writes them."""
+    offered = fields.get("tools")
+    found = []
+    for tool in offered if isinstance(offered, list) else ():
+        own = tool.get("function", tool) if isinstance(tool, dict) else {}
+        name = own.get("name") if isinstance(own, dict) else None
+        found += [name] if isinstance(name, str) else []
+    return tuple(found)
 
 
 def _names(fields: dict[str, Any], request: Request) -> list[str]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ridgeway.common.http.access_rules import AccessRules
     from ridgeway.common.http.server import Address
     from ridgeway.common.http.workers import ServingWorker
+    from ridgeway.common.routing.router import Router
     from ridgeway.common.serve.gateway.gateway import Gateway
     from ridgeway.common.serve.routing.current_release import ServedRelease
     from ridgeway.common.serve.routing.routing_service import RoutingService
@@ -234,10 +235,18 @@ def _service_and_gateway(
     from ridgeway.common.serve.gateway.gateway import Gateway
     from ridgeway.common.serve.routing.current_release import ReleaseSource
     from ridgeway.common.serve.routing.routing_service import RoutingService
+    from ridgeway.common.serve.rules import RoutingRules
     from ridgeway.common.serve.tracing import find_tracing
 
     settings = job.settings
     experts = find_experts(settings.experts)
+    rules = RoutingRules(settings.rules)
+
+    def check(router: Router) -> None:
+        rules.check(router)
+        if experts is not None:
+            experts.check(router)
+
     confidence = {
         name: value
         for name in ("threshold", "fallback", "scope")
@@ -246,7 +255,7 @@ def _service_and_gateway(
     source = ReleaseSource(
         find_release(job.release),
         settings.key,
-        experts.check if experts else None,
+        check,
         confidence,
         settings.sentences,
     )
@@ -255,7 +264,11 @@ def _service_and_gateway(
         folder = find_release(settings.compare)
         compared = replace(source, folder=folder, check=None, changes={}).open()
     service = RoutingService(
-        source, settings.drift_share, tracing=find_tracing(), compared=compared
+        source,
+        settings.drift_share,
+        tracing=find_tracing(),
+        compared=compared,
+        rules=rules,
     )
     _show_release("release", service.current.served)
     if compared is not None:

@@ -15,6 +15,7 @@ from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.base.settings_file import read_settings, toml_literal
 from ridgeway.common.http.access_rules import MAX_BODY_MIB, plain_host, plain_origin
 from ridgeway.common.http.log_lines import LogFormat, LogLevel
+from ridgeway.common.serve.rules import RoutingRule
 
 TEMPLATE_HEADER = """\
 # Settings of `ridgeway serve --config FILE`. Remove the # before a setting to change it.
@@ -66,6 +67,8 @@ class ServeSettings(Record):
     """Abstain below this chance of belonging to any domain; 0: never. Overrides the release."""
     fallback: str | None = Field(default=None, examples=["general"])
     """Domain for prompts on which the router abstains."""
+    rules: tuple[RoutingRule, ...] = Field(default=(), examples=[[]])
+    """Tables [[rules]] before the router: domain, and pattern, header or tool."""
     drift_share: float | None = Field(default=None, gt=0, le=1, examples=[0.25])
     """Drift alarm above this share of low-confidence prompts."""
     drain: float = Field(default=10.0, ge=0)

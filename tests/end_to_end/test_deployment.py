@@ -167,7 +167,7 @@ def test_a_round_ends_with_a_release_that_every_holder_has_and_routes_with(town:
         assert (received["number"], received["release"], received["domains"]) == (1, made["release"], list(FIRST))
     folder = received["folder"]
     for prompt, domain in (("12, 345. 67", "code"), ("bad cafe had a", "law"), ("pot stop, run", "medicine")):
-        assert town.do("route", folder, prompt, "--json").json["domain"] == domain
+        assert town.do("route", folder, prompt, "--json").json["best"] == domain
 
 
 def test_the_operator_sees_who_is_there_and_what_was_made(town: Deployment, first: Played) -> None:

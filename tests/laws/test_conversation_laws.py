@@ -52,7 +52,8 @@ def test_the_last_user_turn_outweighs_all_the_others(conversation: list[tuple[st
 def test_every_turn_is_a_message_with_text_and_the_newest_are_kept(conversation: list[tuple[str, str]]) -> None:
     """Nothing is made up, nothing empty counts, nor what tools say, and what is left out is older than what is kept."""
     numbered = [(role, f"{place} {text}" if text.strip() else text) for place, (role, text) in enumerate(conversation)]
-    spoken = [text for role, text in numbered if text.strip() and role not in TOOL_ROLES]
+    worded = [(role, text) for role, text in numbered if text.strip()]
+    spoken = [text for role, text in worded if role not in TOOL_ROLES] or [text for _, text in worded]
     kept = [turn.text for turn in weighted_turns(numbered)]
     assert len(kept) == (min(len(spoken), MAX_TURNS) or 1)
     if spoken:

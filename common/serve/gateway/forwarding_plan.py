@@ -38,6 +38,7 @@ from ridgeway.common.serve.recent_notes import (
 )
 from ridgeway.common.serve.request_bodies import GatewayBody
 from ridgeway.common.serve.routing.routing_service import RoutingService
+from ridgeway.common.serve.rules import ruled_decision
 
 Chain = Sequence[tuple[FallbackStep, ExpertLink]]
 UNTRANSLATABLE: Literal["untranslatable"] = "untranslatable"
@@ -182,7 +183,11 @@ class ForwardingPlanner:
                 link, "sticky", release, assignment=(body.exchange.noted_as, assignment)
             )
         turns = body.routed.turns if assignment is None else body.routed.turns[:1]
-        served, decision = await self._service.decide(turns)
+        if body.ruled is None:
+            served, decision = await self._service.decide(turns)
+        else:
+            served = self._service.current.served
+            decision = ruled_decision(served.router, body.ruled)
         chooser = connected.chooser(served.router)
         choice = chooser.choose(decision)
         if choice is None:  # release and experts have both just changed
@@ -191,7 +196,10 @@ class ForwardingPlanner:
                 "there is no expert for this request now; try again",
                 code="no_expert",
             )
-        if (
+        if body.ruled is not None:
+            choice = ExpertChoice(choice.expert, "rule")
+            assignment = _new_assignment(decision, choice)
+        elif (
             assignment is not None
             and choice.expert != assignment.expert
             and (

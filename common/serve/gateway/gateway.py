@@ -269,12 +269,20 @@ class Gateway:
 
     # One request
 
+    async def decide(self, body: GatewayBody) -> dict[str, str]:
+        """The expert that a request would go to, and why, as headers; somebody else asks it."""
+        plan = await self._planner.plan(body, self._connected)
+        if plan.assignment is not None:
+            self._conversations.note(*plan.assignment)
+        return dict(plan.headers_for(plan.first, []))
+
     async def answer(
         self, request: Request, endpoint: Endpoint, model: type[AnyGatewayRequest]
     ) -> Response:
         try:
             aliases = self._connected.experts.aliases
             body = await read_gateway_body(request, model, aliases)
+            body = body.under(self._service.rules, request.headers)
             return await unless_gone(request.receive, self._answer(body, endpoint))
         except ClientGone:
             return Response(status_code=CLIENT_GONE)

@@ -34,6 +34,7 @@ from ridgeway.common.serve.routing.current_release import (
     ServedRelease,
 )
 from ridgeway.common.serve.routing.drift import DriftMonitor
+from ridgeway.common.serve.rules import RoutingRules
 from ridgeway.common.serve.telemetry import Activity, Metrics
 from ridgeway.common.serve.tracing import NO_TRACING, Tracing
 
@@ -199,7 +200,9 @@ class RoutingService:
         watch_s: float = WATCH_S,
         tracing: Tracing = NO_TRACING,
         compared: ServedRelease | None = None,
+        rules: RoutingRules | None = None,
     ) -> None:
+        self.rules = rules or RoutingRules()
         self.current = CurrentRelease(source)
         self.compared = compared
         self.tracing = tracing
@@ -221,10 +224,14 @@ class RoutingService:
             span.set_attribute("ridgeway.confidence", decision.confidence)
             span.set_attribute("ridgeway.router", decision.router)
             span.set_attribute("ridgeway.release", served.id)
-        current_request().told["router"] = decision.router
-        self._count([decision], time.perf_counter() - began)
-        self.drift.observe(served, [decision])
+        self.note(served, decision, time.perf_counter() - began)
         return served, decision
+
+    def note(self, served: ServedRelease, decision: Decision, seconds: float) -> None:
+        """Count a decision."""
+        current_request().told["router"] = decision.router
+        self._count([decision], seconds)
+        self.drift.observe(served, [decision])
 
     async def decide_many(
         self, prompts: Sequence[str]

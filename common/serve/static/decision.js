@@ -28,13 +28,12 @@ function sure(reply) {
   const words = `Confidence ${percent(reply.confidence)}${reply.calibrated ? "" : ", not calibrated"}`;
   if (!reply.abstained) return words;
   const why = reply.belongs ? "too low" : "but it seems to belong to no domain";
-  return `${words}: ${why}, so the router abstains. ${goes(reply)}; ${reply.best} is ahead.`;
+  return `${words}: ${why}, so the router abstains. The prompt ${goes(reply)}; ${reply.best} is ahead.`;
 }
 
 // Where a prompt goes on which the router abstains: its expert is the fallback, if there are experts.
 function goes(reply) {
-  const where = reply.expert ?? reply.domain;
-  return where ? `The prompt goes to ${where}` : "The prompt goes to no domain";
+  return `goes to ${reply.expert ?? reply.domain ?? "no domain"}`;
 }
 
 function known(reply, hasCascade) {
@@ -68,6 +67,6 @@ const row = (name, drawn, share) => [name, drawn, percent(share)];
 function inShort(reply, ranked) {
   const next = ranked.find(([domain]) => domain !== reply.best);
   const then = next ? `; then ${next[0]}, ${percent(next[1], 0)}` : "";
-  const where = reply.abstained ? `abstained. ${goes(reply)}; ahead is ${reply.best}` : reply.domain;
+  const where = reply.abstained ? `abstained, ${goes(reply)}; ahead is ${reply.best}` : reply.domain;
   return `${where}, confidence ${percent(reply.confidence, 0)}${then}.`;
 }

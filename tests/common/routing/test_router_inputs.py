@@ -114,17 +114,18 @@ def test_a_router_is_loaded_with_its_own_threshold(tmp_path: Path) -> None:
 def test_a_followed_router_takes_the_next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A good one takes the place of the old one; a bad one is refused, and the reason is told."""
     folder = tmp_path / "release"
+    more: tuple[str, ...] = (*DOMAINS, "tax")
     release_of(folder, DOMAINS, number=1)
     monkeypatch.setattr(router_module, "LOOK_FOR_RELEASE_S", 0.0)
     followed = Router.follow(folder, threshold=0.9, fallback="generalist")
     assert followed.router.domains == DOMAINS
     assert followed.route("?").domain == "generalist"
-    release_of(folder, (*DOMAINS, "tax"), number=2)
-    assert list(followed.router.domains) == [*DOMAINS, "tax"]
+    release_of(folder, more, number=2)
+    assert followed.router.domains == more
     assert followed.route_many(["?"]) == [followed.explain("?").decision]
     assert followed.refused is None
     release_of(folder, DOMAINS, number=1)
-    assert list(followed.router.domains) == [*DOMAINS, "tax"]
+    assert followed.router.domains == more
     assert "number 1, and number 2 is in use" in str(followed.refused)
 
 

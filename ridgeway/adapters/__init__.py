@@ -1,0 +1,1 @@
+"""Ways into others' gateways and frameworks; each module needs the package of its name."""
