@@ -82,6 +82,7 @@ def test_at_most_one_request_goes_over_a_budget(tmp_path: Path, limits: Any, nam
         assert 1000 <= spent.tokens < 1000 + EACH
         assert spent.requests == len(expert.asked) == spent.tokens / EACH
         assert spent.cost == pytest.approx(spent.tokens / 1000)
+        assert served.metric("ridgeway_refusals_total", reason="budget") > 0
 
 
 def test_who_leaves_pays_for_the_prompt(tmp_path: Path) -> None:
