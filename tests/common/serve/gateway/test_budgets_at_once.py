@@ -24,6 +24,8 @@ from tests.support.in_process import DOMAINS
 from tests.support.serving import Serving, chat, release_of, write_experts
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 PROMPT_TOKENS = 11
 ANSWER_TOKENS = 200
 EACH = PROMPT_TOKENS + ANSWER_TOKENS
