@@ -458,6 +458,7 @@ def started_by_systemd() -> StartedServe:
     return StartedServe(unit_words(path), environment, texts, f"{home}/keys.toml", f"{home}/keys.toml.usage")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "started", [started_by_chart, started_by_compose, started_by_systemd], ids=lambda how: how.__name__
 )

@@ -226,10 +226,13 @@ class Supervisor:
     def _replace_all(self) -> None:
         """One after the other, and only if the new one serves."""
         for pid in tuple(self._running):
+            if pid not in self._running:
+                continue  # it has ended by itself, and another was started
             if self._stopping or self._start() is None:
                 log.error("reload failed; keeping the old workers")
                 return
-            os.kill(pid, RETIRE)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, RETIRE)
             while pid in self._running and not self._stopping:
                 self._reap(expected=pid)
                 time.sleep(LOOK_S)

@@ -160,7 +160,7 @@ def _errors_as_lines() -> Iterator[None]:
 
     try:
         yield
-    except RidgewayError as error:
+    except (RidgewayError, OSError) as error:
         if not is_json():
             raise
         log.error("%s", error)

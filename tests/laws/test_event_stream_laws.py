@@ -140,6 +140,7 @@ def test_a_text_about_the_end_is_not_the_end(text: bytes) -> None:
         b'data:{"error":"boom"}\r\n\r\n',
         b'data: {"object": "error", "message": "boom"}\n\n',
         b'event: error\ndata: {"type": "error"}\n\n',
+        b'data: {"type": "response.failed"}\n\n',
         b'event: response.failed\ndata: {"type": "response.failed"}\n\n',
     ],
 )

@@ -258,12 +258,12 @@ class Soak:
             release_of(self.release, DOMAINS, number=number)
 
     def kill(self) -> None:
-        """One worker, when all of them serve."""
+        """The oldest worker, unless it is the only one."""
         while not self.stopped.wait(KILL_EVERY_S):
-            workers = sorted(self.serving.children())
-            if len(workers) == WORKERS:
+            workers = self.serving.children()
+            if len(workers) >= WORKERS:
                 self.report.kills.append(time.monotonic())
-                os.kill(random.choice(workers), signal.SIGKILL)
+                os.kill(min(workers), signal.SIGKILL)
 
     def renew(self) -> None:
         while not self.stopped.wait(RENEW_EVERY_S):

@@ -20,7 +20,12 @@ from fastapi import APIRouter, Request, Response
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.experts.expert_choice import ExpertChoice
 from ridgeway.common.experts.experts_file import AUTO, ExpertsFile
-from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone, Problem
+from ridgeway.common.http.http_errors import (
+    CLIENT_GONE,
+    ClientGone,
+    Problem,
+    RefusedRequest,
+)
 from ridgeway.common.http.request_context import current_request, let_go
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.router import Router
@@ -309,7 +314,11 @@ class Gateway:
         if (account := current_request().account) is not None:
             links = [link, *(each for _, each in chain)]
             cost = max(asking.most.cost(each.expert) for each in links)
-            account.reserve(sum(asking.most), cost)
+            try:
+                account.reserve(sum(asking.most), cost)
+            except RefusedRequest as refused:
+                self._service.metrics.refusals.labels(refused.reason).inc()
+                raise
         while True:
             headers = plan.headers_for(link, tried, asking.dropped)
             told = {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}

@@ -64,7 +64,8 @@ END_MARK = re.compile(
 """What says that an answer is whole, in any of the APIs; in a text its quotes are escaped."""
 ERROR_MARK = re.compile(
     rb"(?:\A|[\r\n])(?:event:\s*(?:error|response\.failed)\s*[\r\n]"
-    rb'|data:\s*\{\s*"(?:error":\s*[{"\[]|object":\s*"error"|type":\s*"error"))'
+    rb'|data:\s*\{\s*"(?:error":\s*[{"\[]|object":\s*"error"|type":\s*"(?:error'
+    rb'|response\.failed)"))'
 )
 """How an event begins by which an expert says that it has failed."""
 

@@ -135,6 +135,12 @@ def test_the_file_of_keys_keeps_budgets_and_the_command_shows_what_is_spent(tmp_
     told = shop.call("keys", "list", file, "--json").json
     assert told[0]["budget"]["requests"] == 10 and told[0]["spent"]["requests"] == 1
     assert "1 of 10 requests, 0 of 1.5 cost a day" in shop.call("keys", "list", file).stdout
+    UsageBook(tmp_path / "elsewhere").enter("shop", budget)
+    UsageBook(tmp_path / "elsewhere").enter("shop", budget)
+    elsewhere = shop.call("keys", "list", file, "--usage", tmp_path / "elsewhere").stdout
+    assert "2 of 10 requests" in elsewhere
+    many = shop.call("keys", "add", file, "many", "--max-parallel", "3", "--json").json
+    assert many["max_parallel"] == 3 and read_keys(file)[-1].max_parallel == 3
     made = shop.call("keys", "add", file, "new", "--window", "hour", "--max-tokens", "7", "--json").json
     assert made["budget"] == {"window": "hour", "requests": None, "tokens": 7, "cost": None}
     assert shop.call("keys", "add", file, "other", "--window", "week", "--max-tokens", "7").code == 2

@@ -195,6 +195,7 @@ def test_a_failed_request_is_a_line_at_the_usual_level(watched: Watched, caplog:
     assert SECRET not in caplog.text
 
 
+@pytest.mark.slow
 def test_every_line_of_the_service_is_json_where_it_is_asked_for(tmp_path: Path) -> None:
     """The banner, a worker that was killed, a request that failed, and why the service did not begin."""
     release_of(tmp_path / "release", DOMAINS)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,45 @@ def test_a_worker_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) 
             process.kill()
     assert process.returncode == 0
     assert said.count("a worker could not start; trying again") == 2
+
+
+DYING = """
+import os, signal, sys, time
+from pathlib import Path
+from ridgeway.common.http.workers import RETIRE, Supervisor
+folder = Path(sys.argv[1])
+def work(worker):
+    mine = folder / f"{len(list(folder.iterdir()))}-{os.getpid()}"
+    mine.touch()
+    def retire(*_):  # while it is waited for, the other old one dies
+        for each in folder.iterdir():
+            if each.name.startswith(("0-", "1-")) and each != mine:
+                os.kill(int(each.name[2:]), signal.SIGKILL)
+        time.sleep(2.5)
+        os._exit(0)
+    signal.signal(RETIRE, retire)
+    worker.started()
+    time.sleep(600)
+sys.exit(Supervisor(2, work, folder).run())
+"""
+
+
+@pytest.mark.slow
+def test_workers_that_die_while_they_are_renewed_do_not_end_the_service(tmp_path: Path) -> None:
+    """Whoever has gone already needs no telling."""
+    with subprocess.Popen([sys.executable, "-c", DYING, tmp_path], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for("both work", lambda: len(list(tmp_path.iterdir())) == 2)
+            time.sleep(1.0)
+            process.send_signal(signal.SIGHUP)
+            wait_for("others work", lambda: len(list(tmp_path.iterdir())) == 4 or process.poll() is not None)
+            time.sleep(3.0)
+            assert process.poll() is None
+            process.terminate()
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ from tests.support.in_process import DOMAINS
 from tests.support.serving import Serving, chat, release_of, write_experts
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 PROMPT_TOKENS = 11
 ANSWER_TOKENS = 200
 EACH = PROMPT_TOKENS + ANSWER_TOKENS
@@ -82,6 +84,7 @@ def test_at_most_one_request_goes_over_a_budget(tmp_path: Path, limits: Any, nam
         assert 1000 <= spent.tokens < 1000 + EACH
         assert spent.requests == len(expert.asked) == spent.tokens / EACH
         assert spent.cost == pytest.approx(spent.tokens / 1000)
+        assert served.metric("ridgeway_refusals_total", reason="budget") > 0
 
 
 def test_who_leaves_pays_for_the_prompt(tmp_path: Path) -> None:

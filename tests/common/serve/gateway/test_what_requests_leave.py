@@ -31,6 +31,7 @@ FAULTS: dict[str, Part] = {
     "refuses": faulty.unauthorised,
     "complains": faulty.refuses_the_request,
     "not-http": faulty.not_http,
+    "cut": lambda asked: asked.stream([faulty.token("one")]),
 }
 
 
