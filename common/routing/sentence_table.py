@@ -167,17 +167,25 @@ class Cascade:
     def _unsure(
         self, sums: NDArray[np.int64], ids: Ids, lengths: Lengths
     ) -> NDArray[np.bool_]:
-        """Whether the table's best score is less than the margin ahead of the second. A text
-        without tokens has nothing to read.
+        """Whether the table's best score is less than the margin ahead of the second."""
+        return self.leads(sums, ids, lengths) < self.margin
+
+    def leads(
+        self, sums: NDArray[np.int64], ids: Ids, lengths: Lengths
+    ) -> NDArray[np.float64]:
+        """How far the table's best score is ahead of the second; of a text that is broken up, a
+        third of it. A text without tokens has nothing to read, so its lead is without end.
+
+        sums: the table's.
         """
         second, best = np.partition(sums, -2, axis=1)[:, -2:].T
         sizes = np.diff(self.sentences.features.spelling.starts)[ids]
         owners = np.repeat(np.arange(len(lengths)), lengths)
         letters = np.bincount(owners, sizes, len(lengths))
         is_broken_up = letters < BROKEN_UP * lengths
-        margins = np.where(is_broken_up, BROKEN_UP_MARGINS * self.margin, self.margin)
-        unsure: NDArray[np.bool_] = (best - second) * self.step < margins * lengths
-        return unsure
+        needed = np.where(is_broken_up, BROKEN_UP_MARGINS, 1) * lengths
+        ahead: NDArray[np.float64] = (best - second) * self.step
+        return np.where(lengths, ahead / np.maximum(needed, 1), np.inf)
 
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, each as the router says that decides its text."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import preset
 from ridgeway.common.cli.options import (
     DataFolder,
@@ -191,32 +193,65 @@ def calibrate(
             "--public-text",
         ),
     ] = False,
+    sentence_share: Annotated[
+        float | None,
+        option(
+            "Let the sentence encoder read this part of such text.", min=0.0, max=1.0
+        ),
+    ] = None,
+    sentence_accuracy: Annotated[
+        float | None,
+        option("Let it read as much as this accuracy needs.", min=0.0, max=1.0),
+    ] = None,
     key_file: KeyFile = None,
     json: Json = False,
 ) -> None:
     """Fit the confidence of a release on held-out text.
 
-    The release is signed again.
+    The release is signed again. Where it reads sentences, --sentence-share or --sentence-accuracy
+    also choose how sure its table must be to decide.
     """
     from ridgeway.common.base.jsonl import field_names
     from ridgeway.coordinator.solving.publish import calibrate_release
 
+    if sentence_share is not None and sentence_accuracy is not None:
+        raise InputError("give --sentence-share or --sentence-accuracy, not both")
     changes = given(threshold=threshold, fallback=fallback)
     identity = signing_identity(key_file, make=False)
     fields = field_names(text_field)
     done = calibrate_release(
-        release, data, fields, changes, identity, public_text=public_text
+        release,
+        data,
+        fields,
+        changes,
+        identity,
+        public_text=public_text,
+        share=sentence_share,
+        accuracy=sentence_accuracy,
     )
+    margin = done.margin
     tell_left_out(data, done.evaluation.domains)
     fitted = done.calibration
     show(
-        {"release": done.release, **done.figures},
+        {
+            "release": done.release,
+            **done.figures,
+            **({"cascade": asdict(margin)} if margin else {}),
+        },
         (
             "fitted",
             f"{fitted.texts:,} held-out texts",
             f"temperature {fitted.temperature:.3g}",
             f"half length {fitted.half:g}, tail {fitted.tail:g}",
         ),
+        (
+            "sentences",
+            f"{100 * margin.share:.0f} % of the texts are read",
+            f"accuracy {100 * margin.accuracy:.1f} %",
+            f"margin {margin.margin:.3g}",
+        )
+        if margin
+        else None,
         (
             "calibration error",
             f"{fitted.gap_before:.1f} % before",

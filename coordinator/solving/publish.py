@@ -12,6 +12,7 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.jsonl import labelled_texts
 from ridgeway.common.base.settings import Confidence, Ridge, Selector, Weighting
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.routing.cascade_margin import ChosenMargin, choose_margin
 from ridgeway.common.routing.evaluation import (
     Calibration,
     Evaluation,
@@ -29,7 +30,7 @@ from ridgeway.common.routing.release import (
     save_release,
 )
 from ridgeway.common.routing.router import router_of
-from ridgeway.common.routing.sentence_table import USUAL_MARGIN, compile_router
+from ridgeway.common.routing.sentence_table import USUAL_MARGIN, Cascade, compile_router
 from ridgeway.common.routing.token_table import RouterTable, normalised_columns
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.solving.solve import Solution, solve_router
@@ -142,6 +143,7 @@ class Calibrated:
     release: str
     calibration: Calibration
     evaluation: Evaluation
+    margin: ChosenMargin | None = None
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -159,10 +161,13 @@ def calibrate_release(
     identity: Identity,
     *,
     public_text: bool = False,
+    share: float | None = None,
+    accuracy: float | None = None,
 ) -> Calibrated:
     """Fit a release's confidence on held-out text. Only the coordinator who signed it may change
     it.
 
+    share, accuracy: choose the margin of its cascade, too, for one of them.
     public_text: the text may be known to everybody; a private release would give away what it
                  learns of other text.
     """
@@ -172,8 +177,17 @@ def calibrate_release(
             "the release is of a private round, and calibrating publishes exact counts"
             " of the text; if the text is public, say so with --public-text"
         )
+    texts = labelled_texts(data, loaded.domains, fields)
+    chosen = None
+    if share is not None or accuracy is not None:
+        if not isinstance(loaded.compiled, Cascade):
+            raise InputError("the release reads no sentences, so it has no margin")
+        chosen = choose_margin(
+            loaded.compiled, loaded.tokenizer, texts, share=share, accuracy=accuracy
+        )
+        cascade = replace(loaded.compiled, margin=chosen.margin)
+        loaded = replace(loaded, compiled=cascade)
     router = router_of(loaded)
-    texts = labelled_texts(data, router.domains, fields)
     fitted = calibrate(router, texts)
     calibrated = {
         "temperature": fitted.temperature,
@@ -184,12 +198,15 @@ def calibrate_release(
         "scope": fitted.scope,
     }
     confidence = replace(router.confidence, **(calibrated | changes))
-    result = Calibrated("", fitted, replace(evaluate(router, texts), gap=None))
-    amended = amend_release(
-        folder,
-        {"confidence": confidence.to_json(), "evaluation": result.figures},
-        identity,
-    )
+    evaluated = replace(evaluate(router, texts), gap=None)
+    result = Calibrated("", fitted, evaluated, chosen)
+    facts: dict[str, Any] = {
+        "confidence": confidence.to_json(),
+        "evaluation": result.figures,
+    }
+    if isinstance(loaded.compiled, Cascade):
+        facts[CASCADE] = loaded.compiled.to_json()
+    amended = amend_release(folder, facts, identity)
     return replace(result, release=amended)
 
 
