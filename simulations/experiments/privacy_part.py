@@ -24,6 +24,8 @@ from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noi
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.settings import DEFAULT, Selector
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
 from ridgeway.common.privacy.document_bound import (
@@ -42,7 +44,11 @@ from ridgeway.coordinator.solving.total import add_weighted
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
-from ridgeway.simulations.experiments.routers import OURS, evaluation, learnt
+from ridgeway.simulations.experiments.routers import (
+    OURS_WITH_SENTENCES,
+    evaluation,
+    learnt,
+)
 from ridgeway.simulations.experiments.token_routers import table_route
 
 _FAR = "built-in text"
@@ -124,7 +130,7 @@ def private_tables(
     plan: ExperimentPlan, size: PrivateSizes
 ) -> tuple[list[ReportTable], list[str]]:
     """All trials of a plan's datasets; attacks on too few documents are left out, and why."""
-    encoder = plan.table_encoder()
+    encoder = find_encoder(plan.encoder + SENTENCE)
     datasets = [
         each.sampled(plan.seed, train=plan.short(SHORT_TRAIN_TEXTS))
         for each in plan.datasets
@@ -169,8 +175,8 @@ def _accuracies(
         found = [accuracy(ground, trial, seed) for seed in seeds]
         figures = (mean(found), min(found), max(found))
         rows.append((prior, str(documents or whole), mode, f"{epsilon:g}", *figures))
-    plain = learnt(plan, dataset, "ridgeway", OURS).rows[0].route
-    reached = evaluation(plain, dataset.test).accuracy
+    exact = learnt(plan, dataset, "ridgeway with sentences", OURS_WITH_SENTENCES)
+    reached = evaluation(exact.rows[0].route, dataset.test).accuracy
     rows.append(("–", whole, "no privacy", "–", reached, reached, reached))
     return ReportTable(
         f"Accuracy under differential privacy, {dataset.name}, percent",

@@ -9,6 +9,7 @@ import pytest
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import make_prior
+from ridgeway.simulations.experiments import privacy_part
 from ridgeway.simulations.experiments.privacy_part import (
     _MODES,
     PrivateGround,
@@ -18,6 +19,7 @@ from ridgeway.simulations.experiments.privacy_part import (
     private_tables,
 )
 from ridgeway.simulations.experiments.report import ReportTable
+from ridgeway.simulations.experiments.routers import OURS
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 from tests.support.tiny import tiny_encoder
 
@@ -41,7 +43,10 @@ def test_a_seed_decides_noise_and_documents(ground: PrivateGround, mode: Privacy
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[ReportTable], list[str]]:
+    """Of tokens alone: to read sentences would take minutes."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(privacy_part, "SENTENCE", "")
+        patch.setattr(privacy_part, "OURS_WITH_SENTENCES", OURS)
         patch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000)
         two = tiny_dataset(train=120), replace(tiny_dataset(("law", "medicine")), name="two")
         plan = replace(tiny_plan(tmp_path_factory.mktemp("private")), datasets=two)
