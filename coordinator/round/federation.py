@@ -249,19 +249,13 @@ class Federation:
             mode=chosen,
             encoder=self.encoder.fingerprint,
             encoder_name=self.encoder.name,
-            features=self._features(chosen) + 1,
+            features=(self.encoder.document_width if private else self.encoder.width)
+            + 1,
             sampling=settings.sampling,
             weighting=weighting,
             mass=EQUAL_MASS if weighting == "equal" else 0,
             privacy=self.privacy if private else None,
         )
-
-    def _features(self, mode: Mode) -> int:
-        encoder = self.encoder
-        if mode == "private":
-            check_private_encoder(encoder)
-            return encoder.document_width
-        return encoder.width
 
     @property
     def privacy(self) -> Privacy:
@@ -280,6 +274,7 @@ class Federation:
         which then stays.
         """
         path = self.folder / PRIOR
+        check_private_encoder(self.encoder)
         if not path.exists():
             name = f"{self.encoder.fingerprint}-{TOKENS_PER_TEXT}.safetensors"
             built_in = cache_folder() / "priors" / name

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -424,19 +423,16 @@ def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any
     return Hostile(parties, list(MEMBERS), round="ef" * 16).ask("law-1", message, blobs).message
 
 
-def test_features_beyond_those_of_tokens_are_refused_on_both_sides(
-    parties: Parties, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows of documents have no words, so they would be summed without; nor are they made by a transformer."""
+def test_features_of_words_are_refused_on_both_sides(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of documents have no words, so they would be summed without."""
     terms, plain = parties.federation().terms, parties.encoder
     more = with_words(plain, WordFeatures(4))
-    for other in (more, SimpleNamespace(more=())):
-        monkeypatch.setattr(Holder, "encoder", lambda *_, other=other: other)
-        with pytest.raises(InputError, match="a table of tokens alone"):
-            open_epoch(parties.holder("law-1"), terms, new_epoch=True)
+    monkeypatch.setattr(Holder, "encoder", lambda *_: more)
+    with pytest.raises(InputError, match=r"features of tokens and of sentences.*--encoder"):
+        open_epoch(parties.holder("law-1"), terms, new_epoch=True)
     federation = parties.federation()
     monkeypatch.setattr(Federation, "encoder", more)
-    with pytest.raises(InputError, match=r"features of tokens alone.*--encoder"):
+    with pytest.raises(InputError, match=r"features of tokens and of sentences.*--encoder"):
         _ = federation.prior
 
 
