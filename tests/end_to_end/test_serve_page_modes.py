@@ -302,7 +302,7 @@ def test_a_chat_says_why_it_stayed_and_why_it_switched(seen: Visit, browser: Bro
     """A word is no evidence, a whole message of another domain is; a link has the user's turns, a new chat none."""
     page = seen.page
     page.get_by_label("a chat").check()
-    for text in (LAW, CODE[:1], CODE):
+    for text in (LAW, CODE[:1], 4 * CODE):
         send(page, text)
     turns = page.locator("#chat-turns > li")
     expect(turns.nth(0)).to_contain_text("The chat begins with law.")
