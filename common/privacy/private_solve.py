@@ -53,7 +53,7 @@ def solve_private(
     if not prior.sentences:
         return whole
     alone = replace(prior, sentences=None)
-    length, *_ = (share for share, *_ in split(whole[:-1], prior))
+    length, *_ = next(split(whole[:-1], prior))
     padding = np.zeros((encoder.width - prior.width, whole.shape[1]))
     padded = np.vstack([whole[:-1], padding, whole[-1:]])
     return stacked(padded, solved(alone, length), encoder)

@@ -36,7 +36,7 @@ _TEMPLATE = """\
 # A Ridgeway coordinator. Times are in seconds. A change holds from the next round on;
 # `coordinator up` must be started again for a change of `listen` only.
 
-# The encoder all holders share: smollm2, hf:NAME_OR_DIR or dir:PATH.
+# The encoder all holders share: smollm2, hf:NAME_OR_DIR or dir:PATH; +words and +sentence add more.
 # Changing it makes every holder sum again.
 encoder = {encoder}
 
