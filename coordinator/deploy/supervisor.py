@@ -23,7 +23,7 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.notice import NOTICE, Notice
-from ridgeway.common.deploy.processes import Log
+from ridgeway.common.deploy.processes import Log, is_held
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
     INVITE,
@@ -82,6 +82,7 @@ def up(
     """Keep the SuperLink running; register the roster, and hand the newest release to holders that
     come back.
     """
+    federation.ledger.journal.verify()
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     host, _, port = federation.settings.listen.rpartition(":")
     delivery = LateDelivery(federation, log)
@@ -278,12 +279,14 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
             ended = client.has_finished(number)
             answered = time.monotonic()
         except LinkError:  # down for the moment, it says nothing about the round
-            if time.monotonic() - answered > LOST_TIMEOUT_S:
-                raise RoundFailed(
-                    f"the SuperLink has not answered for {LOST_TIMEOUT_S:g} s; see that"
-                    " `coordinator up` runs, then run the round again: what was"
-                    " accepted is kept"
-                ) from None
+            silent = time.monotonic() - answered
+            if is_held(client.folder) and silent <= LOST_TIMEOUT_S:
+                return False
+            raise RoundFailed(
+                f"the SuperLink has not answered for {silent:.0f} s; see that"
+                " `coordinator up` runs, then run the round again: what was accepted is"
+                " kept"
+            ) from None
         return ended
 
     follow(path, watch, has_ended, _SILENCE_S)

@@ -241,6 +241,12 @@ class HolderChecked(Event, kind="checked"):
     total_of: int | None = None
 
 
+class RoundForeseen(Event, kind="foreseen"):
+    """A round that began now would end without a release, for this reason."""
+
+    reason: str
+
+
 class DeliveryBlocked(Event, kind="delivery_blocked"):
     """These holders have what a delivery does not fit to: another release of its number."""
 

@@ -8,7 +8,6 @@ a round that was cut off can be run again without asking for it twice.
 from __future__ import annotations
 
 import contextlib
-import errno
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +21,7 @@ from ridgeway.common.base.errors import (
     Refused,
     RidgewayError,
     RoundFailed,
+    is_disk_full,
 )
 from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -53,7 +53,12 @@ from ridgeway.coordinator.round.ask import Channel, Transport
 from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import Gathered, Gathering, RoundCounts
-from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease, Standing
+from ridgeway.coordinator.round.ledger import (
+    ROUND,
+    Contribution,
+    LedgerRelease,
+    Standing,
+)
 from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.remedies import OTHER_RELEASE
@@ -75,7 +80,6 @@ _POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
 COUNTED = "counted"
 """What a manifest says of the domains whose holders have counted under noise."""
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 NO_WISHES = RoundWishes()
@@ -95,15 +99,32 @@ def run_round(
     """
     with federation.exclusive_lock():
         try:
+            check_rollback(federation, wishes)
             return _Round(federation, transport, watch, wishes).run()
         except OSError as error:
             cause = (error.strerror or str(error)).lower()
-            if error.errno in _FULL:
+            if is_disk_full(error):
                 cause = "the disk is full"
             raise RoundFailed(
                 f"the coordinator cannot write to its folder: {cause}. Make room, or"
                 " mend it, and run the round again: what was accepted is kept"
             ) from error
+
+
+def check_rollback(federation: Federation, wishes: RoundWishes = NO_WISHES) -> None:
+    """Raise RoundFailed if a rollback holds that the operator has not ended."""
+    held = federation.standing.rolled_back
+    if held is not None and not wishes.end_rollback:
+        raise RoundFailed(
+            f"the router was rolled back to release {held:04}, and that holds until you"
+            " end it: run the round with --end-rollback"
+        )
+
+
+def gathering_of(channel: Channel, terms: Terms, wishes: RoundWishes) -> Gathering:
+    """The way in which a round under these terms gathers."""
+    way = MaskedGathering if terms.uses_masks else ClearGathering
+    return way(channel, terms, wishes)
 
 
 def deliver_newest(
@@ -170,10 +191,7 @@ class _Round:
         self._terms = federation.terms_in(wishes.mode)
         self._channel = Channel(federation, transport, secrets.token_hex(16), watch)
         self._held: dict[str, int] = {}
-        way = MaskedGathering if self._terms.uses_masks else ClearGathering
-        self._gathering: Gathering = way(
-            self._channel, self._terms, wishes.allow_missing
-        )
+        self._gathering = gathering_of(self._channel, self._terms, wishes)
 
     @property
     def _standing(self) -> Standing:
@@ -432,21 +450,12 @@ class _Round:
         """What holders count; raises RoundFailed if those of some domain do not, and that was not
         accepted.
         """
-        accepted = self._wishes.accept_unevaluated
-        counts = self._gathering.count(question, blob, gathered.present, accepted)
-        domain_of = self._standing.domain_of
-        counted = {domain_of.get(name) for name in counts.heard | counts.sealed}
-        missing = sorted(set(question.domains) - counted)
-        if set(missing) - set(accepted):
-            members = gathered.members
-            names = [member.name for member in members if member.domain in missing]
-            flags = " ".join(f"--accept-unevaluated {domain}" for domain in missing)
-            raise RoundFailed(
-                "nobody has counted how the router does on"
-                f" {', '.join(missing)}, so it was not published:"
-                f" {self._channel.why_missing(names)}. The total is kept; run"
-                f" the round again, or publish it as it is with {flags}"
-            )
+        counts = self._gathering.count(question, blob, gathered.present)
+        self._gathering.must_be_counted(
+            question.domains,
+            counts.heard | counts.sealed,
+            [member.name for member in gathered.members],
+        )
         return counts
 
     def _must_not_be_worse(
@@ -536,7 +545,7 @@ class _Round:
         published = LedgerRelease(
             number,
             release,
-            f"round {self._standing.rounds}",
+            f"{ROUND} {self._standing.rounds}",
             domains,
             gathered.members,
             self._terms,

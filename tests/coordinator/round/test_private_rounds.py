@@ -340,7 +340,7 @@ def test_a_coordinator_that_is_killed_goes_on_and_nobody_pays_twice(new: Parties
 
 def test_a_domain_that_did_not_count_keeps_the_router_back(new: Parties) -> None:
     """medicine's holder is gone before the counts; with the operator's word it is published, and says who counted."""
-    with pytest.raises(RoundFailed, match=r"nobody has counted .* medicine.*--accept-unevaluated medicine"):
+    with pytest.raises(RoundFailed, match=r"nobody counts .* medicine.*--accept-unevaluated medicine"):
         round_of(new, Falling(new, "evaluate", "medicine"))
     assert new.federation().newest is None
     assert len(expenses(new, "medicine")) == 1
