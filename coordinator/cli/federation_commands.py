@@ -4,7 +4,7 @@ care over the years.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -470,8 +470,12 @@ def accuracy_words(evaluation: Mapping[str, Any] | None) -> str:
     """
     if evaluation is None:
         return "not evaluated"
-    words = f"{evaluation['accuracy']:.1f} %"
-    if interval := evaluation.get("interval"):
+    return percent_words(evaluation["accuracy"], evaluation.get("interval"))
+
+
+def percent_words(accuracy: float, interval: Sequence[float] | None) -> str:
+    words = f"{accuracy:.1f} %"
+    if interval:
         words += f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"
     return words
 

@@ -77,14 +77,10 @@ class ClearGathering(Gathering):
         return kept | {name: epoch.name for name, epoch in epochs.items()}
 
     def _router_of(self, sources: Mapping[str, str]) -> str:
-        """Stands for the router that comes of these epochs, by holder, and what it is compared
-        with.
-        """
-        newest = self.federation.newest
-        last = newest.release if newest and not self.terms.privacy else None
+        """Stands for the router that comes of these epochs, by holder, and what is asked of it."""
         experts = list(self.federation.settings.experts)
         choices = self.federation.choices_id(self.terms)
-        return sha256(record_json([choices, experts, last, sorted(sources.items())]))
+        return sha256(record_json([choices, experts, sorted(sources.items())]))
 
     def count(
         self, question: Evaluate, blob: Blob, names: Collection[str]

@@ -145,8 +145,8 @@ class _Evaluated:
     """A router to be signed, and what holders counted for it.
 
     evaluation: None where no documents were held out, or noise left none.
-    noisy:      its accuracy, where noise is in it. counted: then, the domains whose holders have
-                counted.
+    noisy:      its accuracy, where noise is in it, in all and by domain. counted: then, the domains
+                whose holders have counted.
     """
 
     solution: Solution
@@ -154,7 +154,7 @@ class _Evaluated:
     fitted: Fitted | None = None
     quality: QualityTable | None = None
     noisy: NoisyAccuracy | None = None
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    by_domain: Mapping[str, NoisyAccuracy] = field(default_factory=dict)
     counted: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, Any] | None:
@@ -164,8 +164,17 @@ class _Evaluated:
         figures = self.evaluation.to_json()
         figures |= {"documents": self.evaluation.documents, "gap": None}
         if self.noisy is not None:
-            intervals = {name: list(pair) for name, pair in self.intervals.items()}
-            return figures | self.noisy.to_json() | {"intervals": intervals}
+            told = {name: each.to_json() for name, each in self.by_domain.items()}
+            return (
+                figures
+                | self.noisy.to_json()
+                | {
+                    "domains": {name: each["accuracy"] for name, each in told.items()},
+                    "intervals": {
+                        name: each["interval"] for name, each in told.items()
+                    },
+                }
+            )
         if self.fitted is not None:
             figures["gap"] = self.fitted.gap
             figures["reliability"] = self.fitted.reliability
@@ -378,7 +387,9 @@ class _Round:
                 )
                 for domain, row in counts.rows.items()
             ]
-            self._must_not_be_worse(newest, gathered, changes)
+            self._must_not_be_worse(
+                newest, gathered, [asdict(each) for each in worse(changes)]
+            )
         quality = counts.quality(question) if question.experts else None
         if quality is not None:
             scores = int(quality.counts.sum())
@@ -429,18 +440,19 @@ class _Round:
             if domain in counted
         }
         noisy = noisy_accuracy(rows, total.masses, counted, privacy)
-        intervals = {
-            domain: noisy_accuracy(
-                {domain: row}, total.masses, counted, privacy
-            ).interval
+        by_domain = {
+            domain: noisy_accuracy({domain: row}, total.masses, counted, privacy)
             for domain, row in rows.items()
         }
         self._tell_evaluation(evaluation, noisy if evaluation else None)
+        newest = self._federation.newest
+        if newest is not None:
+            self._must_not_be_worse(newest, gathered, self._surely_worse(by_domain))
         return _Evaluated(
             solution,
             evaluation,
             noisy=noisy,
-            intervals=intervals,
+            by_domain=by_domain,
             counted=tuple(sorted(set(counted))),
         )
 
@@ -458,11 +470,30 @@ class _Round:
         )
         return counts
 
+    def _surely_worse(
+        self, by_domain: Mapping[str, NoisyAccuracy]
+    ) -> list[dict[str, Any]]:
+        """The domains whose interval of accuracy lies below that of the newest release, where noise
+        is in that, too.
+        """
+        assert self._federation.newest is not None
+        manifest = self._federation.manifest(self._federation.newest.number)
+        before = (manifest["evaluation"] or {}).get("intervals", {})
+        return [
+            {
+                "domain": domain,
+                "before": tuple(before[domain]),
+                "after": told.interval,
+            }
+            for domain, told in by_domain.items()
+            if domain in before and told.interval[1] < before[domain][0]
+        ]
+
     def _must_not_be_worse(
-        self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange]
+        self, last: LedgerRelease, gathered: Gathered, changes: list[dict[str, Any]]
     ) -> None:
-        """Raise RoundFailed, and say who is new or has changed, if a domain gets worse that was not
-        accepted to.
+        """Raise RoundFailed, and say who is new or has changed, if a domain got worse that was not
+        accepted to. changes: what is known of each that did.
         """
         before = {member.name: member.source for member in last.members}
         new = []
@@ -473,12 +504,10 @@ class _Round:
             elif before[member.name] != member.source:
                 changed.append(member.name)
         refused = []
-        for change in worse(changes):
-            self._watch(
-                progress.RouterWorse(**asdict(change), newcomers=new, changed=changed)
-            )
-            if change.domain not in self._wishes.accept_worse:
-                refused.append(change.domain)
+        for change in changes:
+            self._watch(progress.RouterWorse(newcomers=new, changed=changed, **change))
+            if change["domain"] not in self._wishes.accept_worse:
+                refused.append(change["domain"])
         if refused:
             who = [f"new: {', '.join(new)}"] if new else []
             who += [f"changed: {', '.join(changed)}"] if changed else []

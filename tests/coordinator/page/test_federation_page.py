@@ -25,7 +25,7 @@ from ridgeway.common.http.page_app import create_page_app
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.page.federation_page import federation_page
 from ridgeway.coordinator.page.federation_view import FederationView
-from ridgeway.coordinator.page.release_history import domain_accuracies
+from ridgeway.coordinator.page.release_history import domain_accuracies, told_mean
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import progress_file
 from ridgeway.coordinator.round.round import run_round
@@ -214,12 +214,17 @@ def test_who_waits_for_its_next_epoch_is_shown_in_the_round(later: Parties) -> N
 
 
 def test_an_interval_that_a_manifest_names_is_the_one_that_is_shown() -> None:
-    """Noise makes it wider than the number of texts would."""
+    """Noise makes it wider than the number of texts would; that of the mean is the manifest's, too."""
     evaluation: dict[str, Any] = {"order": ["code", "law"], "confusion": [[90, 10], [10, 90]]}
+    evaluation |= {"domains": {"code": 70.0, "law": 90.0}, "accuracy": 80.0}
     plain = domain_accuracies({"evaluation": evaluation})
-    told = domain_accuracies({"evaluation": evaluation | {"intervals": {"code": [40.0, 100.0], "law": [80.0, 100.0]}}})
-    assert (told["code"]["low"], told["code"]["high"]) == (0.4, 1.0)
-    assert plain["code"]["low"] > 0.8 and told["code"]["share"] == plain["code"]["share"] == 0.9
+    assert (
+        plain["code"]["share"] == 0.9 and plain["code"]["low"] > 0.8 and told_mean({"evaluation": evaluation}) is None
+    )
+    evaluation |= {"intervals": {"code": [40.0, 100.0], "law": [80.0, 100.0]}, "interval": [60.0, 95.0]}
+    told = domain_accuracies({"evaluation": evaluation})
+    assert told["code"] == {"share": 0.7, "low": 0.4, "high": 1.0, "texts": 100}
+    assert told_mean({"evaluation": evaluation}) == {"share": 0.8, "low": 0.6, "high": 0.95, "texts": 200}
 
 
 def test_what_changed_between_two_releases_is_told(later: Parties) -> None:

@@ -118,9 +118,7 @@ def test_a_holder_whose_disk_is_full_is_named_so(parties: Parties, failure: Peer
     assert obstacles(parties, transport)["medicine"] == {"disk_full": []}
     run_round(parties.federation(), Asked(parties), no_watch)
     new_epochs(parties)
-    with pytest.raises(
-        RoundFailed, match=r"medicine refused \(disk_full: this holder's disk is full\); its owner"
-    ):
+    with pytest.raises(RoundFailed, match=r"medicine refused \(disk_full: this holder's disk is full\); its owner"):
         run_round(parties.federation(), transport, no_watch)
 
 
@@ -349,6 +347,7 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
     }
     said = [line.split()[:3] for line in done.stderr.splitlines()]
     assert said.pop(0)[:2] == ["mode", "masked"]
+    assert said.pop()[0] == "stops" and "2 holders can take part, and a round under masks needs 3" in done.stderr
     assert said == [
         ["next", name, code]
         for name, code in (("code-1", "forged_roster:"), ("law-2", "bundle_refused"), ("medicine", "away"))
@@ -358,6 +357,7 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
     transport = Asked(parties)
     assert shop.call("coordinator", "preflight", "coordinator").code == 0
     told = shop.call("coordinator", "preflight", "coordinator", "--json").json
+    assert told["stops"] is None
     assert (told["clear"], told["mode"], "under masks" in told["sentence"]) == (True, "masked", True)
     run_round(parties.federation(), transport, no_watch)
     parties.ready("medicine")
