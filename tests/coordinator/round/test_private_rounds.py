@@ -30,7 +30,7 @@ from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.progress import Event, RouterEvaluated, RouterWorse
+from ridgeway.coordinator.round.progress import Event, RouterEvaluated, RouterWorse, Watch
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.private_release import NoisyAccuracy
@@ -218,22 +218,23 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_pat
 
 def test_a_router_that_is_surely_worse_is_not_published(new: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
     """Surely: the interval of a domain lies below that of the newest release. The operator may accept it."""
-    told = NoisyAccuracy(95.0, (90.0, 99.0))
-    monkeypatch.setattr("ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: told)
-    run_round(new.federation(), Direct(new), no_watch)
-    for told, stops in ((NoisyAccuracy(80.0, (60.0, 92.0)), False), (NoisyAccuracy(20.0, (10.0, 55.0)), True)):
+    measured = [NoisyAccuracy(95.0, (90.0, 99.0)), NoisyAccuracy(80.0, (60.0, 92.0)), NoisyAccuracy(20.0, (10.0, 55.0))]
+
+    def next_round(watch: Watch = no_watch) -> LedgerRelease:
+        told = measured.pop(0)
+        monkeypatch.setattr("ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: told)
         for name in new.homes:
             new.ready(name)
-        if not stops:
-            run_round(new.federation(), Direct(new), no_watch)
-            continue
-        seen: list[Event] = []
-        with pytest.raises(RoundFailed, match=r"worse than release 0002 .* --accept-worse code"):
-            run_round(new.federation(), Direct(new), seen.append)
-        worse = [each for each in seen if isinstance(each, RouterWorse)]
-        assert {(each.before, each.after) for each in worse} == {((60.0, 92.0), (10.0, 55.0))}
-        wishes = RoundWishes(accept_worse=tuple(each.domain for each in worse))
-        assert run_round(new.federation(), Direct(new), no_watch, wishes).number == 3
+        return run_round(new.federation(), Direct(new), watch)
+
+    assert [next_round().number, next_round().number] == [1, 2]
+    seen: list[Event] = []
+    with pytest.raises(RoundFailed, match=r"worse than release 0002 .* --accept-worse code"):
+        next_round(seen.append)
+    worse = [each for each in seen if isinstance(each, RouterWorse)]
+    assert {(each.before, each.after) for each in worse} == {((60.0, 92.0), (10.0, 55.0))}
+    wishes = RoundWishes(accept_worse=tuple(each.domain for each in worse))
+    assert run_round(new.federation(), Direct(new), no_watch, wishes).number == 3
 
 
 def test_domains_go_as_ever(parties: Parties) -> None:
