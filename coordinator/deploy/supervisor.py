@@ -44,6 +44,7 @@ from ridgeway.coordinator.deploy.kept_bundles import (
     ranked,
     waiting,
 )
+from ridgeway.coordinator.deploy.presence import PresenceLog
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import PRIOR, Federation
@@ -86,6 +87,7 @@ def up(
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     host, _, port = federation.settings.listen.rpartition(":")
     delivery = LateDelivery(federation, log)
+    presence = PresenceLog(federation, log)
     remind_at = 0.0
     keep_installed(federation)
     announce(federation)
@@ -93,6 +95,7 @@ def up(
     def tick(client: SuperLinkClient) -> None:
         nonlocal remind_at
         delivery.tick(client)
+        presence.tick(client)
         if time.monotonic() >= remind_at:
             remind_at = time.monotonic() + REMINDER_INTERVAL_S
             for words in ending_certificates(federation.link, datetime.now(UTC)):

@@ -220,6 +220,9 @@ def test_a_router_that_is_surely_worse_is_not_published(new: Parties, monkeypatc
     """Surely: the interval of a domain lies below that of the newest release. The operator may accept it."""
     measured = [NoisyAccuracy(95.0, (90.0, 99.0)), NoisyAccuracy(80.0, (60.0, 92.0)), NoisyAccuracy(20.0, (10.0, 55.0))]
 
+    for name in new.homes:
+        new.rewrite(name, "max_epsilon = 1.5", "max_epsilon = 9.0")
+
     def next_round(watch: Watch = no_watch) -> LedgerRelease:
         told = measured.pop(0)
         monkeypatch.setattr("ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: told)
