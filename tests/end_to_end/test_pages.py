@@ -44,7 +44,7 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     run_round(made.federation(), Direct(made), no_watch, wishes)
     ledger = made.federation().ledger
     ledger.note("opened", round="n3", number=3, terms={"mode": "masked"})
-    ledger.note("refused", round="n3", step="announce", name="law", code="forged_roster", reason=HOSTILE)
+    ledger.note("refused", round="n3", step="announce", name="law", code="not_pinned", reason=HOSTILE)
     ledger.note("closed", round="n3", release=None, reason=HOSTILE)
     Journal(made.homes["law"] / "journal.db").append(("refused_bundle", {"bundle": "ef" * 32, "reason": HOSTILE}))
     return made
