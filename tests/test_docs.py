@@ -97,8 +97,16 @@ RUNS = {
     "docs/holder/prepare.md": 5,
 }
 """Pages, and how many of their commands are run."""
-SAFE = ("route", "calibrate", "keys", "client prepare", "client inspect", "client held-out", "coordinator solve")
-SAFE += ("coordinator calibrate",)
+SAFE = (
+    "calibrate",
+    "client held-out",
+    "client inspect",
+    "client prepare",
+    "coordinator calibrate",
+    "coordinator solve",
+    "keys",
+    "route",
+)
 EXPERTS = """fallback = "generalist"
 [experts.generalist]
 base_url = "http://127.0.0.1:9/v1"
