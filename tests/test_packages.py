@@ -153,7 +153,7 @@ def commands() -> list[list[str]]:
         found += scripts(words[0]) if service.get("entrypoint") else [["ridgeway", *words]] if words else []
     for path in UNITS:
         found.append(["ridgeway", *unit_words(path)])
-    text = (ROOT / "docs" / "operating.md").read_text()
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "operator").glob("*.md")))
     return [*found, *chart_words(), *(words for words in scripts(text))]
 
 
