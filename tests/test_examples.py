@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import runpy
+import subprocess
 import sys
+import tomllib
+import zipfile
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fastapi.testclient import TestClient
 
 from ridgeway import Router
+from ridgeway.common.deploy.processes import flower_environment, script
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.flower_parts import LocalGrid
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LEGAL = sentences("law", 70)[-1].replace("\n", " ")
@@ -81,11 +88,49 @@ def test_a_private_round_ends_with_a_statement(folder: Path, tmp_path: Path) -> 
     assert any("ε" in line for line in told)
 
 
+@pytest.fixture
+def flower_app(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the Flower app, of which Python finds the package."""
+    folder = EXAMPLES / "flower-app"
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def test_the_flower_app_runs_a_round_with_a_node_for_each_holder(
+    flower_app: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its two apps, on a grid that gives nodes their number and the run's settings, as Flower's engine does."""
+    config = tomllib.loads((flower_app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    chosen = {"work": str(tmp_path / "work"), "data": str(folder / "data"), "encoder": named(folder)}
+    assert set(config) == set(chosen)
+    monkeypatch.setenv("RIDGEWAY_SIMULATION", "")
+    client = importlib.import_module("ridgeway_app.client_app").app
+    server = importlib.import_module("ridgeway_app.server_app")
+    grid = LocalGrid(client, {node: Path() for node in range(1, 4)})
+    for node, context in grid._contexts.items():
+        context.node_config = {"partition-id": node - 1, "num-partitions": 3}
+        context.run_config = chosen
+    server.main(grid, SimpleNamespace(run_config=chosen))
+    assert Router.load(tmp_path / "work/coordinator/releases/0001").route(LEGAL).best == "law"
+
+
+def test_flower_builds_the_app(flower_app: Path, tmp_path: Path) -> None:
+    """In the newest format, which checks the licence and the versions of Flower that it names."""
+    environment = flower_environment(tmp_path / "home")
+    command = [script("flwr"), "build", "--app", str(flower_app)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = tmp_path.glob("ridgeway.ridgeway-round.*.fab")
+    with zipfile.ZipFile(built) as archive:
+        held = set(archive.namelist())
+    assert {"pyproject.toml", "LICENSE.md", "ridgeway_app/client_app.py", "ridgeway_app/server_app.py"} <= held
+
+
 def test_every_example_is_short_and_compiles() -> None:
     """LiteLLM's hook too, which tests/adapters runs in LiteLLM's proxy."""
     scripts = sorted(EXAMPLES.glob("*.py"))
     assert len(scripts) == 6
-    for script in scripts:
-        text = script.read_text()
-        compile(text, script.name, "exec")
-        assert len(text.splitlines()) <= 40, script.name
+    for path in scripts:
+        text = path.read_text()
+        compile(text, path.name, "exec")
+        assert len(text.splitlines()) <= 40, path.name
