@@ -4,9 +4,9 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -66,6 +66,9 @@ def preflight(
             tell_event(event)
     holders = [each for each in told if isinstance(each, HolderChecked)]
     mode = federation.settings.mode
+    privacy = None
+    if mode == "private":
+        privacy = federation.settings.privacy.model_dump(mode="json")
     stops = [each.reason for each in told if isinstance(each, RoundForeseen)]
     is_clear = not stops and not any(each.obstacles for each in holders)
     rows = [
@@ -85,11 +88,13 @@ def preflight(
             "clear": is_clear,
             "mode": mode,
             "sentence": MODE_SENTENCES[mode],
+            "privacy": privacy,
             "bundle": runs,
             "stops": stops[0] if stops else None,
             "holders": rows,
         },
         ("mode", mode, MODE_SENTENCES[mode]),
+        ("cost", _cost_words(privacy)) if privacy else None,
         TextTable(["holder", "domain", *CHECKED], [_marks(each) for each in holders]),
         *(line for each in holders for line in _remedies(each, runs)),
         *(("stops", f"a round would end without a release: {each}") for each in stops),
@@ -98,6 +103,14 @@ def preflight(
     )
     if not is_clear:
         raise typer.Exit(NOT_AS_WISHED)
+
+
+def _cost_words(privacy: Mapping[str, Any]) -> str:
+    return (
+        f"a round costs a document of a new epoch ε {privacy['epsilon']:g} at δ"
+        f" {privacy['delta']:g}, sums and counts together; a holder whose budget does"
+        " not suffice is named below"
+    )
 
 
 def _remedies(checked: HolderChecked, bundle: str) -> Iterator[tuple[str, ...]]:
