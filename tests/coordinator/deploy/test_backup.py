@@ -48,6 +48,7 @@ class BackingUp(Direct):
     def __init__(self, parties: Parties, place: Path) -> None:
         super().__init__(parties)
         self._parties, self._place = parties, place
+        place.mkdir()
         self.taken: list[Path] = []
 
     def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
