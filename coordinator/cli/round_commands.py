@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,9 @@ from ridgeway.coordinator.round.progress import (
     HoldersAbsent,
     ReleaseStands,
 )
+
+if TYPE_CHECKING:
+    from ridgeway.coordinator.round.federation import Federation
 
 RunsBundle = Annotated[
     str | None,
@@ -206,16 +209,9 @@ def round_(
     from ridgeway.coordinator.page.narrator import Narrator
     from ridgeway.coordinator.round.run_order import RunOrder
 
-    federation = open_federation(folder)
-    domains = {holder.domain for holder in federation.ledger.standing().active.values()}
     worse = tuple(accept_worse or ())
     missing = tuple(allow_missing or ())
     unevaluated = tuple(accept_unevaluated or ())
-    if unknown := {*worse, *missing, *unevaluated} - domains:
-        raise InputError(
-            f"there is no domain {min(unknown)!r}; there are"
-            f" {', '.join(sorted(domains))}"
-        )
     told: list[Event] = []
     tell = Narrator()
 
@@ -233,6 +229,8 @@ def round_(
         end_rollback=end_rollback,
     )
     try:
+        federation = open_federation(folder)
+        _check_domains(federation, {*worse, *missing, *unevaluated})
         with stamped_steps(times):
             run_work(federation, order, watch, bundle)
     except RidgewayError as error:
@@ -257,6 +255,15 @@ def round_(
     show(facts, json=json)
     if not json:
         show_held_out(federation, newest.number)
+
+
+def _check_domains(federation: Federation, named: set[str]) -> None:
+    domains = set(federation.standing.domain_of.values())
+    if unknown := named - domains:
+        raise InputError(
+            f"there is no domain {min(unknown)!r}; there are"
+            f" {', '.join(sorted(domains))}"
+        )
 
 
 def schedule(

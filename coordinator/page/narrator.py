@@ -173,9 +173,9 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             if event.before and event.after:
                 was = _interval(event.before)
                 figures = f"accuracy {_interval(event.after)} %, was {was} %"
-            who = [f"new {name}" for name in newcomers]
-            who += [f"changed {name}" for name in changed]
-            step("worse", domain, figures, *who)
+            causes = [f"new {name}" for name in newcomers]
+            causes += [f"changed {name}" for name in changed]
+            step("worse", domain, figures, *causes)
         case progress.ReleaseStands(number):
             words = "nothing has changed since it was made, so it stands"
             step("kept", f"release {number:04}", words)
