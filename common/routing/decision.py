@@ -71,7 +71,9 @@ class Decision(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The same on the command line and over HTTP."""
-        return self._asdict() | {"belongs": self.belongs}
+        told = self._asdict()
+        told["belongs"] = self.belongs
+        return told
 
     def __repr__(self) -> str:
         shown = ranked(self.scores)[:SHOWN_DOMAINS]
