@@ -26,8 +26,9 @@ from ridgeway.simulations.experiments.plan import SHORT_TEST_TEXTS, ExperimentPl
 from ridgeway.simulations.experiments.suite import PAGE, PARTS, run_parts
 
 FULL_NEEDS = (
-    "this takes hours on two cores; kNN, the classifier and the experts want a GPU, and"
-    " experts without one are left out; the page tells of data that are not here"
+    "this takes an hour or more on two cores; kNN on MiniLM, the classifier and the"
+    " experts need a GPU and are left out without one; scores and out-of-scope questions"
+    " need their files in shared/data beside the project"
 )
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

