@@ -22,7 +22,11 @@ from ridgeway.simulations.experiments.dataset import (
     folder_dataset,
 )
 from ridgeway.simulations.experiments.hub_datasets import preset_dataset
-from ridgeway.simulations.experiments.plan import SHORT_TEST_TEXTS, ExperimentPlan
+from ridgeway.simulations.experiments.plan import (
+    SHORT_TEST_TEXTS,
+    SHORT_TRAIN_TEXTS,
+    ExperimentPlan,
+)
 from ridgeway.simulations.experiments.suite import PAGE, PARTS, run_parts
 
 FULL_NEEDS = (
@@ -92,7 +96,10 @@ def experiments(
     for dataset in datasets:
         step("read", dataset.name, f"{len(dataset.domains)} domains", dataset.source)
     if not full:
-        datasets = [each.sampled(seed, test=SHORT_TEST_TEXTS) for each in datasets]
+        datasets = [
+            each.sampled(seed, train=SHORT_TRAIN_TEXTS, test=SHORT_TEST_TEXTS)
+            for each in datasets
+        ]
     with tempfile.TemporaryDirectory(prefix="ridgeway-") as work:
         plan = ExperimentPlan(
             tuple(datasets), Path(work), full=full, device=device, seed=seed

@@ -33,6 +33,7 @@ from ridgeway.simulations.experiments.routers import (
     RoutingMethod,
     evaluation,
     labelled,
+    read_once,
 )
 
 if TYPE_CHECKING:
@@ -180,11 +181,12 @@ def _knn(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     encoder = minilm(device_for(plan, "embedding all texts by MiniLM"))
     known = dataset.sampled(plan.seed, train=plan.short(SHORT_KNOWN_TEXTS))
     texts, labels = labelled(split(known).fit)
-    vectors = encoder.embed(texts)
+    embed = read_once(encoder.embed)
+    vectors = embed(texts)
 
     def route_by(k: int) -> Route:
         classifier = nearest(vectors, labels, k)
-        return lambda prompts: classifier.predict(encoder.embed(prompts))
+        return lambda prompts: classifier.predict(embed(prompts))
 
     variants = {f"k = {k}": route_by(k) for k in NEIGHBOURS}
     return [RouterLine("kNN, k chosen on held-out text", variants, each="kNN, ")]
