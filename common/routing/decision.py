@@ -303,7 +303,7 @@ def decide(
     ):
         best = domains[place]
         scope = scope if legible or scope is None else 0.0
-        reason = _reason(law, confidence, scope, legible)
+        reason = _reason(law, best, confidence, scope, legible)
         found.append(
             Decision(
                 law.fallback if reason else best,
@@ -321,9 +321,11 @@ def decide(
 
 
 def _reason(
-    law: Confidence, confidence: float, scope: float | None, readable: bool
+    law: Confidence, best: str, confidence: float, scope: float | None, readable: bool
 ) -> str | None:
     """Why the router abstains; None if it does not."""
+    if best in law.outside:
+        return _OUT_OF_SCOPE
     least = law.scope.least if law.scope else 0.0
     if least > 0 and scope is not None and not (readable and scope >= least):
         return _OUT_OF_SCOPE

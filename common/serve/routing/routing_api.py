@@ -214,7 +214,10 @@ def _add_state(
                 "refused": service.current.refused,
                 "activity": service.activity.to_json(),
                 "drift": service.drift.to_json(served),
-                "experts": experts(),
+                "experts": {
+                    name: {"state": state, **service.metrics.of_expert(name)}
+                    for name, state in experts().items()
+                },
             }
         )
 
