@@ -176,9 +176,7 @@ def _texts(path: Path) -> tuple[str, ...]:
     return texts
 
 
-def harvest(
-    places: Places, limit: int = MAX_DOMAIN_CHARACTERS
-) -> tuple[Corpus, ...]:
+def harvest(places: Places, limit: int = MAX_DOMAIN_CHARACTERS) -> tuple[Corpus, ...]:
     """Every domain that has enough text in these places, in the order of DOMAINS; of each so many
     characters at most.
     """
