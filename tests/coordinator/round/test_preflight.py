@@ -304,7 +304,7 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
         lambda: check_holders(parties.federation(), transport, no_watch),
         lambda: deliver_newest(parties.federation(), transport, no_watch),
         lambda: retire(parties.federation(), "law"),
-        lambda: supervisor.up(parties.federation(), lambda: True, list, str),
+        lambda: supervisor.up(parties.federation(), lambda: True, lambda: None, lambda words: None),
     ):
         with pytest.raises(JournalError, match=r"entry \d+ \(released\) was altered after it was written"):
             work()
