@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit docs bench report reproducible sbom release-artifacts clean
+.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit docs bench report figures reproducible sbom release-artifacts clean
 
 setup: .venv/ready
 
@@ -78,10 +78,14 @@ docs: setup
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 bench: setup
-	$(BIN)/python -m ridgeway.simulations.bench all
+	$(BIN)/python -m ridgeway.simulations.bench all --out report
 
 report: setup
 	$(BIN)/python -m ridgeway.simulations.experiments --out report
+
+# The tables of the docs, out of docs/figures. An experiment or a benchmark writes these with --out docs/figures.
+figures: setup
+	$(BIN)/python -m ridgeway.simulations.experiments.figures
 
 # Sdist and wheel into dist/, built twice: the same bytes, or it fails.
 reproducible: setup
