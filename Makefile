@@ -91,12 +91,14 @@ figures: setup
 reproducible: setup
 	$(BIN)/python -m tests.support.release_files dist
 
-# Every package of a holder, an operator and a service into dist/: with hashes, for pip, and as an SBOM.
-sbom: .venv-release/ready
-	mkdir -p dist
+# Every package of a holder, an operator and a service into dist/, in the versions of .venv: with hashes, for pip, and as
+# an SBOM.
+sbom: setup .venv-release/ready
+	mkdir -p build dist
+	$(BIN)/python -m pip freeze --exclude-editable > build/pins.txt
 	.venv-release/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --extra client --extra coordinator --extra serve \
-		-c constraints.txt -o dist/requirements.txt pyproject.toml
+		-c build/pins.txt -o dist/requirements.txt pyproject.toml
 	.venv-release/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/sbom.cdx.json dist/requirements.txt
 
