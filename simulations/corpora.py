@@ -71,9 +71,7 @@ EXAMPLES = (
         " buffer?"
     ),
     "Show that every bounded sequence of real numbers has a convergent subsequence.",
-    "How do I read a CSV file and group its rows by month?",
     "How do I fine-tune a small language model on one GPU?",
-    "What does the sticky bit mean on a directory?",
     "What should I cook for six friends tonight?",
 )
 """Prompts for the page of a release of these corpora."""
