@@ -64,7 +64,7 @@ QUESTIONS_TEST_EVERY = 10
 read to find them, and of how many questions one is for the test.
 """
 
-EXAMPLES = (
+VISITORS_PROMPTS = (
     "May I sell this program if I keep the copyright notice and give no warranty?",
     (
         "Why does free() crash when I pass it a pointer into the middle of a malloc'd"
@@ -174,9 +174,7 @@ def _texts(path: Path) -> tuple[str, ...]:
     return texts
 
 
-def harvest(
-    places: Places, limit: int = MAX_DOMAIN_CHARACTERS
-) -> tuple[Corpus, ...]:
+def harvest(places: Places, limit: int = MAX_DOMAIN_CHARACTERS) -> tuple[Corpus, ...]:
     """Every domain that has enough text in these places, in the order of DOMAINS; of each so many
     characters at most.
     """
