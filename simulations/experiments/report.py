@@ -126,7 +126,9 @@ def source_words(part: ReportPart) -> str:
     )
     load = facts["load"]
     if load is None:
-        return f"{words}. Copied from the page of that commit; the load was not recorded."
+        return (
+            f"{words}. Copied from the page of that commit; the load was not recorded."
+        )
     return (
         f"{words}, in {facts['seconds']:,.0f} s; load {load['load']:.1f} before the start"
         f" and {load['during']:.1f} during it, {load['others']:.1f} cores taken by other"
