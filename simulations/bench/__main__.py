@@ -22,7 +22,7 @@ from ridgeway.simulations.bench.measuring import BenchOptions, Row, show, this_m
 
 MINUTES = ("route", "sums", "prepare", "masking", "serving")
 """What `all` runs; the others take longer."""
-NAMES = (*MINUTES, "deployment", "cohorts")
+NAMES = (*MINUTES, "deployment", "cohorts", "peers")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

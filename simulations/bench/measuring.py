@@ -62,12 +62,15 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Two figures, their ratio (or one figure), and the aim for it, such as `≥ 10` or `≤ 0.5`."""
+    """Two figures, their ratio (or one figure), and the aim for it, such as `≥ 10` or `≤ 0.5`.
+
+    ratio: None where there is nothing to compare with.
+    """
 
     name: str
     ours: str
     theirs: str
-    ratio: float
+    ratio: float | None
     aim: str = ""
 
     @property
@@ -75,6 +78,8 @@ class Row:
         """Whether the aim is missed; a ratio that is not a number misses any."""
         if not self.aim:
             return False
+        if self.ratio is None:
+            return True
         sign, limit = self.aim.split()
         reached = (
             self.ratio >= float(limit) if sign == "≥" else self.ratio <= float(limit)
@@ -121,7 +126,7 @@ def show(name: str, machine: Machine, rows: Sequence[Row], *, as_json: bool) -> 
         cells = [
             [
                 row.name,
-                f"{row.ratio:.3g}",
+                "–" if row.ratio is None else f"{row.ratio:.3g}",
                 row.aim,
                 machine.verdict(row),
                 row.ours,

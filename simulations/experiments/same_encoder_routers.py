@@ -36,7 +36,7 @@ STRENGTHS = (1.0, 10.0, 100.0)
 """Inverse penalties of logistic regression."""
 
 
-def _vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
+def sentence_vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
     assert encoder.sentences is not None
     ids, lengths = encoder.tokenizer.encode_many(texts)
     sums, _ = encoder.sentences.vector_sums(ids, lengths)
@@ -54,7 +54,7 @@ def _known(
         known = dataset.sampled(plan.seed, train=plan.short(SHORT_KNOWN_TEXTS))
         texts, labels = labelled(split(known).fit)
         order = np.random.default_rng(plan.seed).permutation(len(texts))
-        return encoder, _vectors(encoder, texts)[order], labels[order]
+        return encoder, sentence_vectors(encoder, texts)[order], labels[order]
 
     return plan.once(dataset, "vectors", make)
 
@@ -64,7 +64,7 @@ def _knn(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
     def route_by(k: int, count: int) -> Route:
         classifier = nearest(rows[:count], labels[:count], k)
-        return lambda prompts: classifier.predict(_vectors(encoder, prompts))
+        return lambda prompts: classifier.predict(sentence_vectors(encoder, prompts))
 
     lines = []
     for count in sorted({min(size or len(rows), len(rows)) for size in KNOWN_TEXTS}):
@@ -79,7 +79,7 @@ def _logistic(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
     def route_by(strength: float) -> Route:
         fitted = linear.LogisticRegression(C=strength, max_iter=500).fit(rows, labels)
-        return lambda prompts: fitted.predict(_vectors(encoder, prompts))
+        return lambda prompts: fitted.predict(sentence_vectors(encoder, prompts))
 
     variants = {f"C = {each:g}": route_by(each) for each in STRENGTHS}
     return [RouterLine("logistic regression on USE", variants)]
