@@ -20,6 +20,8 @@ ENVIRONMENTS_VARIABLE = "RIDGEWAY_PEERS"
 """Names the folder in which the environments lie, if that is not the checkout."""
 _PACKAGE = "ridgeway.simulations.bench.peers"
 _MINUTES = 10
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Threads that wait for each other would count as work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def asked_peer(peer: Peer, request: Mapping[str, Any], work: Path) -> dict[str, 
     path = work / f"{peer.script}.json"
     path.write_text(json.dumps(request), encoding="utf-8")
     command = [str(peer_python(peer)), "-m", f"{_PACKAGE}.{peer.script}", str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(IMPORT_ROOT)}
+    environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": str(IMPORT_ROOT)}
     try:
         done = subprocess.run(
             command,
