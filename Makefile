@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit bench report clean
+.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit bench report figures clean
 
 setup: .venv/ready
 
@@ -73,10 +73,14 @@ audit: setup
 	$(BIN)/python -m tests.support.vulnerabilities
 
 bench: setup
-	$(BIN)/python -m ridgeway.simulations.bench all
+	$(BIN)/python -m ridgeway.simulations.bench all --out report
 
 report: setup
 	$(BIN)/python -m ridgeway.simulations.experiments --out report
+
+# The tables of the docs, out of docs/figures. An experiment or a benchmark writes these with --out docs/figures.
+figures: setup
+	$(BIN)/python -m ridgeway.simulations.experiments.figures
 
 clean:
 	rm -rf .venv .venv-adapters build *.egg-info demo-run report

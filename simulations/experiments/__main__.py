@@ -25,6 +25,11 @@ from ridgeway.simulations.experiments.hub_datasets import preset_dataset
 from ridgeway.simulations.experiments.plan import SHORT_TEST_TEXTS, ExperimentPlan
 from ridgeway.simulations.experiments.suite import PAGE, PARTS, run_parts
 
+FULL_NEEDS = (
+    "this takes hours on two cores; kNN, the classifier and the experts want a GPU, and"
+    " experts without one are left out; the page tells of data that are not here"
+)
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 Names = Annotated[
@@ -79,6 +84,8 @@ def experiments(
         if name not in PARTS:
             raise InputError(f"there is no part {name!r}; there are {', '.join(PARTS)}")
     chosen(device)
+    if full:
+        step("full", FULL_NEEDS)
     found = [*map(folder_dataset, data or ()), *map(preset_dataset, preset or ())]
     datasets = distinct(found or [builtin_dataset()])
     for dataset in datasets:

@@ -33,7 +33,7 @@ from ridgeway.simulations.experiments.routers import (
 )
 from ridgeway.simulations.experiments.sentence_routers import first_device
 
-ROUTERS = ("knn", "modem", "bayes", "ir3de", "ridgeway")
+ROUTERS = ("knn", "modem", "bayes", "ir3de", "ridgeway with sentences", "ridgeway")
 _FIRST_TOKENS = 32
 _WORDS = (
     "The paper's own measure: every domain has an expert, a test text is answered by"
