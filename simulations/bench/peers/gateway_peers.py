@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import uvloop
 from tokenizers import Tokenizer
 
+from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.table_encoder import with_words
 from ridgeway.common.routing.router import Router
 from ridgeway.simulations.bench.bench_text import bench_text
 from ridgeway.simulations.bench.measuring import (
+    START_SECONDS,
     BenchOptions,
     Row,
     resident_bytes,
@@ -32,7 +36,11 @@ from ridgeway.simulations.bench.peers.peer_environments import (
     PeerMissing,
     peer_python,
 )
-from ridgeway.simulations.bench.peers.peer_rows import compared, not_measured
+from ridgeway.simulations.bench.peers.peer_rows import (
+    Contest,
+    compared,
+    not_measured,
+)
 from ridgeway.simulations.bench.route_bench import make_release
 from ridgeway.simulations.bench.serving_bench import (
     TOKENS,
@@ -78,15 +86,11 @@ def gateway_rows(options: BenchOptions) -> Iterator[Row]:
             options.work, str(release), "--experts", str(experts)
         )
         with serving as ours, litellm_proxy(command, expert, options.work) as theirs:
-            yield from _chat_rows(what, prompts, ours, theirs, expert)
-            yield from _stream_rows(what, prompts, ours, theirs, expert)
+            yield _chat_row(what, prompts, ours, theirs, expert)
+            yield _stream_row(what, prompts, ours, theirs, expert)
+            sizes = [server_memory(server) / 1e6 for server in (ours, theirs)]
             yield compared(
-                f"{what}: memory",
-                _LITELLM.name,
-                server_memory(ours) / 1e6,
-                server_memory(theirs) / 1e6,
-                " MB",
-                "less",
+                f"{what}, memory", _LITELLM.name, Contest(*sizes, "MB", "less")
             )
 
 
@@ -109,16 +113,28 @@ def litellm_proxy(command: Path, expert: Server, work: Path) -> Iterator[Server]
         **os.environ,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_LOG": "ERROR",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
     }
     environment.pop("PYTHONPATH", None)
     log = work / f"{port}.log"
-    with running([str(command), *words], "Uvicorn running", log, environment):
+    with running([str(command), *words], "Proxy initialized", log, environment):
+        _wait_for(port)
         yield Server(port)
 
 
-def _chat_rows(
+def _wait_for(port: int) -> None:
+    """Until the port answers."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.1)
+    raise ProcessError("LiteLLM's proxy did not open its port")
+
+
+def _chat_row(
     what: str, prompts: Sequence[str], ours: Server, theirs: Server, expert: Server
-) -> Iterator[Row]:
+) -> Row:
     """Whole answers over one connection."""
     bodies = [chat(prompt) for prompt in prompts]
     servers = (ours, theirs, expert)
@@ -132,12 +148,12 @@ def _chat_rows(
             if turn:
                 times[server].append(load.p50_ms)
                 costs[server].append(1e3 * spent / load.requests)
-    yield from _cost_rows(f"{what}, a whole answer", servers, times, costs)
+    return _cost_row(f"{what}, a whole answer", servers, times, costs)
 
 
-def _stream_rows(
+def _stream_row(
     what: str, prompts: Sequence[str], ours: Server, theirs: Server, expert: Server
-) -> Iterator[Row]:
+) -> Row:
     """Streams one after another, to the first piece."""
     servers = (ours, theirs, expert)
     times: dict[Server, list[float]] = {server: [] for server in servers}
@@ -161,26 +177,23 @@ def _stream_rows(
                 times[server].append(1e3 * statistics.median(found))
                 costs[server].append(1e3 * spent / _STREAMS)
     words = f"{what}, a stream of {_PIECES} pieces"
-    yield from _cost_rows(words, servers, times, costs)
+    return _cost_row(words, servers, times, costs)
 
 
-def _cost_rows(
+def _cost_row(
     what: str,
     servers: tuple[Server, Server, Server],
     times: dict[Server, list[float]],
     costs: dict[Server, list[float]],
-) -> Iterator[Row]:
+) -> Row:
     own, other, expert = (statistics.median(times[server]) for server in servers)
-    yield compared(
-        f"{what}: median added",
+    cpu, other_cpu, _ = (statistics.median(costs[server]) for server in servers)
+    return compared(
+        what,
         _LITELLM.name,
-        own - expert,
-        other - expert,
-        " ms",
-        "less",
+        Contest(own - expert, other - expert, "ms added", "less"),
+        Contest(cpu, other_cpu, "CPU ms", "less"),
     )
-    own, other, _ = (statistics.median(costs[server]) for server in servers)
-    yield compared(f"{what}: CPU", _LITELLM.name, own, other, " ms", "less")
 
 
 # Processes

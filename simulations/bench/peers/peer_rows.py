@@ -1,23 +1,37 @@
-"""Rows that hold a figure of ours against a peer's, and say which of them is better."""
+"""Rows that hold figures of ours against a peer's, the better ones in bold."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ridgeway.simulations.bench.measuring import Row
 
-Better = Literal["more", "less"]
+
+class Contest(NamedTuple):
+    """One figure of both. better: whether more of it is better, or less."""
+
+    ours: float
+    theirs: float
+    unit: str
+    better: Literal["more", "less"]
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The better figure in bold; none, where both look alike in the digits that are shown."""
+        own, other = (f"{figure:,.3g} {self.unit}" for figure in self[:2])
+        if own == other:
+            return own, other
+        sign = 1 if self.better == "more" else -1
+        ahead = sign * self.ours > sign * self.theirs
+        return (f"**{own}**", other) if ahead else (own, f"**{other}**")
 
 
-def compared(
-    what: str, peer: str, ours: float, theirs: float, unit: str, better: Better
-) -> Row:
-    """The better figure is marked; alike ones, to the digits that are shown, are not."""
-    own, other = (f"{figure:.4g}{unit}" for figure in (ours, theirs))
-    if own != other:
-        ahead = ours > theirs if better == "more" else ours < theirs
-        own, other = (f"{own}, better", other) if ahead else (own, f"{other}, better")
-    ratio = ours / theirs if theirs else None
+def compared(what: str, peer: str, *contests: Contest) -> Row:
+    """The ratio is that of the first figures."""
+    pairs = [contest.words for contest in contests]
+    own, other = (", ".join(words) for words in zip(*pairs, strict=True))
+    first = contests[0]
+    ratio = first.ours / first.theirs if first.theirs else None
     return Row(f"{what}, to {peer}", own, other, ratio)
 
 

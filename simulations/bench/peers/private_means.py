@@ -23,7 +23,11 @@ from ridgeway.simulations.bench.peers.peer_environments import (
     PeerMissing,
     asked_peer,
 )
-from ridgeway.simulations.bench.peers.peer_rows import compared, not_measured
+from ridgeway.simulations.bench.peers.peer_rows import (
+    Contest,
+    compared,
+    not_measured,
+)
 
 _PFL = Peer("pfl", ".venv-peers-pfl", "peer_pfl")
 _ROWS = 2000
@@ -56,14 +60,8 @@ def private_mean_rows(work: Path) -> Iterator[Row]:
         for holders in _HOLDERS:
             ours = our_mean(rows, epsilon, holders)
             whose = "one holder" if holders == 1 else f"{holders} holders"
-            yield compared(
-                f"{what}, {whose}: error",
-                _PFL.name,
-                ours,
-                theirs["error"],
-                " RMS",
-                "less",
-            )
+            error = Contest(ours, theirs["error"], "off (RMS)", "less")
+            yield compared(f"{what}, {whose}", _PFL.name, error)
 
 
 def our_mean(rows: Any, epsilon: float, holders: int) -> float:

@@ -23,7 +23,11 @@ from ridgeway.simulations.bench.peers.peer_environments import (
     PeerMissing,
     asked_peer,
 )
-from ridgeway.simulations.bench.peers.peer_rows import compared, not_measured
+from ridgeway.simulations.bench.peers.peer_rows import (
+    Contest,
+    compared,
+    not_measured,
+)
 from ridgeway.simulations.experiments.dataset import (
     DATA_FOLDER,
     Dataset,
@@ -94,26 +98,13 @@ def _dataset_rows(dataset: Dataset, encoder: str, work: Path) -> Iterator[Row]:
             yield not_measured(what, name, str(missing))
             continue
         for words, own in ours.items():
-            yield from _figure_rows(f"{what}, {words}", name, own, theirs)
-
-
-def _figure_rows(
-    what: str, name: str, own: RoutingFigures, theirs: RoutingFigures
-) -> Iterator[Row]:
-    yield compared(
-        f"{what}: accuracy", name, own.accuracy, theirs.accuracy, " %", "more"
-    )
-    yield compared(
-        f"{what}: CPU a prompt",
-        name,
-        own.milliseconds,
-        theirs.milliseconds,
-        " ms",
-        "less",
-    )
-    yield compared(
-        f"{what}: memory", name, own.megabytes, theirs.megabytes, " MB", "less"
-    )
+            yield compared(
+                f"{what}, {words}",
+                name,
+                Contest(own.accuracy, theirs.accuracy, "%", "more"),
+                Contest(own.milliseconds, theirs.milliseconds, "ms", "less"),
+                Contest(own.megabytes, theirs.megabytes, "MB", "less"),
+            )
 
 
 class RoutingContest:

@@ -23,7 +23,11 @@ from ridgeway.simulations.bench.peers.peer_environments import (
     PeerMissing,
     asked_peer,
 )
-from ridgeway.simulations.bench.peers.peer_rows import compared, not_measured
+from ridgeway.simulations.bench.peers.peer_rows import (
+    Contest,
+    compared,
+    not_measured,
+)
 
 _LARGEST = 1 << 22
 _CASES = ((10, 1), (50, 5))
@@ -59,19 +63,13 @@ def _peer_rows(
     except PeerMissing as missing:
         yield not_measured(what, peer.name, str(missing))
         return
-    for measure, unit in (
-        ("seconds", " CPU s"),
-        ("bytes", " bytes"),
-        ("error", " at most off"),
-    ):
-        yield compared(
-            f"{what}: {measure}",
-            peer.name,
-            ours[measure],
-            theirs[measure],
-            unit,
-            "less",
-        )
+    yield compared(
+        what,
+        peer.name,
+        Contest(ours["seconds"], theirs["seconds"], "CPU s", "less"),
+        Contest(ours["bytes"] / 1e6, theirs["bytes"] / 1e6, "MB a member", "less"),
+        Contest(ours["error"], theirs["error"], "off at most", "less"),
+    )
 
 
 def our_sum(vectors: Any, away: int) -> dict[str, float]:
