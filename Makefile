@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit bench report figures clean
+.PHONY: setup adapters-env peers demo test test-quick test-long check check-mutants same fuzz soak audit docs bench report figures clean
 
 setup: .venv/ready
 
@@ -24,6 +24,21 @@ adapters-env: .venv-adapters/ready
 	$(PYTHON) -m venv .venv-adapters
 	.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.106.2' langchain-core==1.7.2 .
 	touch .venv-adapters/ready
+
+# Other projects beside which `bench peers` measures, each in an environment of its own; one that does not install is left out.
+PEERS := semantic-router lunar nvflare pfl
+PEER_semantic-router := semantic-router==1.1.1
+PEER_lunar := lunar-router==0.2.1 scikit-learn
+PEER_nvflare := nvflare==2.9.0 tenseal==0.3.18
+PEER_pfl := pfl==0.6.0
+
+peers: setup adapters-env
+	$(MAKE) --keep-going $(PEERS:%=.venv-peers-%/ready)
+
+.venv-peers-%/ready:
+	$(PYTHON) -m venv .venv-peers-$*
+	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check $(PEER_$*)
+	touch $@
 
 demo: setup
 	$(BIN)/python -m ridgeway.simulations.demo
@@ -48,6 +63,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python -m tests.support.vulnerabilities
 	$(PYTEST)
 	RIDGEWAY_NATIVE=0 $(PYTEST) --quick tests/laws tests/vectors
@@ -72,6 +88,10 @@ soak: setup
 audit: setup
 	$(BIN)/python -m tests.support.vulnerabilities
 
+# The documentation as a site, at http://127.0.0.1:8000/; `make check` builds it with --strict.
+docs: setup
+	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+
 bench: setup
 	$(BIN)/python -m ridgeway.simulations.bench all --out report
 
@@ -83,4 +103,4 @@ figures: setup
 	$(BIN)/python -m ridgeway.simulations.experiments.figures
 
 clean:
-	rm -rf .venv .venv-adapters build *.egg-info demo-run report
+	rm -rf .venv .venv-adapters .venv-peers-* build *.egg-info demo-run report

@@ -51,6 +51,8 @@ OPTIONAL = {
     "scores": '"scores.jsonl"',
 }
 """Settings that are left out where they are not made, and an example of each."""
+SHOWN_BUNDLE = "shown_bundle"
+"""The kind of a journal's entry about code that the owner was shown."""
 LIST_OF_BUNDLES = re.compile(r"^bundles\s*=\s*\[[^\]]*\]", re.MULTILINE)
 _TEMPLATE = """\
 # A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you
@@ -66,8 +68,8 @@ domain = {domain}
 text_field = {text_field}
 # The share of documents that is kept out of the sums, to evaluate routers with.
 holdout = {holdout}
-# Scores of experts' answers to prompts of this domain, .jsonl or .csv as docs/serving.md shows;
-# only their sums leave.
+# Scores of experts' answers to prompts of this domain (docs/application/gateway.md),
+# .jsonl or .csv; only their sums leave.
 {scores}
 # The largest share of records that may be passed over because they cannot be read, such as 0.01;
 # with 0, the first one stops everything. Their files and lines are listed in broken.txt.
@@ -97,10 +99,11 @@ bundles = {bundles}
 coordinator = {coordinator}
 # The encoders whose sums may leave, by fingerprint.
 encoders = {encoders}
-# The rounds that this holder takes part in (docs/privacy.md):   "private"  every document is
-# bounded, and noise is added before anything leaves   "masked"   exact sums under masks: the
-# coordinator learns each epoch's exact total, and what changed between two   "clear"    exact
-# sums: the coordinator sees this holder's own
+# The rounds that this holder takes part in (docs/reference/privacy.md):
+#   "private"  every document is bounded, and noise is added before anything leaves
+#   "masked"   exact sums under masks: the coordinator learns each epoch's exact total, and what
+#              changed between two
+#   "clear"    exact sums: the coordinator sees this holder's own
 modes = {modes}
 # How private rounds bound documents: "columns" (this holder's own noise hides them), or "full"
 # (products of features, too, under noise that members draw in shares). And what one round, and
@@ -230,6 +233,17 @@ def approve_bundle(folder: Path, digest: str) -> None:
     finally:
         draft.unlink(missing_ok=True)
     Journal(folder / "journal.db").append(("approved", {"bundle": digest}))
+
+
+def note_shown(journal: Journal, digest: str) -> None:
+    """Write down that the holder's owner was shown a bundle that is not approved."""
+    journal.append((SHOWN_BUNDLE, {"bundle": digest}))
+
+
+def last_shown(journal: Journal) -> str | None:
+    """The bundle that the owner was shown last, if any."""
+    shown = journal.entries(SHOWN_BUNDLE)
+    return str(shown[-1].facts["bundle"]) if shown else None
 
 
 def settings_text(settings: HolderSettings) -> str:

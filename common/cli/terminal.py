@@ -4,7 +4,6 @@ sentence.
 
 from __future__ import annotations
 
-import errno
 import io
 import json as codec
 import os
@@ -21,7 +20,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from ridgeway.common.base.errors import RidgewayError, first_line
+from ridgeway.common.base.errors import RidgewayError, first_line, is_disk_full
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -312,7 +311,7 @@ def _fail(sentence: str, code: int) -> int:
 
 def _system(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_disk_full(error):
         return (
             f"the disk is full{where}; nothing was changed, so make room and run the"
             " same command again"

@@ -4,7 +4,7 @@ care over the years.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,14 +130,26 @@ def init(
     )
 
 
-def up(folder: CoordinatorFolder) -> None:
+def up(
+    folder: CoordinatorFolder,
+    metrics: Annotated[
+        int | None,
+        option("A port of loopback for Prometheus.", min=1, max=65535, metavar="PORT"),
+    ] = None,
+) -> None:
     """Run the SuperLink of DIR until Ctrl-C.
 
-    TLS, node authentication, and the control API on loopback only.
+    TLS, node authentication, and the control API on loopback only. Who joins and leaves is told as
+    it happens. packages/prometheus has alerts for --metrics.
     """
     from ridgeway.coordinator.deploy.supervisor import up as keep_up
 
     federation = open_federation(folder)
+    if metrics is not None:
+        from ridgeway.coordinator.page.federation_metrics import serve_metrics
+        from ridgeway.coordinator.page.federation_view import FederationView
+
+        serve_metrics(FederationView(open_federation(folder)), metrics)
     place = (
         f"at {federation.settings.listen}",
         f"coordinator {federation.identity.public[:12]}",
@@ -470,8 +482,12 @@ def accuracy_words(evaluation: Mapping[str, Any] | None) -> str:
     """
     if evaluation is None:
         return "not evaluated"
-    words = f"{evaluation['accuracy']:.1f} %"
-    if interval := evaluation.get("interval"):
+    return percent_words(evaluation["accuracy"], evaluation.get("interval"))
+
+
+def percent_words(accuracy: float, interval: Sequence[float] | None) -> str:
+    words = f"{accuracy:.1f} %"
+    if interval:
         words += f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"
     return words
 

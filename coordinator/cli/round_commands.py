@@ -54,8 +54,7 @@ def preflight(
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import tell_event
-    from ridgeway.coordinator.round.masked_round import too_few_on_roster
-    from ridgeway.coordinator.round.progress import OperatorNote
+    from ridgeway.coordinator.round.progress import OperatorNote, RoundForeseen
     from ridgeway.coordinator.round.remedies import CHECKED, REMEDIES
     from ridgeway.coordinator.round.run_order import RunOrder
 
@@ -67,8 +66,8 @@ def preflight(
             tell_event(event)
     holders = [each for each in told if isinstance(each, HolderChecked)]
     mode = federation.settings.mode
-    too_few = too_few_on_roster(federation)
-    is_clear = too_few is None and not any(each.obstacles for each in holders)
+    stops = [each.reason for each in told if isinstance(each, RoundForeseen)]
+    is_clear = not stops and not any(each.obstacles for each in holders)
     rows = [
         {
             "name": each.name,
@@ -87,13 +86,13 @@ def preflight(
             "mode": mode,
             "sentence": MODE_SENTENCES[mode],
             "bundle": runs,
-            "too_few": too_few,
+            "stops": stops[0] if stops else None,
             "holders": rows,
         },
         ("mode", mode, MODE_SENTENCES[mode]),
         TextTable(["holder", "domain", *CHECKED], [_marks(each) for each in holders]),
         *(line for each in holders for line in _remedies(each, runs)),
-        ("note", too_few) if too_few else None,
+        *(("stops", f"a round would end without a release: {each}") for each in stops),
         ("clear", "nothing is in the way of a round") if is_clear else None,
         json=json,
     )
@@ -164,6 +163,10 @@ def round_(
         bool,
         option("Evaluate and publish though nothing has changed.", "--even-unchanged"),
     ] = False,
+    end_rollback: Annotated[
+        bool,
+        option("Publish over a release that was rolled back to.", "--end-rollback"),
+    ] = False,
     times: Annotated[
         bool, option("Begin every line with its time, for a log.", "--times")
     ] = False,
@@ -180,7 +183,8 @@ def round_(
     a domain has counted for, unless --accept-unevaluated names it; nor one that would lose a domain
     of the newest release, because its holders are away or refuse, unless --allow-missing names it.
     If no sums and no settings have changed since the newest release, it stands, unless --even-
-    unchanged asks for another.
+    unchanged asks for another. After `coordinator rollback` no round runs until --end-rollback
+    says that it may publish again.
 
     The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released":
     false}.
@@ -213,6 +217,7 @@ def round_(
         accept_unevaluated=unevaluated,
         allow_missing=missing,
         even_unchanged=even_unchanged,
+        end_rollback=end_rollback,
     )
     try:
         with stamped_steps(times):

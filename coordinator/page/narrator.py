@@ -4,6 +4,7 @@ wanted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ridgeway.common.base.schema import MODE_SENTENCES
@@ -135,7 +136,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             figure = f"accuracy {accuracy:.1f} %"
             if interval:
                 texts = f"about {texts}"
-                figure += f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"
+                figure += f" (95 %: {_interval(interval)})"
             step("counted", rule, texts, figure)
         case progress.ExpertsMeasured(experts, scores):
             step("measured", count(experts, "expert"), f"by {scores:,} scores")
@@ -145,12 +146,15 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("fitted", f"temperature {temperature:.3g}", curve, error)
             if separation is not None:
                 step("learnt", "what belongs to no domain", f"AUC {separation:.2f}")
-        case progress.RouterWorse(domain, lost, won, documents, newcomers, changed):
-            figures = f"{lost} of {count(documents, 'document')} lost, {won} won"
-            new = (f"new {name}" for name in newcomers)
-            step(
-                "worse", domain, figures, *new, *(f"changed {name}" for name in changed)
-            )
+        case progress.RouterWorse(domain, newcomers, changed):
+            texts = count(event.documents, "document")
+            figures = f"{event.lost} of {texts} lost, {event.won} won"
+            if event.before and event.after:
+                was = _interval(event.before)
+                figures = f"accuracy {_interval(event.after)} %, was {was} %"
+            who = [f"new {name}" for name in newcomers]
+            who += [f"changed {name}" for name in changed]
+            step("worse", domain, figures, *who)
         case progress.ReleaseStands(number):
             words = "nothing has changed since it was made, so it stands"
             step("kept", f"release {number:04}", words)
@@ -162,3 +166,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
         case progress.ReleaseDelivered(number, names):
             who = f"to {count(len(names), 'holder')}"
             step("delivered", f"release {number:04}", who)
+
+
+def _interval(ends: Sequence[float]) -> str:
+    return f"{ends[0]:.1f} to {ends[1]:.1f}"

@@ -148,8 +148,13 @@ def _with_remedy(code: str, words: str, names: list[str]) -> RoundProblem:
 
 
 def _of_releases(federation: Federation) -> Problems:
-    ahead = federation.ledger.standing().ahead
+    standing = federation.ledger.standing()
+    ahead = standing.ahead
     newest = federation.newest
+    if standing.rolled_back is not None:
+        words = f"the router was rolled back to release {standing.rolled_back:04}"
+        remedy = "end that with `ridgeway coordinator round --end-rollback`"
+        yield RoundProblem(True, words, remedy)
     if ahead and newest:
         words = OLDER_COPY.format(number=newest.number)
         yield _with_remedy(OTHER_RELEASE, words, list(ahead))

@@ -13,6 +13,7 @@ NO_ANSWER = "no_answer"
 BUNDLE = "bundle_refused"
 OTHER_RELEASE = "other_release"
 EPOCH_USED = "epoch_used"
+ALREADY_COUNTED = "already_counted"
 _TERMS = (
     "its owner must agree to these terms in `[policy]` of its client.toml, or the"
     " operator change coordinator.toml"
@@ -32,7 +33,7 @@ REMEDIES: Mapping[str, str] = {
         "data of one epoch is in one total: its owner opens the next with `ridgeway"
         " client ready DIR`"
     ),
-    "already_counted": (
+    ALREADY_COUNTED: (
         "its owner opens the next epoch with `ridgeway client ready DIR`"
     ),
     "no_epoch": "its owner opens an epoch with `ridgeway client ready DIR`",
@@ -116,6 +117,7 @@ _CHECK_OF: Mapping[str, str] = {
     "repeated_holder": "members",
     "disk_full": "disk",
     EPOCH_USED: "epoch",
+    ALREADY_COUNTED: "epoch",
     "no_epoch": "epoch",
     "epoch_does_not_fit": "epoch",
     "encoder_missing": "epoch",
@@ -139,6 +141,7 @@ def why(code: str, reason: str = "") -> str:
         AWAY: "did not answer",
         NO_ANSWER: "was asked and did not answer in time",
         EPOCH_USED: "must open a new epoch",
+        ALREADY_COUNTED: "has counted for another router",
     }
     done = missing.get(code, f"refused ({code}{': ' if reason else ''}{reason})")
     return f"{done}; {REMEDIES[code]}" if code in REMEDIES else done

@@ -77,7 +77,6 @@ SHORT_PRIVATE_SIZES = PrivateSizes(epsilons=(1.0, 8.0), documents=(None,), runs=
 FULL_PRIVATE_SIZES = PrivateSizes(
     epsilons=(0.3, 1.0, 3.0, 8.0), documents=(500, None), runs=40
 )
-SHORT_TRAIN_TEXTS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +130,7 @@ def private_tables(
 ) -> tuple[list[ReportTable], list[str]]:
     """All trials of a plan's datasets; attacks on too few documents are left out, and why."""
     encoder = find_encoder(plan.encoder + SENTENCE)
-    datasets = [
-        each.sampled(plan.seed, train=plan.short(SHORT_TRAIN_TEXTS))
-        for each in plan.datasets
-    ]
+    datasets = plan.datasets
     public = list(built_in_text(this_machine()).values())
     far = make_prior(encoder, public)
     tables = []

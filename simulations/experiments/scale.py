@@ -101,7 +101,6 @@ def add_point(
     )
     table = replace(table, note=slope_words(table))
     facts = provenance(watch, "ridgeway.simulations.experiments.scale", "cpu")
-    facts["command"] = f"{facts['command'].split(' scale ')[0]}"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_part(path, ReportPart(table.title, (), (table,), facts=facts))
 
@@ -121,11 +120,13 @@ def slope_words(table: ReportTable) -> str:
     if len(table.rows) < 2:
         return ""
     places = [_number(cell) for cell in table.column(table.columns[0])]
-    words = [
-        f"{name} {fitted_slope(places, own):.2f} ({fitted_slope(places[-_LAST:], own[-_LAST:]):.2f})"
-        for name in table.columns[1:-1]
-        if all(own := [_number(cell) for cell in table.column(name)])
-    ]
+    words = []
+    for name in table.columns[1:-1]:
+        values = [_number(cell) for cell in table.column(name)]
+        if all(values):
+            whole = fitted_slope(places, values)
+            end = fitted_slope(places[-_LAST:], values[-_LAST:])
+            words.append(f"{name} {whole:.2f} ({end:.2f})")
     return (
         "Slopes of log y over log x, over all points and (over the last"
         f" {_LAST}): {'; '.join(words)}."

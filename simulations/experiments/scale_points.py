@@ -61,9 +61,7 @@ def documents(megabytes: float, work: Path) -> Figures:
     files = repeated(list(text.training.values()), megabytes, work / "repeated")
     size = sum(path.stat().st_size for path in files) / 1e6
     encoder = with_words(find_encoder(_ENCODER), WordFeatures())
-    job = PrepareJob(
-        tuple(files), "scale", DEFAULT.sampling, 0.0, ("text",), cores()
-    )
+    job = PrepareJob(tuple(files), "scale", DEFAULT.sampling, 0.0, ("text",), cores())
     before = _cpu_seconds()
     prepare(job, encoder, work / "cache")
     spent = _cpu_seconds() - before

@@ -70,7 +70,9 @@ def gateway_rows(options: BenchOptions) -> Iterator[Row]:
     try:
         command = peer_python(_LITELLM).with_name("litellm")
         if not command.exists():
-            raise PeerMissing("LiteLLM's proxy is not installed; `make peers` does that")
+            raise PeerMissing(
+                "LiteLLM's proxy is not installed; `make peers` does that"
+            )
     except PeerMissing as missing:
         yield not_measured(what, _LITELLM.name, str(missing))
         return
@@ -82,9 +84,7 @@ def gateway_rows(options: BenchOptions) -> Iterator[Row]:
     with stand_in(options.work) as expert:
         experts = options.work / "experts.toml"
         experts.write_text(experts_toml(Router.load(release).domains, expert.url))
-        serving = ridgeway_serve(
-            options.work, str(release), "--experts", str(experts)
-        )
+        serving = ridgeway_serve(options.work, str(release), "--experts", str(experts))
         with serving as ours, litellm_proxy(command, expert, options.work) as theirs:
             yield _chat_row(what, prompts, ours, theirs, expert)
             yield _stream_row(what, prompts, ours, theirs, expert)

@@ -66,9 +66,7 @@ def private_mean_rows(work: Path) -> Iterator[Row]:
 
 def our_mean(rows: Any, epsilon: float, holders: int) -> float:
     """The root mean square error, over repeats, of a mean whose rows several holders have."""
-    privacy = Privacy(
-        mode="columns", epsilon=epsilon, delta=_DELTA, prior="0" * 64
-    )
+    privacy = Privacy(mode="columns", epsilon=epsilon, delta=_DELTA, prior="0" * 64)
     errors = []
     for _ in range(_REPEATS):
         # towards zero, so that no row is longer than it may be

@@ -1,7 +1,7 @@
 """Routing the same prompts to the same domains: accuracy, CPU time of a prompt, and memory.
 
-All learn from the same sample of training texts. Those that work over sentence vectors get ours, and
-what the encoder takes is counted in.
+All learn from the same sample of training texts. Those that work over sentence vectors get ours,
+and what the encoder takes is counted in.
 """
 
 from __future__ import annotations
@@ -170,9 +170,7 @@ class RoutingContest:
             }
             return self._figures(self._asked(_OWN, request), (0.0, 0.0))
         peer, more = _OTHERS[name]
-        return self._figures(
-            self._asked(peer, self._request | more), self._reading
-        )
+        return self._figures(self._asked(peer, self._request | more), self._reading)
 
     def _asked(self, peer: Peer, request: dict[str, Any]) -> dict[str, Any]:
         return asked_peer(peer, request, self._work)

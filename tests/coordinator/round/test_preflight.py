@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from ridgeway.client.round.roster import pin, unpin
-from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.errors import JournalError, RoundFailed
 from ridgeway.common.protocol.invitation import Place
-from ridgeway.common.protocol.messages import Here
+from ridgeway.common.protocol.messages import DISK_FULL, Here
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
@@ -55,7 +56,12 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 
 
 class Asked(Direct):
-    """A transport that notes whom it asks for what. unapproved: holders that have approved other code."""
+    """A transport that notes whom it asks for what. unapproved: holders that have approved other code.
+
+    failure: what Flower reports of these.
+    """
+
+    failure = PeerFailure(0, f"<class 'BundleRefused'>:<'this machine has not approved the bundle {HASH}'>")
 
     def __init__(self, parties: Parties, *unapproved: str) -> None:
         super().__init__(parties, list(PEOPLE))
@@ -66,7 +72,7 @@ class Asked(Direct):
         self.asked += [(self.names[peer], open_packet(packet).message.kind) for peer, packet in packets.items()]
         failing = {peer for peer in packets if self.names[peer] in self.unapproved}
         for peer in failing:
-            yield peer, PeerFailure(0, f"<class 'BundleRefused'>:<'this machine has not approved the bundle {HASH}'>")
+            yield peer, self.failure
         yield from super().exchange({peer: each for peer, each in packets.items() if peer not in failing}, seconds)
 
 
@@ -99,6 +105,21 @@ def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(partie
     new_epochs(parties)
     with pytest.raises(RoundFailed, match=r"medicine refused \(bundle_refused: .*`ridgeway client approve DIR`"):
         run_round(parties.federation(), Asked(parties, "medicine"), no_watch)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [PeerFailure(DISK_FULL, "this holder's disk is full"), PeerFailure(0, "[Errno 28] No space left on device")],
+)
+def test_a_holder_whose_disk_is_full_is_named_so(parties: Parties, failure: PeerFailure) -> None:
+    """Beforehand and in the round, by its own code, and not as one that gave no answer."""
+    transport = Asked(parties, "medicine")
+    transport.failure = failure
+    assert obstacles(parties, transport)["medicine"] == {"disk_full": []}
+    run_round(parties.federation(), Asked(parties), no_watch)
+    new_epochs(parties)
+    with pytest.raises(RoundFailed, match=r"medicine refused \(disk_full: this holder's disk is full\); its owner"):
+        run_round(parties.federation(), transport, no_watch)
 
 
 def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
@@ -270,6 +291,26 @@ def test_what_a_holder_answers_holds_codes_and_known_keys_alone(parties: Parties
     assert set(message.model_dump()) == {"release", "epoch", "obstacles"}
 
 
+def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) -> None:
+    """Round, pre-flight, delivery, changes of membership and `up`: one sentence, and nobody is asked."""
+    run_round(parties.federation(), Asked(parties), no_watch)
+    new_epochs(parties)
+    with sqlite3.connect(parties.federation().folder / "ledger.db") as database:
+        database.execute("update entries set facts = replace(facts, 'medicine', 'medicime') where kind = 'released'")
+    database.close()
+    transport = Asked(parties)
+    for work in (
+        lambda: run_round(parties.federation(), transport, no_watch),
+        lambda: check_holders(parties.federation(), transport, no_watch),
+        lambda: deliver_newest(parties.federation(), transport, no_watch),
+        lambda: retire(parties.federation(), "law"),
+        lambda: supervisor.up(parties.federation(), lambda: True, list, str),
+    ):
+        with pytest.raises(JournalError, match=r"entry \d+ \(released\) was altered after it was written"):
+            work()
+    assert not transport.asked
+
+
 def test_every_obstacle_and_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_own() -> None:
     """The table speaks of codes that exist: each stands in the source of the side that refuses."""
     source = "".join(
@@ -306,6 +347,7 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
     }
     said = [line.split()[:3] for line in done.stderr.splitlines()]
     assert said.pop(0)[:2] == ["mode", "masked"]
+    assert said.pop()[0] == "stops" and "2 holders can take part, and a round under masks needs 3" in done.stderr
     assert said == [
         ["next", name, code]
         for name, code in (("code-1", "forged_roster:"), ("law-2", "bundle_refused"), ("medicine", "away"))
@@ -315,6 +357,7 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
     transport = Asked(parties)
     assert shop.call("coordinator", "preflight", "coordinator").code == 0
     told = shop.call("coordinator", "preflight", "coordinator", "--json").json
+    assert told["stops"] is None
     assert (told["clear"], told["mode"], "under masks" in told["sentence"]) == (True, "masked", True)
     run_round(parties.federation(), transport, no_watch)
     parties.ready("medicine")
