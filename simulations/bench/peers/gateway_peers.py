@@ -57,9 +57,9 @@ from ridgeway.simulations.bench.serving_bench import (
 from ridgeway.simulations.bench.stand_ins import CHAT
 
 _LITELLM = Peer("LiteLLM", ".venv-adapters")
-_TURNS = 4
+_TURNS = 3
 """The first one warms up."""
-_STREAMS = 40
+_STREAMS = 25
 """Of a turn."""
 _PIECES = 20
 _PACE_S = 0.001

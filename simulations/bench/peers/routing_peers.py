@@ -40,8 +40,8 @@ from ridgeway.simulations.experiments.routers import labelled, our_release
 from ridgeway.simulations.experiments.same_encoder_routers import sentence_vectors
 
 _SETS = ("clm", "reasoning", "stern/clinc10")
-_TRAIN = 200
-_TEST = 50
+_TRAIN = 150
+_TEST = 40
 """Texts of a domain."""
 _SEED = 1
 _OWN = Peer("ours", "", "peer_own")
