@@ -39,10 +39,10 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.routers import labelled, our_release
 from ridgeway.simulations.experiments.same_encoder_routers import sentence_vectors
 
-_SETS = ("clm", "reasoning", "stern/clinc10")
-_TRAIN = 150
-_TEST = 40
-"""Texts of a domain."""
+_SETS = {"stern/clinc10": (150, 60), "reasoning": (100, 40), "clm": (60, 30)}
+"""Beside the project, and how many texts of a domain are learnt from and tested on: long ones take
+the sentence encoder long."""
+_USUAL = (100, 30)
 _SEED = 1
 _OWN = Peer("ours", "", "peer_own")
 _OTHERS = {
@@ -72,14 +72,21 @@ class RoutingFigures:
 def shown_datasets(folder: Path | None) -> list[Dataset]:
     """A folder that is named; else the sets beside the project; else built-in text."""
     if folder is not None:
-        return [folder_dataset(folder)]
-    there = [DATA_FOLDER / name for name in _SETS if (DATA_FOLDER / name).is_dir()]
-    return [folder_dataset(each) for each in there] or [builtin_dataset()]
+        return [_sampled(folder_dataset(folder), *_USUAL)]
+    there = [
+        _sampled(folder_dataset(DATA_FOLDER / name), *sizes)
+        for name, sizes in _SETS.items()
+        if (DATA_FOLDER / name).is_dir()
+    ]
+    return there or [_sampled(builtin_dataset(), *_USUAL)]
+
+
+def _sampled(dataset: Dataset, train: int, test: int) -> Dataset:
+    return dataset.sampled(_SEED, train=train, test=test)
 
 
 def routing_rows(folder: Path | None, encoder: str, work: Path) -> Iterator[Row]:
-    for whole in shown_datasets(folder):
-        dataset = whole.sampled(_SEED, train=_TRAIN, test=_TEST)
+    for dataset in shown_datasets(folder):
         yield from _dataset_rows(dataset, encoder, work / dataset.digest[:8])
 
 

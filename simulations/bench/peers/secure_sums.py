@@ -30,7 +30,7 @@ from ridgeway.simulations.bench.peers.peer_rows import (
 )
 
 _LARGEST = 1 << 22
-_CASES = ((10, 1), (50, 5))
+_CASES = ((10, 1), (30, 3))
 """Members, and how many of them drop out before they send."""
 _NUMBERS = 170_000
 """About as many as the sums of 576 features have."""
