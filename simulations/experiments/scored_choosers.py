@@ -36,8 +36,10 @@ def nearest_scores(count: int) -> Fit:
     """The mean scores of so many nearest training prompts."""
 
     def fit(rows: _Matrix, scores: _Matrix) -> Callable[[_Matrix], _Matrix]:
+        last = min(count, len(rows)) - 1
+
         def expected(asked: _Matrix) -> _Matrix:
-            near = np.argpartition(-(asked @ rows.T), count, axis=1)[:, :count]
+            near = np.argpartition(-(asked @ rows.T), last, axis=1)[:, : last + 1]
             means: _Matrix = scores[near].mean(axis=1)
             return means
 
