@@ -78,7 +78,7 @@ def measure(axis: str, up_to: float, out: Path) -> None:
     for value in POINTS[axis]:
         kept = read_part(path)
         rows = list(kept.tables[0].rows) if kept else []
-        if value > up_to or any(_is_near(row[0], value) for row in rows):
+        if value > up_to or any(row[0] == value for row in rows):
             continue
         watch = MachineWatch()
         found = measured_apart(_POINTS_MODULE, axis, value)
@@ -103,11 +103,6 @@ def add_point(
     facts = provenance(watch, "ridgeway.simulations.experiments.scale", "cpu")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_part(path, ReportPart(table.title, (), (table,), facts=facts))
-
-
-def _is_near(place: Cell, value: float) -> bool:
-    """Text is repeated in whole, so that a point may lie a little beyond its value."""
-    return value <= _number(place) < 2 * value
 
 
 def _number(cell: Cell) -> float:

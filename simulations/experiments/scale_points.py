@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -27,7 +28,7 @@ from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import WORDS, with_words
 from ridgeway.common.routing.router import Router
-from ridgeway.simulations.bench.bench_text import BenchText, bench_text, repeated
+from ridgeway.simulations.bench.bench_text import BenchText, bench_text
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     measured_apart,
@@ -58,14 +59,24 @@ _LEAST_CPU_S = 0.5
 def documents(megabytes: float, work: Path) -> Figures:
     """`client prepare` over so much text, with all defaults."""
     text = bench_text(BenchOptions(work))
-    files = repeated(list(text.training.values()), megabytes, work / "repeated")
-    size = sum(path.stat().st_size for path in files) / 1e6
+    path = work / "text.jsonl"
+    _write_lines(list(text.training.values()), int(1e6 * megabytes), path)
     encoder = with_words(find_encoder(_ENCODER), WordFeatures())
-    job = PrepareJob(tuple(files), "scale", DEFAULT.sampling, 0.0, ("text",), cores())
+    job = PrepareJob((path,), "scale", DEFAULT.sampling, 0.0, ("text",), cores())
     before = _cpu_seconds()
     prepare(job, encoder, work / "cache")
     spent = _cpu_seconds() - before
-    return {"text, MB": size, "CPU s": spent, "memory, GB": peak_gb()}
+    return {"text, MB": megabytes, "CPU s": spent, "memory, GB": peak_gb()}
+
+
+def _write_lines(files: list[Path], size: int, path: Path) -> None:
+    """Lines of the files, over and over, until there are so many bytes."""
+    lines = [line for file in files for line in file.read_bytes().splitlines(True)]
+    with path.open("wb") as file:
+        for line in cycle(lines):
+            if file.tell() + len(line) > size:
+                return
+            file.write(line)
 
 
 def holders(mode: Mode) -> Callable[[float, Path], Figures]:
