@@ -237,7 +237,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         asked = True
         os.write(
             2,
-            b"\nstopping after this batch; Ctrl-C again aborts and loses it\n",
+            b"\nstopping; Ctrl-C again stops at once\n",
         )
 
     before = {
@@ -258,6 +258,7 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # a terminal that lacks a character shows its number
             stream.reconfigure(errors="backslashreplace")
+    _flow(application)
     try:
         # Not application.main(): it would turn an interrupt and a closed pipe into exit codes of
         # its own.
@@ -302,6 +303,15 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
         return _fail(
             "memory ran out; try fewer --threads or a smaller encoder", BAD_INPUT
         )
+
+
+def _flow(command: Any) -> None:
+    """Let the help of a command, and of those below it, fill the lines of any terminal."""
+    if command.help:
+        parts = re.split(r"\n\s*\n", command.help)
+        command.help = "\n\n".join(" ".join(part.split()) for part in parts)
+    for each in getattr(command, "commands", {}).values():
+        _flow(each)
 
 
 def _fail(sentence: str, code: int) -> int:

@@ -121,11 +121,14 @@ def with_security_headers(
     """The headers of an answer and our own; ours replace its own, but an answer may say how long to
     keep it.
     """
-    theirs = [each for each in headers if each[0] not in OWN_HEADERS]
-    for name, _ in theirs:
-        if name == b"cache-control":
-            return theirs + own
-    return [*theirs, *own, NO_STORE]
+    theirs = []
+    said = False
+    for each in headers:
+        name = each[0]
+        if name not in OWN_HEADERS:
+            theirs.append(each)
+            said = said or name == b"cache-control"
+    return theirs + own if said else [*theirs, *own, NO_STORE]
 
 
 class RequestGuard:

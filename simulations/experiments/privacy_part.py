@@ -51,7 +51,7 @@ from ridgeway.simulations.experiments.routers import (
 )
 from ridgeway.simulations.experiments.token_routers import table_route
 
-_FAR = "built-in text"
+BUILT_IN = "built-in text"
 NEAR = "and other datasets"
 _MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 CANARIES = 100
@@ -142,7 +142,7 @@ def private_tables(
             if each is not dataset
             for own in each.train.values()
         ]
-        priors = {_FAR: far}
+        priors = {BUILT_IN: far}
         if others:
             priors[NEAR] = make_prior(encoder, [*public, *others])
         ground = PrivateGround(dataset, encoder, priors)
@@ -247,7 +247,10 @@ def _attacks(
         for mode, epsilon in product(_MODES, size.epsilons)
         for row in _attack_rows(
             attacked_documents(
-                ground, PrivateTrial(mode, epsilon, None, _FAR), size.runs, plan.seed
+                ground,
+                PrivateTrial(mode, epsilon, None, BUILT_IN),
+                size.runs,
+                plan.seed,
             )
         )
     ]

@@ -23,7 +23,15 @@ from ridgeway.simulations.experiments.report import (
     write_part,
 )
 
-PARTS = ("accuracy", "robustness", "scaling", "privacy", "experts", "scores")
+PARTS = (
+    "summary",
+    "accuracy",
+    "robustness",
+    "scaling",
+    "privacy",
+    "experts",
+    "scores",
+)
 """In the order of a report. The part NAME is the function `run` of the module NAME_part."""
 PAGE = "report.md"
 

@@ -219,7 +219,7 @@ def test_every_line_of_the_service_is_json_where_it_is_asked_for(tmp_path: Path)
         assert refused.process is not None and refused.process.wait(60) == 2
         refused.end()
         [line] = [json.loads(line) for line in refused.said.splitlines()]
-        assert line["level"] == "error" and "not a settings file" in line["message"]
+        assert line["level"] == "error" and "is not valid TOML" in line["message"]
 
 
 def test_at_level_info_each_request_is_a_line_without_what_it_asks(
