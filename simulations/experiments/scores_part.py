@@ -226,25 +226,30 @@ def _few_scores(
     rows = []
     for count in _SCORED:
         found = []
+        singles = []
         for _ in range(_DRAWS if count else 1):
             drawn = [train[place] for place in chance.permutation(len(train))]
             kept = _first_of_each(drawn, count or len(train))
-            table = _measured(kept, router)
-            order = [table.experts.index(name) for name in experts]
-            own = QualityTable(
-                table.domains,
-                tuple(experts),
-                table.sums[:, order],
-                table.counts[:, order],
-            )
-            found.append(100 * float(_answered(own, right, decisions).mean()))
+            table = _in_order(_measured(kept, router), experts)
+            found.append(100 * float(_answered(table, right, decisions).mean()))
+            single = int(table.sums.sum(axis=0).argmax())
+            singles.append(100 * float(right[:, single].mean()))
         name = "all" if count is None else str(count)
-        rows.append((name, float(np.mean(found)), min(found), max(found)))
+        means = float(np.mean(found)), float(np.mean(singles))
+        rows.append((name, *means, min(found), max(found)))
     return ReportTable(
         "Scored questions of a category",
-        ("scored questions", "right, percent", "least", "most"),
+        ("scored questions", "right, percent", "best single model", "least", "most"),
         tuple(rows),
-        f"Mean, least and most of {_DRAWS} draws. The router is the same in all rows.",
+        f"Means of {_DRAWS} draws, and the least and most right answers. The best single"
+        " model is chosen by the same scores. The router is the same in all rows.",
+    )
+
+
+def _in_order(table: QualityTable, experts: Sequence[str]) -> QualityTable:
+    places = [table.experts.index(name) for name in experts]
+    return QualityTable(
+        table.domains, tuple(experts), table.sums[:, places], table.counts[:, places]
     )
 
 
