@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, WordFeatures
-from ridgeway.common.base.threads import cores
+from ridgeway.common.base.threads import cores, one_blas_thread
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import WORDS, with_words
@@ -116,9 +116,9 @@ def domains(count: float, work: Path) -> Figures:
     return {
         "domains": count,
         "a sealed message, MB": float(message or 0),
-        "solving, s": float(solving or 0),
+        "solving, CPU s": float(solving or 0),
         "a release, MB": float(release or 0),
-        "routing a prompt, ms": float(routing or 0),
+        "routing a prompt, CPU ms": float(routing or 0),
     }
 
 
@@ -128,8 +128,8 @@ def features(width: float, work: Path) -> Figures:
     return {
         "features": width,
         "a sealed message, MB": message,
-        "summing, s": summing,
-        "solving, s": solving,
+        "summing, CPU s": summing,
+        "solving, CPU s": solving,
     }
 
 
@@ -146,8 +146,8 @@ def prompt_tokens(tokens: float, work: Path) -> Figures:
     reader.make_fast()
     return {
         "tokens": tokens,
-        "the table, ms": _milliseconds(table, prompts),
-        "with sentences, ms": _milliseconds(reader, prompts),
+        "the table, CPU ms": _milliseconds(table, prompts),
+        "with sentences, CPU ms": _milliseconds(reader, prompts),
     }
 
 
@@ -207,8 +207,12 @@ MEASURES: dict[str, Callable[[float, Path], Figures]] = {
 
 
 def main(axis: str, value: float) -> None:
-    with tempfile.TemporaryDirectory(prefix="ridgeway-scale-") as work:
-        print(json.dumps(MEASURES[axis](value, Path(work))))
+    with (
+        tempfile.TemporaryDirectory(prefix="ridgeway-scale-") as work,
+        one_blas_thread(),
+    ):
+        found = MEASURES[axis](value, Path(work))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

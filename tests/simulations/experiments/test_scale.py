@@ -25,7 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     def measured(module: str, axis: str, value: float) -> dict[str, float]:
         points.append(value)
-        return {"features": value, "solving, s": 2 * value**3, "nothing": 0.0}
+        return {"features": value, "solving, CPU s": 2 * value**3, "nothing": 0.0}
 
     monkeypatch.setattr(scale, "measured_apart", measured)
     return points
@@ -45,7 +45,7 @@ def test_only_missing_points_are_measured(asked: list[float], tmp_path: Path) ->
     assert part is not None
     [table] = part.tables
     assert table.column("features") == (64, 128, 256, 512, 1024)
-    assert "solving, s 3.00 (3.00)" in table.note and "nothing" not in table.note
+    assert "solving, CPU s 3.00 (3.00)" in table.note and "nothing" not in table.note
     assert (tmp_path / "scale-features.svg").read_text().startswith("<?xml")
 
 
