@@ -153,7 +153,7 @@ def test_a_folder_of_text_is_audited_for_each_window(shop: Workshop) -> None:
     ("words", "message"),
     [
         ("client audit nowhere", r"there is no statistics file nowhere"),
-        ("client audit law.jsonl", r"law\.jsonl is not a statistics file, or is damaged"),
+        ("client audit law.jsonl", r"law\.jsonl is not a statistics file, or is corrupt"),
         ("client audit data", r"data is not a holder's folder"),
         ("client audit data --corpus law.jsonl", r"--corpus belongs to a statistics file"),
         ("client audit law.stats --corpus nowhere", r"there is no file or folder nowhere"),
@@ -220,7 +220,7 @@ def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -
         (("audit", "--data", "more", "--holder", "nobody", "--epsilon", "1", "--prior", public), "no holder 'nobody'"),
         (("client", "audit", "law.stats", "--epsilon", "1", "--prior", public), "give --corpus"),
         (("client", "audit", "law.stats", "--epsilon", "99", "--prior", public), "ε must be above 0"),
-        (("client", "audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "private sums cannot be 'none'"),
+        (("client", "audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "there is no privacy mode 'none'"),
         (("client", "audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"), "not a prior"),
     ):
         done = shop.call(*words, "--encoder", shop.encoder)

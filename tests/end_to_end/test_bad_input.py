@@ -101,7 +101,7 @@ def test_a_corpus_that_cannot_be_used_is_refused(shop: Workshop, place: Path, na
         ("--domain a/b", r"invalid domain name 'a/b'"),
         ("--preset best", r"there is no preset 'best'; there are default and paper"),
         ("--encoder word2vec", r"there is no encoder .word2vec.; give smollm2, hf:NAME_OR_DIR or dir:PATH"),
-        ("--encoder dir:nowhere", r"nowhere holds no encoder"),
+        ("--encoder dir:nowhere", r"nowhere contains no encoder"),
         ("--text-field ,", r"give at least one text field"),
         ("--out release", r"release is a folder; give a file to write"),
         ("--out out.stats/law.stats", r"out\.stats"),
@@ -149,7 +149,7 @@ def test_statistics_that_are_not_there_are_refused(shop: Workshop, place: Path) 
 def test_a_file_of_another_kind_is_no_statistics_file(shop: Workshop, place: Path) -> None:
     """Neither text nor the table of a router."""
     for path in (shop / "law.jsonl", place / "release" / "router.safetensors"):
-        assert "is not a statistics file, or is damaged" in refused(shop, place, "client", "inspect", path)
+        assert "is not a statistics file, or is corrupt" in refused(shop, place, "client", "inspect", path)
 
 
 # solve
@@ -169,7 +169,7 @@ def refused_solve(shop: Workshop, place: Path, *words: str | Path, **options: An
         ("--threshold 1.5 --fallback x", r"threshold is a probability between 0 and 1, not 1\.5"),
         ("--key-file nowhere.key", r"there is no key file nowhere\.key"),
         ("--key-file out.stats", r"out\.stats is not a private key in PEM form"),
-        ("--encoder dir:nowhere", r"nowhere holds no encoder"),
+        ("--encoder dir:nowhere", r"nowhere contains no encoder"),
     ],
 )
 def test_a_word_that_solve_cannot_use_is_refused(shop: Workshop, place: Path, words: str, message: str) -> None:
@@ -224,9 +224,9 @@ def test_a_full_disk_leaves_what_was_there(shop: Workshop, place: Path, words: s
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("route nowhere prompt", r"nowhere holds no release: it has no manifest\.json"),
-        ("route . prompt", r"\. holds no release: it has no manifest\.json"),
-        ("route out.stats prompt", r"out\.stats holds no release"),
+        ("route nowhere prompt", r"nowhere contains no release: it has no manifest\.json"),
+        ("route . prompt", r"\. contains no release: it has no manifest\.json"),
+        ("route out.stats prompt", r"out\.stats contains no release"),
         ("route release prompt --key " + 64 * "0", r"signed by .*, not by the key you trust \(000000000000…\)"),
         ("route release prompt --key 0123", r"'0123' is not a public key"),
         ("route release prompt --threshold 0.5", r"to abstain below a threshold, name a fallback"),
@@ -235,11 +235,11 @@ def test_a_full_disk_leaves_what_was_there(shop: Workshop, place: Path, words: s
         ("evaluate release data --verbose", r"No such option.*--verbose"),
         ("evaluate release nowhere", r"there is no folder nowhere"),
         ("evaluate release .", r"has no code\.test\.jsonl; it has no test files"),
-        ("evaluate nowhere .", r"nowhere holds no release"),
+        ("evaluate nowhere .", r"nowhere contains no release"),
         ("coordinator calibrate release .", r"has no code\.test\.jsonl"),
         ("encoder save word2vec copy", r"there is no encoder 'word2vec'"),
-        ("encoder save dir:release copy", r"release holds no encoder"),
-        ("encoder save dir:nowhere copy", r"nowhere holds no encoder"),
+        ("encoder save dir:release copy", r"release contains no encoder"),
+        ("encoder save dir:nowhere copy", r"nowhere contains no encoder"),
         ("unheard-of", r"No such command 'unheard-of'; see ridgeway --help"),
     ],
 )

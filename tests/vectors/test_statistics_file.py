@@ -204,10 +204,10 @@ def test_terms_that_cannot_be_are_refused(path: Path, header: dict[str, Any], re
 
 
 SUMS: dict[str, tuple[Any, Any, str]] = {
-    "asymmetry is impossible, but squares can be negative": ([-1, 0, 0, 1, 0, 1], [[0], [0], [1]], "negative square"),
-    "two domains": ([4, 0, 0, 9, 0, 3], [[0, 0], [0, 0], [1, 2]], "holds one domain, not 2"),
+    "asymmetry is impossible, but squares can be negative": ([-1, 0, 0, 1, 0, 1], [[0], [0], [1]], "gram has a negative diagonal"),
+    "two domains": ([4, 0, 0, 9, 0, 3], [[0, 0], [0, 0], [1, 2]], "has one domain, not 2"),
     "another size": ([4, 0, 0, 9, 0], [[0], [0], [3]], "does not fit"),
-    "one feature": ([3], [[3]], "do not belong together"),
+    "one feature": ([3], [[3]], "do not match"),
 }
 
 

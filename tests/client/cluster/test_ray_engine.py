@@ -99,7 +99,7 @@ def test_a_lost_machine_and_gpus_of_a_cluster(corpus: Path, tmp_path: Path, monk
     try:
         with cluster(machines.address, 1):
             assert gpus_of_cluster()
-            with pytest.raises(CorpusError, match="device cuda cannot be used"):  # Ray was told of a GPU that is none
+            with pytest.raises(CorpusError, match="device cuda is not available"):  # Ray was told of a GPU that is none
                 prepare(work, encoder, tmp_path / "gpus", engine=ray_engine(work, encoder, word, gpus=True, threads=1))
             shared = prepare(work, encoder, tmp_path / "shared", engine=losing)
             assert len(ridgeway.client.cluster.ray_engine._machines(ridgeway.client.cluster.ray_engine._ray())) == 1
