@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ridgeway.common.base.errors import JournalError
+from ridgeway.common.base.errors import DiskFull, JournalError
 from ridgeway.common.base.files import sha256, syncs
 from ridgeway.common.base.schema import record_json
 
@@ -171,8 +171,10 @@ class Journal:
                 "the disk may be full, or the file read-only; free some space and try "
                 "again"
             )
-            words = full if "disk" in str(error) else str(error)
-            raise JournalError(f"{self.path} is not available now: {words}") from error
+            is_full = "disk" in str(error)
+            words = full if is_full else str(error)
+            kind = DiskFull if is_full else JournalError
+            raise kind(f"{self.path} is not available now: {words}") from error
         except (sqlite3.DatabaseError, ValueError) as error:
             raise JournalError(
                 f"{self.path} is unusable ({error}); restore it from a backup"

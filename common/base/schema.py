@@ -97,6 +97,10 @@ ExpertNames = Annotated[
     Field(max_length=MAX_EXPERTS),
     AfterValidator(check_distinct),
 ]
+Example = Annotated[
+    str, Field(min_length=1, max_length=500), AfterValidator(check_printable)
+]
+"""A prompt that a release offers to the visitors of its page."""
 EncoderName = Annotated[
     str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/+-]*$")
 ]

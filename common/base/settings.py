@@ -338,6 +338,8 @@ class Confidence:
     threshold:   below this confidence the router abstains and names `fallback`.
     scope:       what text belongs to any domain, if that was learnt; on all other text the router
                  abstains as well, unless the least chance is 0.
+    outside:     domains of text that no expert is for; where one of them is ahead, the router
+                 abstains.
     """
 
     temperature: float = 1.0
@@ -348,6 +350,7 @@ class Confidence:
     scope: Scope | None = None
     half: float = 0.0
     tail: float = 0.0
+    outside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
@@ -373,7 +376,8 @@ class Confidence:
         """The same with another threshold, fallback or least chance of belonging; None changes
         nothing.
 
-        A threshold of 0 is meant as never: then scope is 0 too, unless it is given.
+        A threshold of 0 is meant as never: then scope is 0 too, unless it is given. With a scope
+        of 0 every domain has its own text.
         """
         if scope is None and threshold == 0:
             scope = 0.0
@@ -385,22 +389,23 @@ class Confidence:
             threshold=self.threshold if threshold is None else threshold,
             fallback=self.fallback if fallback is None else fallback,
             scope=known,
+            outside=() if scope == 0 else self.outside,
         )
 
     @classmethod
     def of_json(cls, facts: Mapping[str, Any]) -> Confidence:
         """As a manifest has it; one from before scopes were learnt has none."""
-        facts = {"scope": None, **facts}
-        return cls(
-            **facts | {"scope": Scope(**facts["scope"]) if facts["scope"] else None}
-        )
+        facts = {"scope": None, "outside": (), **facts}
+        scope = Scope(**facts["scope"]) if facts["scope"] else None
+        return cls(**facts | {"scope": scope, "outside": tuple(facts["outside"])})
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest: scope, half and tail are left out where there is none."""
+        """As it stands in a manifest: what is there only at times is left out where it is not."""
+        facts = asdict(self) | {"outside": list(self.outside)}
         return {
             name: value
-            for name, value in asdict(self).items()
-            if name not in ("scope", "half", "tail") or value
+            for name, value in facts.items()
+            if name not in ("scope", "half", "tail", "outside") or value
         }
 
 

@@ -121,11 +121,14 @@ def with_security_headers(
     """The headers of an answer and our own; ours replace its own, but an answer may say how long to
     keep it.
     """
-    theirs = [each for each in headers if each[0] not in OWN_HEADERS]
-    for name, _ in theirs:
-        if name == b"cache-control":
-            return theirs + own
-    return [*theirs, *own, NO_STORE]
+    theirs = []
+    said = False
+    for each in headers:
+        name = each[0]
+        if name not in OWN_HEADERS:
+            theirs.append(each)
+            said = said or name == b"cache-control"
+    return theirs + own if said else [*theirs, *own, NO_STORE]
 
 
 class RequestGuard:
@@ -146,6 +149,7 @@ class RequestGuard:
         self._counter = RequestCounter(metrics)
         self.held = HeldBytes(rules.max_held_bytes, self._counter.refused)
         self._serving = 0
+        metrics.in_flight.set_function(lambda: self._serving)
         self._draining = False
 
     def drain(self, is_ready: bool = False) -> None:
@@ -160,18 +164,23 @@ class RequestGuard:
             await self.app(scope, receive, send)
         if scope["type"] != "http":
             return
-        request = begin_request(dict(scope["headers"]))
+        headers: RequestHeaders = dict(scope["headers"])
+        request = begin_request(headers)
         try:
-            await self._serve(scope, receive, send, request)
+            await self._serve(scope, receive, send, headers, request)
         finally:
             if request.account is not None:
                 request.account.close()
 
     async def _serve(
-        self, scope: Scope, receive: Receive, send: Send, request: RequestContext
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: RequestHeaders,
+        request: RequestContext,
     ) -> None:
         began = time.perf_counter()
-        headers: RequestHeaders = dict(scope["headers"])
         answer = GuardedAnswer(send, self._headers, request.id, scope["path"])
         try:
             self._check_caller(scope, headers, answer)
@@ -213,7 +222,6 @@ class RequestGuard:
                 self._counter.refused,
             )
         self._serving += 1
-        self._counter.in_flight.set(self._serving)
         try:
             await self.app(scope, receive, answer)
         except asyncio.CancelledError:  # the service stops, and has waited long enough
@@ -230,7 +238,6 @@ class RequestGuard:
                 await answer.say(problem_of(error), scope, receive)
         finally:
             self._serving -= 1
-            self._counter.in_flight.set(self._serving)
             holding.let_go()
         self._counter.served(scope, answer.status, time.perf_counter() - began, request)
 
@@ -239,7 +246,9 @@ class RequestGuard:
     ) -> None:
         """Refuse what a browser was talked into by a page of another site."""
         rules = self._rules
-        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+        if len(headers) < len(scope["headers"]) and (
+            sum(name == b"host" for name, _ in scope["headers"]) > 1
+        ):
             raise RefusedRequest(
                 "host", 400, "the request names several hosts", code="invalid_host"
             )
@@ -419,7 +428,6 @@ class RequestCounter:
 
     def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
-        self.in_flight = metrics.in_flight
         # finding a metric by its labels takes as long as counting
         self._answers = lru_cache(metrics.requests.labels)
         self._seconds = lru_cache(metrics.request_seconds.labels)

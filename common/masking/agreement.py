@@ -201,7 +201,7 @@ def check_agreement(
     keys = agreement.keys
     if unknown := set(keys) - set(roster):
         raise Refused(
-            "forged_roster",
+            "not_pinned",
             "the cohort has members that this holder has not pinned",
             unknown,
         )

@@ -57,6 +57,8 @@ TOKENIZER = "tokenizer.json"
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
+EXAMPLES = "examples"
+"""Where it has prompts for visitors, which the operator wrote."""
 CASCADE = "cascade"
 """Where it says when the table decides and when the sentence encoder does, if there is one."""
 PRIVACY = "privacy"

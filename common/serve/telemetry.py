@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import Info
+from prometheus_client import Counter, Histogram, Info
 
 from ridgeway.common.http.request_metrics import REQUEST_BUCKETS_S, RequestMetrics
 
@@ -49,7 +49,11 @@ class Metrics(RequestMetrics):
             "From the prompts of a request to their decisions.",
             buckets=ROUTING_BUCKETS_S,
         )
-        self.decisions = counter("decisions", "Decisions, by best domain.", ("domain",))
+        self.decisions = counter(
+            "decisions",
+            "Decisions, by domain; an abstention by the fallback, or none.",
+            ("domain",),
+        )
         self.decisions_by_router = counter(
             "decisions_by_router",
             "Decisions by the table, and by the sentence encoder.",
@@ -113,6 +117,30 @@ class Metrics(RequestMetrics):
             ("key", "expert"),
         )
         self.streams = gauge("streams", "Answers that are being streamed now.")
+
+    def of_expert(self, name: str) -> dict[str, Any]:
+        """What an expert was asked and has cost so far, and how long it took to begin an answer on
+        the mean, in seconds.
+        """
+
+        def total(metric: Counter | Histogram, suffix: str, **labels: str) -> float:
+            wanted = (labels | {"expert": name}).items()
+            return sum(
+                sample.value
+                for family in metric.collect()
+                for sample in family.samples
+                if sample.name.endswith(suffix) and wanted <= sample.labels.items()
+            )
+
+        requests = total(self.expert_requests, "_total")
+        timed = total(self.expert_seconds, "_count")
+        return {
+            "requests": requests,
+            "failed": requests - total(self.expert_requests, "_total", outcome="ok"),
+            "seconds": total(self.expert_seconds, "_sum") / timed if timed else None,
+            "tokens": total(self.tokens, "_total"),
+            "cost": total(self.cost, "_total"),
+        }
 
 
 @dataclass(slots=True)
