@@ -71,8 +71,8 @@ def refused_prepare(shop: Workshop, place: Path, *words: str | Path, **options: 
 
 CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
     "nowhere": (lambda path: None, r"there is no file or folder nowhere$"),
-    "empty.txt": (Path.touch, r"empty\.txt holds no text; empty documents: 1"),
-    "folder": (Path.mkdir, r"folder has no file that can be read; 0 were passed over"),
+    "empty.txt": (Path.touch, r"empty\.txt contains no text; empty documents: 1"),
+    "folder": (Path.mkdir, r"folder has no readable file; 0 were skipped"),
     "picture.txt": (lambda path: path.write_bytes(b"\x89PNG\0"), r"picture\.txt is a binary file, not text"),
     "fields.jsonl": (
         lambda path: path.write_text('{"body": "x", "id": 7}\n'),
@@ -134,7 +134,7 @@ def test_prepare_without_a_domain_or_a_file_is_refused(shop: Workshop, place: Pa
 def test_held_out_text_that_is_not_there_is_refused(shop: Workshop, place: Path, out: str) -> None:
     """No empty test file is written, and no folder is made for it."""
     words = ("client", "held-out", shop / "law.jsonl", "--out", out, "--holdout", "0")
-    assert "none of the 20 documents is held out at a share of" in refused(shop, place, *words)
+    assert "no document of 20 is held out at a share of" in refused(shop, place, *words)
 
 
 # Statistics files

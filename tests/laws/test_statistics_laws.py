@@ -216,7 +216,7 @@ def test_the_bound_is_refused_at_and_accepted_below() -> None:
     check_bound(MOST)
     with pytest.raises(BoundExceeded, match="could overflow") as refusal:
         check_bound(MOST + 1)
-    assert re.findall(r"at most ([\d_]+) can", str(refusal.value)) == [f"{MOST:_}"]
+    assert re.findall(r"at most ([\d_]+) are", str(refusal.value)) == [f"{MOST:_}"]
 
 
 def heavy(mass: int, domains: int = 1) -> Statistics:

@@ -191,7 +191,7 @@ def test_a_private_round_reads_sentences(
     ("words", "sentence"),
     [
         (["--private", "--prior", "nowhere", "--work", "new"], "there is no prior nowhere"),
-        (["--private", "--clear"], "--private and --clear are two modes; name one of them"),
+        (["--private", "--clear"], "--private and --clear exclude each other; give one"),
         (["--private", "--sums", "rows"], "there is no privacy mode 'rows'; use columns or full"),
         (["--private", "--epsilon", "0"], "ε must be above 0 and at most 20, not 0"),
         (["--epsilon", "1"], "give --private with --epsilon: other rounds have no noise"),

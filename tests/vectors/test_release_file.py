@@ -312,7 +312,7 @@ def test_another_version_is_refused_by_name(release: Path, version: object) -> N
 def test_another_format_is_refused_by_name(release: Path) -> None:
     """A signed manifest of something else is no release."""
     sign_again(release, fixed_identity(), {"format": "ridgeway.encoder"})
-    assert "describes ridgeway.encoder, not a release" in refusal(release)
+    assert "is ridgeway.encoder, not a release" in refusal(release)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_changed_file_of_an_encoder_is_noticed(encoder: TableEncoder, tmp_path
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"cosines": {"width": 4}}, "cosines are no longer supported"),
+        ({"cosines": {"width": 4}}, "cosine encoders are no longer supported"),
         ({"kind": "contextual", "weights": "0" * 64}, "contextual encoders are no longer supported"),
         ({"kind": "other"}, "unsupported encoder kind 'other'"),
     ],

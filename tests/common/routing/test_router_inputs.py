@@ -48,10 +48,10 @@ def test_a_chat_is_routed_by_its_turns(router: Router) -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        (7, "a prompt is of the type int"),
-        (None, "a prompt is of the type NoneType"),
-        (b"text", "a prompt is of the type bytes"),
-        ({"role": "user", "content": "x"}, "a prompt is of the type dict"),
+        (7, "a prompt of type int cannot be routed"),
+        (None, "a prompt of type NoneType cannot be routed"),
+        (b"text", "a prompt of type bytes cannot be routed"),
+        ({"role": "user", "content": "x"}, "a prompt of type dict cannot be routed"),
         (["x"], "message 0 of type str cannot be routed"),
         ([{"role": "user", "content": "x"}, {"content": "x"}], "message 1 of type dict cannot be routed"),
         ([{"role": "user", "content": 7}], "the content of message 0 of type int cannot be routed"),

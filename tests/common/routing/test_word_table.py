@@ -213,11 +213,23 @@ def spelt(change: Callable[[NDArray[Any], NDArray[Any]], tuple[NDArray[Any], NDA
         ({"buckets": np.zeros((7, 3), dtype=np.int32)}, "8 buckets and 3 domains"),
         ({"buckets": np.zeros((8, 2), dtype=np.int32)}, "8 buckets and 3 domains"),
         ({"words": spelt(lambda letters, starts: (letters, starts[:-1]))}, "expected the spelling of 42 tokens"),
-        ({"words": spelt(lambda letters, starts: (letters.astype(np.int8), starts))}, "expected the spelling of 42 tokens"),
-        ({"words": spelt(lambda letters, starts: (letters, starts.astype(np.int32)))}, "expected the spelling of 42 tokens"),
-        ({"words": spelt(lambda letters, starts: (letters[:-1], starts))}, "token spellings do not match their letters"),
+        (
+            {"words": spelt(lambda letters, starts: (letters.astype(np.int8), starts))},
+            "expected the spelling of 42 tokens",
+        ),
+        (
+            {"words": spelt(lambda letters, starts: (letters, starts.astype(np.int32)))},
+            "expected the spelling of 42 tokens",
+        ),
+        (
+            {"words": spelt(lambda letters, starts: (letters[:-1], starts))},
+            "token spellings do not match their letters",
+        ),
         ({"words": spelt(lambda letters, starts: (letters, starts + 1))}, "token spellings do not match their letters"),
-        ({"words": spelt(lambda letters, starts: (letters, starts[np.r_[0, 2, 1, 3:43]]))}, "token spellings do not match their letters"),
+        (
+            {"words": spelt(lambda letters, starts: (letters, starts[np.r_[0, 2, 1, 3:43]]))},
+            "token spellings do not match their letters",
+        ),
         ({"buckets": np.full((8, 3), 1 << 28, dtype=np.int32)}, "overflow 32 bits"),
     ],
 )
