@@ -20,7 +20,7 @@ from ridgeway.client.cli.holder_commands import (
     renew,
 )
 from ridgeway.client.cli.init_command import init
-from ridgeway.client.cli.roster_commands import pin
+from ridgeway.client.cli.roster_commands import confirm, members
 from ridgeway.client.cli.status_command import status
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
@@ -480,7 +480,17 @@ def inspect(
 
 _PANELS = {
     "Prepare": (prepare, add, held_out, inspect, audit),
-    "Take part": (init, pin, ready, join, bundle, approve, accept, renew),
+    "Take part": (
+        init,
+        ready,
+        join,
+        members,
+        confirm,
+        bundle,
+        approve,
+        accept,
+        renew,
+    ),
     "Look back": (status, releases, verify, export, statement, page, prune),
 }
 for panel, commands in _PANELS.items():

@@ -222,8 +222,9 @@ def join(folder: HolderFolder) -> None:
     If no epoch is open yet, the first one is opened before. What it answers, what it refuses and
     what stands in its way is told as it happens, with times in UTC.
     """
+    from ridgeway.client.cli.roster_commands import tell_unconfirmed
     from ridgeway.client.deploy.join_report import JoinReport
-    from ridgeway.client.deploy.notices import Gate, NoticeWatch
+    from ridgeway.client.deploy.notices import Gate, NoticeWatch, tell_unapproved
     from ridgeway.client.deploy.supernode import NodeSettings, run
 
     holder = open_holder(folder)
@@ -244,7 +245,11 @@ def join(folder: HolderFolder) -> None:
         config={"holder": str(folder.resolve())},
     )
     gate = Gate(folder, holder.settings.address, holder.settings.proxy)
-    watch = NoticeWatch(gate, holder.settings.policy.coordinator, approved)
+    watch = NoticeWatch(
+        gate,
+        holder.settings.policy.coordinator,
+        lambda: [*tell_unapproved(folder, approved()), *tell_unconfirmed(folder)],
+    )
     with stamped_steps(), stop_on_signal() as stopped, watch as news:
         step(
             "joining",
@@ -274,17 +279,7 @@ def accept(
     The key that is pinned in DIR must have signed it, and client.toml must agree to the terms. A
     SuperNode that is running takes a new authority from the coordinator itself.
     """
-    from datetime import UTC, datetime
-
-    from ridgeway.client.deploy.notices import take_notice
-    from ridgeway.common.deploy.notice import NOTICE
-
     holder = open_holder(folder)
-    if not (invite / NOTICE).is_file():
-        raise InputError(
-            f"{invite} has no {NOTICE}; ask the operator for an invitation of this"
-            " version of Ridgeway"
-        )
     before = holder.coordinator
     paper = agreed_invitation(invite)
     check_pinned(holder, paper)
@@ -294,18 +289,33 @@ def accept(
         if holder.coordinator == before
         else [f"the coordinator signs with {holder.coordinator} now"]
     )
-    news += take_notice(
-        folder,
-        (invite / NOTICE).read_bytes(),
-        holder.settings.policy.coordinator,
-        datetime.now(UTC),
-    )
+    news += take_handed_notice(holder, invite)
     news += _take_terms(holder, invite, paper)
     show(
         {"news": news},
         *(("accepted", words) for words in news),
         None if news else ("note", "nothing is new"),
         json=json,
+    )
+
+
+def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
+    """Take the coordinator's notice from an invitation's folder; returns what is new."""
+    from datetime import UTC, datetime
+
+    from ridgeway.client.deploy.notices import take_notice
+    from ridgeway.common.deploy.notice import NOTICE
+
+    if not (invite / NOTICE).is_file():
+        raise InputError(
+            f"{invite} has no {NOTICE}; ask the operator for an invitation of this"
+            " version of Ridgeway"
+        )
+    return take_notice(
+        holder.folder,
+        (invite / NOTICE).read_bytes(),
+        holder.settings.policy.coordinator,
+        datetime.now(UTC),
     )
 
 

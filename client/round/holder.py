@@ -141,8 +141,12 @@ class Holder:
         """The keys that took over from others, as far as this holder has met their hand-overs."""
         return known_handovers(self.journal)
 
-    def take_handovers(self, told: Iterable[HandOver]) -> HandOvers:
-        """Write down what is new about holders that are pinned."""
+    def take_handovers(
+        self, told: Iterable[HandOver], of: Iterable[str] = ()
+    ) -> HandOvers:
+        """Write down what is new about holders that are pinned, and about the owners of some
+        keys.
+        """
         known = self.handovers
         new = set(told) - {*known.links, *known.forks}
         if not new:
@@ -151,6 +155,7 @@ class Holder:
             self.settings.policy.coordinator,
             self.identity.public,
             *self.pinned_keys,
+            *of,
         }
         return take_handovers(
             self.journal, sorted(new, key=lambda link: link.issued), concerned

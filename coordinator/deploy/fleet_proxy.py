@@ -1,8 +1,7 @@
 """The one door to the outside: a TLS proxy that passes what SuperNodes need to the SuperLink, and
 nothing else.
 
-It hands out two things of its own: the coordinator's signed notice, and the bundles that this
-names.
+It hands out the coordinator's signed notice, and what this names: the roster and the bundles.
 
 In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who reaches it can submit
 code without a password, share one port. So the SuperLink listens on loopback, and holders reach
@@ -43,7 +42,13 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ridgeway.common.base.schema import client_network
-from ridgeway.common.deploy.notice import BUNDLE_PATH, NOTICE, NOTICE_PATH
+from ridgeway.common.deploy.notice import (
+    ANNOUNCED_ROSTER,
+    BUNDLE_PATH,
+    NOTICE,
+    NOTICE_PATH,
+    ROSTER_PATH,
+)
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -478,7 +483,11 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
         f"{BUNDLE_PATH}{path.stem}".encode(): path
         for path in (folder / "bundles").glob("*.fab")
     }
-    own = {NOTICE_PATH.encode(): folder / NOTICE, **bundles}
+    own = {
+        NOTICE_PATH.encode(): folder / NOTICE,
+        ROSTER_PATH.encode(): folder / ANNOUNCED_ROSTER,
+        **bundles,
+    }
     listener = listen(host, port)
     config = uvicorn.Config(
         FleetProxy(

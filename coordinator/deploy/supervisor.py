@@ -21,14 +21,17 @@ from ridgeway.common.base.errors import (
     RoundFailed,
 )
 from ridgeway.common.base.files import sha256, write_whole
+from ridgeway.common.base.schema import record_json
 from ridgeway.common.deploy.bundle import installed_sha256
-from ridgeway.common.deploy.notice import NOTICE, Notice
+from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE, Notice
 from ridgeway.common.deploy.processes import Log
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
     INVITE,
     Invite,
     Place,
+    Roster,
+    in_order,
     read_signed_json,
     write_signed_json,
 )
@@ -348,6 +351,7 @@ def announce(federation: Federation) -> None:
         issued=time.time_ns() // 1_000_000,
         authority=(federation.link / AUTHORITY).read_text(encoding="ascii"),
         bundles=kept_bundles(federation.link),
+        roster=_write_roster(federation),
         handovers=federation.identity.handovers,
     )
     with contextlib.suppress(FormatError):
@@ -359,28 +363,36 @@ def announce(federation: Federation) -> None:
     write_signed_json(notice, federation.identity, path)
 
 
+def _write_roster(federation: Federation) -> str:
+    """Write the list of members that the notice names; returns its hash."""
+    standing = federation.ledger.standing()
+    members = in_order(
+        Place(name=holder.name, domain=holder.domain, key=holder.key)
+        for holder in standing.active.values()
+    )
+    roster = Roster(members=members, handovers=standing.holder_handovers)
+    content = record_json(roster.model_dump(mode="json"))
+    write_whole(federation.link / ANNOUNCED_ROSTER, content)
+    return sha256(content)
+
+
 def write_invite(federation: Federation) -> Invite:
-    """Write the folder to hand to holders: the invitation, the authority's certificate, and the
-    notice.
+    """Write the folder to hand to holders: the invitation, the authority's certificate, the notice
+    and the roster.
     """
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     announce(federation)
-    standing = federation.ledger.standing()
     invite = Invite(
         coordinator=federation.identity.public,
         address=federation.settings.address,
         terms=federation.terms,
         bundle=installed_sha256(),
         authority=sha256((federation.link / AUTHORITY).read_bytes()),
-        roster=tuple(
-            Place(name=holder.name, domain=holder.domain, key=holder.key)
-            for holder in standing.active.values()
-        ),
-        handovers=(*federation.identity.handovers, *standing.holder_handovers),
+        handovers=federation.identity.handovers,
     )
     folder = federation.folder / "invite"
     folder.mkdir(exist_ok=True)
-    for name in (AUTHORITY, NOTICE):
+    for name in (AUTHORITY, NOTICE, ANNOUNCED_ROSTER):
         write_whole(folder / name, (federation.link / name).read_bytes())
     if invite.terms.privacy:
         write_whole(folder / PRIOR, (federation.folder / PRIOR).read_bytes())

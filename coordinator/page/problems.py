@@ -78,9 +78,9 @@ def _of_roster(federation: Federation) -> Problems:
         if new:
             words = (
                 "holders are new since the newest release; the others refuse a sum with"
-                " them until they pin them"
+                " them until they have confirmed them"
             )
-            remedy = "each holder runs `ridgeway client pin`"
+            remedy = "each holder runs `ridgeway client members`"
             yield RoundProblem(False, words, remedy, tuple(sorted(new)))
 
 

@@ -40,12 +40,16 @@ REMEDIES: Mapping[str, str] = {
         "its owner opens an epoch under these terms with `ridgeway client ready DIR`"
     ),
     "forged_roster": (
-        "it must pin the members that are new to it: `ridgeway client pin DIR`"
+        "its owner compares the members with the other holders: `ridgeway client members"
+        " DIR`"
     ),
-    "roster_not_pinned": "it must pin the other members: `ridgeway client pin DIR`",
+    "roster_not_pinned": (
+        "its owner compares the members with the other holders: `ridgeway client members"
+        " DIR`"
+    ),
     "too_few_of_roster": (
-        "more of its pinned members must be there, or its owner unpins those who have"
-        " left"
+        "more of the members that it has confirmed must be there; remove those who have"
+        " gone, and its owner confirms the new list"
     ),
     "disk_full": "its owner must make room on the disk of its folder",
     "device_missing": (

@@ -501,7 +501,7 @@ def masked(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest
     bundle is killed, and another's that starts its answers.
     """
     go_on()
-    town.pin(*MASKED)
+    town.confirm(*MASKED)
     town.amend(town.coordinator / "coordinator.toml", {"mode": '"masked"'})
     town.accept(*MASKED)
     town.ready(*MASKED)

@@ -40,7 +40,6 @@ from scipy.optimize import nnls
 from ridgeway.client.deploy.holder_folder import agreed_policy
 from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.private_sums import laid_out, with_noise
-from ridgeway.client.round.roster import unpin
 from ridgeway.client.round.scoring import Scorer, router_table
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import EQUAL_MASS, Selector
@@ -83,6 +82,7 @@ from tests.support.attackers import (
 )
 from tests.support.faults import make_haste
 from tests.support.hostile import FEATURES, Hostile, code_of, nothing_revealed
+from tests.support.rosters import unpin
 from tests.support.simulated_federation import Direct, Parties, no_watch, own_texts
 
 ONE_TOTAL = "epoch_used"

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from ridgeway.client.round.roster import pin, unpin
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.invitation import Place
 from ridgeway.common.protocol.messages import Here
@@ -35,6 +34,7 @@ from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity
+from tests.support.rosters import pin, unpin
 from tests.support.simulated_federation import Direct, Parties, found, populate
 
 PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
