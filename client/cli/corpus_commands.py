@@ -14,6 +14,7 @@ from ridgeway.client.cli.evidence_commands import export, page, statement, verif
 from ridgeway.client.cli.holder_commands import (
     accept,
     join,
+    leave,
     prune,
     ready,
     releases,
@@ -490,6 +491,7 @@ _PANELS = {
         approve,
         accept,
         renew,
+        leave,
     ),
     "Look back": (status, releases, verify, export, statement, page, prune),
 }

@@ -223,11 +223,18 @@ def join(folder: HolderFolder) -> None:
     what stands in its way is told as it happens, with times in UTC.
     """
     from ridgeway.client.cli.roster_commands import tell_unconfirmed
+    from ridgeway.client.deploy.holder_folder import has_left
     from ridgeway.client.deploy.join_report import JoinReport
     from ridgeway.client.deploy.notices import Gate, NoticeWatch, tell_unapproved
     from ridgeway.client.deploy.supernode import NodeSettings, run
+    from ridgeway.client.round.holder import CARD
 
     holder = open_holder(folder)
+    if has_left(holder.journal):
+        raise InputError(
+            f"this holder has left the federation; to come back: ridgeway client renew"
+            f" {folder}, and the operator admits {folder / CARD} again"
+        )
     if holder.epochs.current() is None:
         terms = _invited_terms(holder)
         step("note", "no epoch is open yet, so the first one is opened now")
@@ -257,14 +264,40 @@ def join(folder: HolderFolder) -> None:
             f"domain {holder.domain}",
             f"key {holder.identity.public[:12]}",
         )
+        report = JoinReport(holder, step)
         run(
             settings,
-            stopped,
+            lambda: stopped() or report.has_left,
             lambda words: step("note", words),
             news,
-            JoinReport(holder, step).tick,
+            report.tick,
         )
         step("left", "every process has ended")
+
+
+def leave(folder: HolderFolder, json: Json = False) -> None:
+    """Leave the federation of DIR: tell the coordinator, and stop the SuperNode.
+
+    The folder stays as it is, with the journal and what its documents have cost; so does what was
+    sent before. To come back, run `ridgeway client renew DIR`, and the operator admits the new
+    card under the name of before.
+    """
+    from ridgeway.client.deploy.holder_folder import LEFT, has_left, leaving
+    from ridgeway.client.deploy.notices import Gate
+    from ridgeway.common.deploy.notice import LEAVE_PATH
+
+    holder = open_holder(folder)
+    if has_left(holder.journal):
+        raise InputError("this holder has left already")
+    address = holder.settings.address
+    Gate(folder, address, holder.settings.proxy).tell(LEAVE_PATH, leaving(holder))
+    holder.journal.append((LEFT, {"coordinator": holder.coordinator}))
+    show(
+        {"left": address, "spent": holder.account.to_json()},
+        ("left", address, "a SuperNode that runs stops within seconds"),
+        ("kept", str(folder), "its journal, its keys, and what its documents cost"),
+        json=json,
+    )
 
 
 def accept(

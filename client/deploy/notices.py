@@ -73,13 +73,22 @@ class Gate:
 
     def fetch(self, path: str, limit: int) -> bytes:
         """What the gate has under a path."""
+        return self._ask("GET", path, limit, "hand over")
+
+    def tell(self, path: str, content: bytes) -> None:
+        self._ask("POST", path, 0, "take", content)
+
+    def _ask(
+        self, method: str, path: str, limit: int, verb: str, sent: bytes | None = None
+    ) -> bytes:
         try:
             context = ssl.create_default_context(cafile=str(self.folder / AUTHORITY))
+            url = f"https://{self.address}{path}"
             with (
                 httpx.Client(
                     verify=context, timeout=FETCH_TIMEOUT_S, proxy=self.proxy
                 ) as client,
-                client.stream("GET", f"https://{self.address}{path}") as response,
+                client.stream(method, url, content=sent) as response,
             ):
                 response.raise_for_status()
                 content = b""
@@ -94,7 +103,7 @@ class Gate:
         except (OSError, httpx.HTTPError) as error:
             through = " through the proxy" if self.proxy else ""
             raise NodeError(
-                f"{self.address} did not hand over {path}{through}"
+                f"{self.address} did not {verb} {path}{through}"
                 f" ({type(error).__name__}); try again later"
             ) from None
 

@@ -19,9 +19,11 @@ NOTICE = "notice.json"
 NOTICE_PATH = "/v1/ridgeway/notice"
 BUNDLE_PATH = "/v1/ridgeway/bundle/"
 ROSTER_PATH = "/v1/ridgeway/roster"
+LEAVE_PATH = "/v1/ridgeway/leave"
 ANNOUNCED_ROSTER = "announced-roster.json"
 MAX_NOTICE_BYTES = 1 << 20
 MAX_ROSTER_BYTES = 16 << 20
+MAX_LEAVE_BYTES = 4096
 
 
 class AnnouncedBundle(Record):

@@ -29,6 +29,9 @@ from ridgeway.common.protocol.cohort import MAX_HOLDERS, Terms
 
 INVITE = "invite.json"
 AUTHORITY = "ca.crt"
+NodeLine = Annotated[
+    str, Field(max_length=400, pattern=r"^ecdsa-sha2-nistp384 [A-Za-z0-9+/=]+$")
+]
 
 
 class Place(Record):
@@ -108,8 +111,27 @@ class Card(SignedJson):
     version: Literal[1] = 1
     domain: DomainName
     key: PublicKey
-    node: str = Field(max_length=400, pattern=r"^ecdsa-sha2-nistp384 [A-Za-z0-9+/=]+$")
+    node: NodeLine
     handovers: tuple[HandOver, ...] = ()
+
+    @property
+    def signer(self) -> str:
+        return self.key
+
+
+class Leaving(SignedJson):
+    """A holder leaves the federation of a coordinator.
+
+    node: the key its SuperNode has logged in with. Whoever comes back has another one, so this
+          counts once.
+    """
+
+    what: ClassVar[str] = "a holder's word that it leaves"
+    format: Literal["ridgeway.leaving"] = "ridgeway.leaving"
+    version: Literal[1] = 1
+    coordinator: PublicKey
+    key: PublicKey
+    node: NodeLine
 
     @property
     def signer(self) -> str:
@@ -120,10 +142,12 @@ Signed = TypeVar("Signed", bound=SignedJson)
 
 
 def write_signed_json(signed: SignedJson, identity: Identity, path: Path) -> None:
+    write_whole(path, signed_json(signed, identity))
+
+
+def signed_json(signed: SignedJson, identity: Identity) -> bytes:
     body = signed.model_dump(mode="json")
-    write_whole(
-        path, canonical_json({**body, "signature": identity.sign(canonical_json(body))})
-    )
+    return canonical_json({**body, "signature": identity.sign(canonical_json(body))})
 
 
 def read_signed_json(path: Path, kind: type[Signed]) -> Signed:

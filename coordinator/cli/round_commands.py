@@ -190,7 +190,7 @@ def round_(
     from ridgeway.coordinator.round.run_order import RunOrder
 
     federation = open_federation(folder)
-    domains = {holder.domain for holder in federation.ledger.standing().active.values()}
+    domains = set(federation.ledger.standing().kept_domains.values())
     worse = tuple(accept_worse or ())
     missing = tuple(allow_missing or ())
     unevaluated = tuple(accept_unevaluated or ())

@@ -29,6 +29,7 @@ from ridgeway.common.protocol.invitation import (
     AUTHORITY,
     INVITE,
     Invite,
+    Leaving,
     Place,
     Roster,
     in_order,
@@ -39,6 +40,7 @@ from ridgeway.coordinator.deploy.authority import (
     check_certificates,
     ending_certificates,
 )
+from ridgeway.coordinator.deploy.fleet_proxy import LEAVING
 from ridgeway.coordinator.deploy.kept_bundles import (
     bundle_content,
     keep_installed,
@@ -95,6 +97,7 @@ def up(
     def tick(client: SuperLinkClient) -> None:
         nonlocal remind_at
         delivery.tick(client)
+        take_leaves(federation, client, log)
         if time.monotonic() >= remind_at:
             remind_at = time.monotonic() + REMINDER_INTERVAL_S
             for words in ending_certificates(federation.link, datetime.now(UTC)):
@@ -117,8 +120,12 @@ def up(
 
 def register(federation: Federation, client: SuperLinkClient, log: Log) -> None:
     """Let the SuperNodes of the roster in, and shut out those that are not on it."""
-    holders = federation.ledger.standing().roster
-    roster = {holder.node: name for name, holder in holders.items()}
+    standing = federation.ledger.standing()
+    roster = {
+        holder.node: name
+        for name, holder in standing.roster.items()
+        if name not in standing.left
+    }
     known = {node.public_line: node.node_id for node in client.nodes()}
     for line, name in roster.items():
         if line in known:
@@ -134,6 +141,18 @@ def register(federation: Federation, client: SuperLinkClient, log: Log) -> None:
         if line not in roster:
             client.unregister(node_id)
     client.note_nodes()
+
+
+def take_leaves(federation: Federation, client: SuperLinkClient, log: Log) -> None:
+    """Note who has signed that it leaves, let everybody know, and shut its SuperNode out."""
+    for path in sorted((federation.link / LEAVING).glob("*.json")):
+        with contextlib.suppress(FormatError, FileNotFoundError):
+            name = federation.ledger.leave(read_signed_json(path, Leaving))
+            if name is not None:
+                announce(federation)
+                register(federation, client, log)
+                log(f"{name} has left the federation")
+        path.unlink(missing_ok=True)
 
 
 def run_work(
@@ -152,7 +171,12 @@ def run_work(
             "the coordinator is not up; run `ridgeway coordinator up"
             f" {federation.folder}` first"
         )
-    register(federation, client, lambda words: watch(OperatorNote(words)))
+
+    def log(words: str) -> None:
+        watch(OperatorNote(words))
+
+    take_leaves(federation, client, log)
+    register(federation, client, log)
     for words in ending_certificates(federation.link, datetime.now(UTC)):
         watch(OperatorNote(words))
     _compare_bundle(federation, watch)

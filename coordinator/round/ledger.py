@@ -24,7 +24,7 @@ from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers
 from ridgeway.common.base.journal import Clock, Journal, JournalEntry, system_clock
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Card
+from ridgeway.common.protocol.invitation import Card, Leaving
 from ridgeway.common.protocol.messages import HeldRelease
 from ridgeway.common.statistics.sums import (
     Integers,
@@ -131,7 +131,9 @@ def _read(kind: type[Kept], facts: Mapping[str, Any]) -> Kept:
 class Standing:
     """What the entries so far add up to.
 
-    retired: holders, by name, whose domain was retired since they were last admitted.
+    retired: holders, by name, that rounds leave out until they are admitted again: their domain
+             was retired, or they have left.
+    left:    those that have left.
     pruned:  the numbers of releases of which the manifest alone is kept.
     delivered: the release that each holder has, as it said last.
     gone:    keys of holders that were removed, and of SuperNodes that were replaced; none comes
@@ -149,6 +151,7 @@ class Standing:
 
     roster: dict[str, Admitted] = field(default_factory=dict)
     retired: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
     contributions: dict[str, Contribution] = field(default_factory=dict)
     releases: list[LedgerRelease] = field(default_factory=list)
     pruned: set[int] = field(default_factory=set)
@@ -180,6 +183,7 @@ class Standing:
                 self.roster[holder.name] = holder
                 self.names[holder.key] = holder.name
                 self.retired.discard(holder.name)
+                self.left.discard(holder.name)
             case "removed":
                 name = facts["name"]
                 removed = self.roster.pop(name, None)
@@ -189,13 +193,17 @@ class Standing:
                 self.approvals.pop(name, None)
                 self.refusals.pop(name, None)
                 self.retired.discard(name)
+                self.left.discard(name)
                 self._forget_totals_with(name)
             case "retired":
                 for name, holder in self.roster.items():
                     if holder.domain == facts["domain"]:
-                        self.retired.add(name)
-                        self.contributions.pop(name, None)
-                        self._forget_totals_with(name)
+                        self._leave_out(name)
+                        self.left.discard(name)  # the operator has let its domain go
+            case "left":
+                self._leave_out(facts["name"])
+                self.left.add(facts["name"])
+                self.gone.add(self.roster[facts["name"]].node)
             case "opened":
                 self.rounds += 1
                 self.open_round = facts["round"]
@@ -234,6 +242,11 @@ class Standing:
                 self.delivered[facts["name"]] = HeldRelease(
                     number=facts["number"], release=facts["release"]
                 )
+
+    def _leave_out(self, name: str) -> None:
+        self.retired.add(name)
+        self.contributions.pop(name, None)
+        self._forget_totals_with(name)
 
     def _forget_totals_with(self, name: str) -> None:
         self._keep_totals(
@@ -290,6 +303,14 @@ class Standing:
     def domain_of(self) -> dict[str, str]:
         """The domains of the active holders, by name."""
         return {name: holder.domain for name, holder in self.active.items()}
+
+    @property
+    def kept_domains(self) -> dict[str, str]:
+        """The domains that no router may lose in silence, by the names of their holders: those
+        that have left are among them until the operator lets their domain go.
+        """
+        left = {name: self.roster[name].domain for name in self.left}
+        return self.domain_of | left
 
     @property
     def newest(self) -> LedgerRelease | None:
@@ -382,6 +403,18 @@ class Ledger:
             ("admitted", asdict(holder)),
         )
         return holder
+
+    def leave(self, signed: Leaving) -> str | None:
+        """Note that a holder has left; returns its name, or None where this counts for nobody."""
+        standing = self.standing()
+        founder = self.journal.entries("founded")[0].facts["coordinator"]
+        if standing.handovers.owner(signed.coordinator) != founder:
+            return None
+        for name, holder in standing.active.items():
+            if (holder.key, holder.node) == (signed.key, signed.node):
+                self.note("left", name=name)
+                return name
+        return None
 
     # Sums
 

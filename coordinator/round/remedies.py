@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 AWAY = "away"
 NO_ANSWER = "no_answer"
+LEFT = "left"
 BUNDLE = "bundle_refused"
 OTHER_RELEASE = "other_release"
 EPOCH_USED = "epoch_used"
@@ -20,6 +21,7 @@ _TERMS = (
 REMEDIES: Mapping[str, str] = {
     AWAY: "see that `ridgeway client join DIR` runs there",
     NO_ANSWER: "`logs/` in its folder says more",
+    LEFT: "`ridgeway coordinator retire DIR DOMAIN` lets its domain go for good",
     BUNDLE: (
         "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway"
         " client approve DIR`"
@@ -141,6 +143,7 @@ def why(code: str, reason: str = "") -> str:
     """What a holder did instead of taking part, and the remedy."""
     missing = {
         AWAY: "did not answer",
+        LEFT: "has left the federation",
         NO_ANSWER: "was asked and did not answer in time",
         EPOCH_USED: "must open a new epoch",
     }

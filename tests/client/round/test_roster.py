@@ -28,6 +28,7 @@ from tests.support.simulated_federation import Parties, found, own_texts
 
 OWN = "law"
 OTHERS = ("code", "medicine")
+NEW = "code-2"
 
 
 def place(byte: int, name: str, domain: str = "code") -> Place:
@@ -107,11 +108,12 @@ def test_a_code_may_be_written_as_it_was_heard() -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
-    """Three holders that are admitted and do not know each other yet."""
+    """Three holders that are admitted and do not know each other yet, and a fourth that is not admitted."""
     parties = found(tmp_path_factory.mktemp("whole"), mode="masked")
     for name in (OWN, *OTHERS):
         parties.settle(name, name, own_texts(name, name, 12))
         parties.admit(name)
+    parties.settle(NEW, "code", own_texts(NEW, "code", 12))
     create_authority(parties.federation().link, ["localhost"])
     announce(parties.federation())
     return parties
@@ -172,12 +174,10 @@ def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(desk
 def test_a_coordinator_that_shows_two_rosters_shows_two_codes(desk: Desk) -> None:
     """One made up for `law`, with a member of the coordinator's own: what `code` reads out is refused."""
     honest = desk.code("code")
-    made_up = desk.parties.settle("shadow", "code", own_texts("shadow", "code", 12))
-    assert made_up
-    desk.parties.admit("shadow")
+    desk.parties.admit(NEW)
     announce(desk.parties.federation())
     other = desk.members("--json").json
-    assert other["code"] != honest and "shadow" in other["added"]
+    assert other["code"] != honest and NEW in other["added"]
     failed(desk("confirm", honest), f"have the code {other['code']}; whoever has another one was shown other members")
     assert load_roster(desk.home) == ()
 
@@ -187,17 +187,16 @@ def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(desk: Des
     first = desk.code()
     assert desk("confirm", first).code == 0
     assert desk.operator("remove", "code").code == 0
-    desk.parties.settle("code-2", "code", own_texts("code-2", "code", 12))
-    desk.parties.admit("code-2")
+    desk.parties.admit(NEW)
     announce(desk.parties.federation())
     shown = desk.members("--json").json
-    assert (shown["added"], shown["removed"], shown["confirmed"]) == (["code-2"], ["code"], False)
+    assert (shown["added"], shown["removed"], shown["confirmed"]) == ([NEW], ["code"], False)
     assert {each.name for each in load_roster(desk.home)} == set(OTHERS)
     [told] = tell_unconfirmed(desk.home)
     assert "(1 more, 1 fewer)" in told
     failed(desk("confirm", first), "was shown other members, or earlier ones")
     assert desk("confirm", shown["code"]).code == 0
-    assert {each.name for each in load_roster(desk.home)} == {"code-2", "medicine"}
+    assert {each.name for each in load_roster(desk.home)} == {NEW, "medicine"}
 
 
 def test_a_renewed_key_needs_no_new_code(desk: Desk) -> None:
