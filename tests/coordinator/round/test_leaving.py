@@ -110,7 +110,7 @@ def test_the_command_tells_the_coordinator_first(
         raise NodeError("away")
 
     monkeypatch.setattr(Gate, "tell", away)
-    assert shop.call("client", "leave", home).code == 1
+    assert shop.call("client", "leave", home).code == 2
     assert not has_left(parties.holder("law").journal)
     monkeypatch.setattr(Gate, "tell", lambda gate, path, content: told.append(content))
     assert shop.call("client", "leave", home).code == 0
