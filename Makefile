@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit bench report clean
+.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit docs bench report clean
 
 setup: .venv/ready
 
@@ -48,6 +48,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python -m tests.support.vulnerabilities
 	$(PYTEST)
 	RIDGEWAY_NATIVE=0 $(PYTEST) --quick tests/laws tests/vectors
@@ -71,6 +72,10 @@ soak: setup
 
 audit: setup
 	$(BIN)/python -m tests.support.vulnerabilities
+
+# The documentation as a site, at http://127.0.0.1:8000/; `make check` builds it with --strict.
+docs: setup
+	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 bench: setup
 	$(BIN)/python -m ridgeway.simulations.bench all

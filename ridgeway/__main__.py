@@ -6,7 +6,12 @@ The work, and what it needs, is imported when a command runs.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import click
 
 HOLDER = "a domain holder"
 OPERATOR = "an operator"
@@ -41,10 +46,20 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _main(arguments: list[str] | None) -> None:
+    from ridgeway.common.cli.terminal import run
+
+    words = sys.argv[1:] if arguments is None else arguments
+    # one is found sooner than all
+    named = words[:1] if words and words[0] in COMMANDS else COMMANDS
+    sys.exit(run(command(named), arguments))
+
+
+def command(names: Iterable[str] = COMMANDS) -> click.Command:
+    """The `ridgeway` command with these commands and groups."""
     import typer
 
     from ridgeway import __version__
-    from ridgeway.common.cli.terminal import command_group, run
+    from ridgeway.common.cli.terminal import command_group
 
     app = command_group(
         "A router for domain-expert language models, built from corpora that never"
@@ -62,9 +77,7 @@ def _main(arguments: list[str] | None) -> None:
             print(f"ridgeway {__version__}, native {native}")
             raise typer.Exit
 
-    words = sys.argv[1:] if arguments is None else arguments
-    # one is found sooner than all
-    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+    for name in names:
         module, attribute, who = COMMANDS[name]
         found = getattr(import_module(f"ridgeway.{module}"), attribute)
         panel = f"For {who}"
@@ -75,7 +88,7 @@ def _main(arguments: list[str] | None) -> None:
                 {"auto_envvar_prefix": "RIDGEWAY_SERVE"} if name == "serve" else None
             )
             app.command(name, rich_help_panel=panel, context_settings=settings)(found)
-    sys.exit(run(typer.main.get_command(app), arguments))
+    return typer.main.get_command(app)
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ domain = {domain}
 text_field = {text_field}
 # The share of documents that is kept out of the sums, to evaluate routers with.
 holdout = {holdout}
-# Scores of experts' answers to prompts of this domain, .jsonl or .csv as docs/serving.md shows;
-# only their sums leave.
+# Scores of experts' answers to prompts of this domain (docs/application/gateway.md),
+# .jsonl or .csv; only their sums leave.
 {scores}
 # The largest share of records that may be passed over because they cannot be read, such as 0.01;
 # with 0, the first one stops everything. Their files and lines are listed in broken.txt.
@@ -104,10 +104,11 @@ bundles = {bundles}
 coordinator = {coordinator}
 # The encoders whose sums may leave, by fingerprint.
 encoders = {encoders}
-# The rounds that this holder takes part in (docs/privacy.md):   "private"  every document is
-# bounded, and noise is added before anything leaves   "masked"   exact sums under masks: the
-# coordinator learns each epoch's exact total, and what changed between two   "clear"    exact
-# sums: the coordinator sees this holder's own
+# The rounds that this holder takes part in (docs/reference/privacy.md):
+#   "private"  every document is bounded, and noise is added before anything leaves
+#   "masked"   exact sums under masks: the coordinator learns each epoch's exact total, and what
+#              changed between two
+#   "clear"    exact sums: the coordinator sees this holder's own
 modes = {modes}
 # How private rounds bound documents: "columns" (this holder's own noise hides them), or "full"
 # (products of features, too, under noise that members draw in shares). And what one round, and

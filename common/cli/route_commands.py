@@ -59,7 +59,7 @@ def route(
     experts: Annotated[
         Path | None,
         option(
-            "Name the expert too: experts.toml, as docs/serving.md shows.",
+            "Name the expert too: experts.toml, as docs/application/confidence.md shows.",
             metavar="FILE",
         ),
     ] = None,

@@ -360,7 +360,9 @@ def read_experts(path: Path) -> tuple[Experts, QualityTable | None]:
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the file of experts in it")
     if not path.is_file():
-        raise InputError(f"there is no {path}; write one as docs/serving.md shows")
+        raise InputError(
+            f"there is no {path}; write one as docs/application/experts-toml.md shows"
+        )
     experts = read_settings(path, Experts)
     table = load_quality(path.parent / experts.table) if experts.table else None
     return experts, table

@@ -53,11 +53,11 @@ class RoutedPrompt(_Answer):
     expert: str | None = None
     """Where the gateway would send it, cost and quality considered."""
     expert_reason: str | None = None
-    """Why this expert: see docs/serving.md."""
+    """Why this expert: see docs/application/routing-http.md."""
     expert_quality: float | None = None
     """What is expected of its answer, where that was measured."""
     left_out: int | None = None
-    """Characters that were not routed: see docs/serving.md."""
+    """Characters that were not routed: see docs/application/routing-http.md."""
     stays: bool | None = None
     """Whether the chat stays with the domain it was `after`."""
     evidence: float | None = None

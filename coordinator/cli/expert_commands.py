@@ -53,8 +53,8 @@ def measure(
     comes to.
 
     A line has `prompt`, `expert` and `score`, a number from 0 to 1, or `scores` of several experts;
-    and it may have `domain`. See docs/serving.md. Measure on text that the experts were not trained
-    on.
+    and it may have `domain`. See docs/application/gateway.md. Measure on text that the experts were
+    not trained on.
     """
     from ridgeway.common.routing.quality import quality_of, save_quality
     from ridgeway.common.routing.router import Router

@@ -40,11 +40,12 @@ _TEMPLATE = """\
 # Changing it makes every holder sum again.
 encoder = {encoder}
 
-# What leaves the holders, and what everybody may learn (docs/privacy.md):   "private"  every
-# document is bounded, and noise is added before anything leaves   "masked"   exact sums under
-# masks: this coordinator learns each epoch's exact total, and what changed between two   "clear"
-# exact sums: this coordinator sees each holder's own Holders take part only in the modes that
-# they have agreed to. A round can be asked to run otherwise with --mode.
+# What leaves the holders, and what everybody may learn (docs/reference/privacy.md):
+#   "private"  every document is bounded, and noise is added before anything leaves
+#   "masked"   exact sums under masks: this coordinator learns each epoch's exact total, and what
+#              changed between two
+#   "clear"    exact sums: this coordinator sees each holder's own
+# Holders take part only in the modes that they have agreed to. `round --mode` runs another mode.
 mode = {mode}
 
 # "equal": every domain weighs the same, whatever its size. "tokens": plain sums, as in the paper.

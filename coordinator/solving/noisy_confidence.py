@@ -14,8 +14,8 @@ combined:
 
 Their constants were fitted on held-out training text of three sets (books, questions and answers,
 one-line requests), all domains of them or three to five, 300 to 5,600 documents a domain, ε = 1 and
-3, on wholes and on beginnings of 4 to 128 tokens; docs/privacy.md has what is left on a set when
-they are fitted on the other two. Nothing is asked of holders.
+3, on wholes and on beginnings of 4 to 128 tokens; docs/reference/privacy.md has what is left on a
+set when they are fitted on the other two. Nothing is asked of holders.
 """
 
 from __future__ import annotations

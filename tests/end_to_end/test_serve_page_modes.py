@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
@@ -31,7 +30,7 @@ from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
-from tests.support.browser import Visit, visit
+from tests.support.browser import Visit, violations, visit
 from tests.support.fake_expert import Expert, step_by_step, well
 from tests.support.in_process import running
 from tests.support.making import fixed_identity
@@ -419,29 +418,6 @@ def test_files_are_read_or_refused_in_a_sentence(seen: Visit, name: str, content
 
 
 # For everybody
-
-
-LOOKS: list[tuple[int, Any]] = [(390, "dark"), (1280, "light")]
-"""Both widths and both schemes; no style of the page depends on a width and a scheme together."""
-BY_LOOKS = {"runOnly": ["color-contrast", "scrollable-region-focusable", "target-size"]}
-AXE = """async (options) => (await axe.run(options)).violations
-  .map(found => [found.id, ...found.nodes.map(node => node.html.slice(0, 200))].join(' | '))"""
-
-
-def violations(page: Page) -> list[str]:
-    """What axe-core finds by all its rules, and in other widths and colours by those that depend on them."""
-    spec = find_spec("axe_playwright_python")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("axe-playwright-python is not installed, so nobody looks for barriers")
-    page.evaluate((Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8"))
-    found: list[str] = []
-    for place, (width, scheme) in enumerate(LOOKS):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=scheme)
-        found += [f"{width} {scheme} {each}" for each in page.evaluate(AXE, BY_LOOKS if place else {})]
-        if page.evaluate("document.documentElement.scrollWidth") > width:
-            found.append(f"{width} is too narrow")
-    return found
 
 
 def test_no_mode_has_a_barrier(browser: Browser, served: Served) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,3 +130,30 @@ def contrast(layers: list[str], below: list[str]) -> float:
     """The contrast of WCAG 2 between a colour over a background and that background."""
     bright, dark = sorted((luminance(blended([*layers, *below])), luminance(blended(below))), reverse=True)
     return (bright + 0.05) / (dark + 0.05)
+
+
+LOOKS: list[tuple[int, Any]] = [(390, "dark"), (1280, "light")]
+"""Both widths and both schemes; no style of the page depends on a width and a scheme together."""
+BY_LOOKS = {"runOnly": ["color-contrast", "scrollable-region-focusable", "target-size"]}
+AXE = """async (options) => (await axe.run(options)).violations
+  .map(found => [found.id, ...found.nodes.map(node => node.html.slice(0, 200))].join(' | '))"""
+
+
+def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
+    """What axe-core finds by all its rules, and in other widths and colours by those that depend on them.
+
+    rules: tags of axe-core's rules, instead of all.
+    """
+    spec = find_spec("axe_playwright_python")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("axe-playwright-python is not installed, so nobody looks for barriers")
+    page.evaluate((Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8"))
+    found: list[str] = []
+    options = {"runOnly": list(rules)} if rules else {}
+    for place, (width, scheme) in enumerate(LOOKS):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        found += [f"{width} {scheme} {each}" for each in page.evaluate(AXE, BY_LOOKS if place else options)]
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            found.append(f"{width} is too narrow")
+    return found

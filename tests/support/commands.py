@@ -11,12 +11,14 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from ridgeway.__main__ import main
+from ridgeway.__main__ import command, main
 from ridgeway.common.base.files import sha256_of_file
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.settings import DEFAULT, Confidence
@@ -144,3 +146,23 @@ def listing(*folders: Path) -> dict[str, str]:
     """Every file and folder below these, hidden ones too, with what it holds."""
     paths = sorted(path for folder in folders for path in folder.rglob("*"))
     return {str(path): sha256_of_file(path) if path.is_file() else "folder" for path in paths}
+
+
+@cache
+def _application() -> click.Command:
+    return command()
+
+
+def check_words(words: list[str], *, whole: bool = True) -> None:
+    """Fails unless `ridgeway …` is a command of this Ridgeway, with its options and arguments.
+
+    whole: no argument is missing and every value is valid.
+    """
+    found, left = _application(), words[1:]
+    while isinstance(found, click.Group) and left and not left[0].startswith("-"):
+        found = found.get_command(click.Context(found), left[0]) or pytest.fail(f"no command {' '.join(words)}")
+        left = left[1:]
+    if not whole:
+        found.make_parser(click.Context(found)).parse_args(list(left))
+    elif not isinstance(found, click.Group):
+        found.make_context("ridgeway", left, resilient_parsing=False)

@@ -1,6 +1,6 @@
 """Decisions for other gateways: a body of OpenAI's or Anthropic's API in, headers out.
 
-For Envoy's ext_authz, nginx, Kong and APISIX: see docs/serving.md and packages/gateways.
+For Envoy's ext_authz, nginx, Kong and APISIX (docs/application/other-gateways.md).
 """
 
 from __future__ import annotations

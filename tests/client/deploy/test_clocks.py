@@ -38,5 +38,5 @@ def is_taken(ahead_s: float, monkeypatch: pytest.MonkeyPatch) -> bool:
 def test_a_holders_clock_may_be_minutes_behind_and_seconds_ahead(
     ahead_s: float, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As docs/operating.md tells holders and operators; another Flower may allow something else."""
+    """As docs/operator/first-federation.md tells holders and operators; another Flower may allow something else."""
     assert is_taken(ahead_s, monkeypatch) is taken

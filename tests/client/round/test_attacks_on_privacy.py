@@ -15,7 +15,7 @@ F12  sums that wrap around               tests/laws/test_privacy_laws.py: test_n
 attack_sums, sens, sens2, vertex, repro_folders    here, under their names
 acct, noise, noise2                      tests/laws/test_privacy_laws.py
 tokfuzz                                  tests/common/encoding
-timing                                   how long an answer takes is not covered (docs/privacy.md);
+timing                                   how long an answer takes is not covered (docs/reference/privacy.md);
                                          no round reads the corpus: tests/common/deploy/test_bundle_rooms.py
 A01 ... A20: test_attacks_on_rounds.py
 """
@@ -358,7 +358,7 @@ def moved_by(one: DocumentSums, other: DocumentSums) -> int:
 
 
 def test_sens2_a_document_is_summed_or_counted_and_a_copy_counts(tmp_path: Path) -> None:
-    """A document is in one of the two parts; a copy of it is a document more (docs/privacy.md says so)."""
+    """A document is in one of the two parts; a copy of it is a document more (docs/reference/privacy.md says so)."""
     texts = own_texts("V", "law", 400)
     parties = settled_privately(tmp_path, MEMBERS, texts={"V": texts, "U": [*texts, texts[0]]})
     found_documents = {}

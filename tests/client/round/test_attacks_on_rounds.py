@@ -1,6 +1,6 @@
 """Attacks on rounds that once succeeded, each played whole against real holders: refused, or without effect.
 
-What a mode does not protect from, by docs/privacy.md, is shown as such: `named` is in the test's name.
+What a mode does not protect from, by docs/reference/privacy.md, is shown as such: `named` is in the test's name.
 
     A01, A03, A04, A04b, A05, A06, A08, A10, A12, A15, A18, and four that are older: here
     A02  one friend                        test_masked_survivors.py:
