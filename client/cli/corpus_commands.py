@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ridgeway.client.cli.audit_commands import audit
+from ridgeway.client.cli.backup_commands import backup, restore
 from ridgeway.client.cli.bundle_commands import approve, bundle
 from ridgeway.client.cli.evidence_commands import export, page, statement, verify
 from ridgeway.client.cli.holder_commands import (
@@ -493,7 +494,17 @@ _PANELS = {
         renew,
         leave,
     ),
-    "Look back": (status, releases, verify, export, statement, page, prune),
+    "Look back": (
+        status,
+        releases,
+        verify,
+        export,
+        statement,
+        page,
+        prune,
+        backup,
+        restore,
+    ),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

@@ -45,6 +45,8 @@ from ridgeway.common.statistics.sums import Integers
 
 OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
+RESTORED = "restored"
+"""That about a folder that was put back from a copy: what was made of its epoch is not known."""
 EPOCH = "epoch.json"
 STATISTICS = "statistics.stats"
 _DOCUMENTS = "documents.sums"
@@ -116,9 +118,9 @@ class EpochStore:
         self._journal = journal
 
     def current(self) -> Epoch | None:
-        """The epoch that was opened last."""
-        entries = self._journal.entries(OPENED_EPOCH)
-        if not entries:
+        """The epoch that was opened last; none where the folder was restored since."""
+        entries = self._journal.entries(OPENED_EPOCH, RESTORED)
+        if not entries or entries[-1].kind == RESTORED:
             return None
         path = self._folder / str(entries[-1].facts["epoch"]) / EPOCH
         try:

@@ -509,10 +509,11 @@ def keep_leaving(folder: Path, content: bytes) -> None:
     """Keep a member's word that it leaves; raises FormatError if it is nobody's on the roster."""
     signed = check_signed_json(content, Leaving, "what was sent")
     path = folder / ANNOUNCED_ROSTER
-    members = ()
+    keys = set[str]()
     if path.exists():
-        members = Roster.model_validate_json(path.read_bytes()).members
-    if signed.key not in {each.key for each in members}:
+        roster = Roster.model_validate_json(path.read_bytes())
+        keys = {each.key for each in roster.members}
+    if signed.key not in keys:
         raise FormatError("whoever leaves is on no roster here")
     write_whole(folder / LEAVING / f"{signed.key}.json", content)
 

@@ -25,7 +25,7 @@ from ridgeway.common.base.identity import HandOver, HandOvers
 from ridgeway.common.base.journal import Clock, Journal, JournalEntry, system_clock
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, Leaving
-from ridgeway.common.protocol.messages import HeldRelease
+from ridgeway.common.protocol.messages import HeardOutputs, HeldRelease
 from ridgeway.common.statistics.sums import (
     Integers,
     Statistics,
@@ -144,6 +144,7 @@ class Standing:
                      round.
     signing: the total that members were last asked to sign: its terms, and their epochs by name.
     names:   the names of all holders that were ever admitted, by key.
+    sums_of, counts_of: the epochs of which each holder's sums, and its counts, have come.
     handovers: of the coordinator's keys, and of those of holders.
     approvals, refusals: the bundles that each holder is known to have approved, and not to have, by
                          name.
@@ -162,6 +163,8 @@ class Standing:
     totalled_epochs: dict[str, int] = field(default_factory=dict)
     signing: tuple[str, dict[str, str]] | None = None
     names: dict[str, str] = field(default_factory=dict)
+    sums_of: dict[str, set[str]] = field(default_factory=dict)
+    counts_of: dict[str, set[str]] = field(default_factory=dict)
     approvals: dict[str, set[str]] = field(default_factory=dict)
     refusals: dict[str, set[str]] = field(default_factory=dict)
     handovers: HandOvers = field(default_factory=HandOvers)
@@ -190,6 +193,8 @@ class Standing:
                 self.gone |= {removed.key, removed.node} if removed else set()
                 self.contributions.pop(name, None)
                 self.delivered.pop(name, None)
+                self.sums_of.pop(name, None)
+                self.counts_of.pop(name, None)
                 self.approvals.pop(name, None)
                 self.refusals.pop(name, None)
                 self.retired.discard(name)
@@ -210,7 +215,9 @@ class Standing:
             case "closed":
                 self.open_round = None
             case "contributed":
-                self.contributions[facts["name"]] = _read(Contribution, facts)
+                given = _read(Contribution, facts)
+                self.contributions[given.name] = given
+                self.sums_of.setdefault(given.name, set()).add(given.source)
             case "signing":
                 self.signing = facts["terms"], dict(facts["members"])
             case "totalled":
@@ -218,6 +225,8 @@ class Standing:
                 self.totalled_epochs |= {
                     member.source: self.rounds for member in made.members
                 }
+                for member in made.members:
+                    self.sums_of.setdefault(member.name, set()).add(member.source)
                 # it is opened again only where files were lost
                 self.counts.pop(made.digest, None)
                 beside = facts.get("beside", ())
@@ -225,6 +234,9 @@ class Standing:
                 self._keep_totals([*kept, made])
             case "counted":
                 self.counts[facts["total"]] = _read(KeptCounts, facts)
+            case "heard":
+                for name, epoch in facts["counts"].items():
+                    self.counts_of.setdefault(name, set()).add(epoch)
             case "bundle":
                 for names, noted, other in (
                     (facts["approved"], self.approvals, self.refusals),
@@ -270,6 +282,19 @@ class Standing:
             link
             for holder in self.roster.values()
             for link in self.handovers.leading_to(holder.key)
+        )
+
+    @property
+    def heard(self) -> tuple[HeardOutputs, ...]:
+        """How much of each active holder has come so far."""
+        return tuple(
+            HeardOutputs(
+                key=holder.key,
+                sums=len(self.sums_of.get(name, ())),
+                counts=len(self.counts_of.get(name, ())),
+            )
+            for name, holder in self.active.items()
+            if name in self.sums_of or name in self.counts_of
         )
 
     @property

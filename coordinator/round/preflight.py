@@ -30,7 +30,8 @@ def check_holders(
         channel = Channel(federation, transport, secrets.token_hex(16), watch)
         cohort = cohort_of(federation.terms, active, set(active))
         handovers = federation.standing.holder_handovers
-        question = Hello(cohort=cohort, handovers=handovers)
+        heard = federation.standing.heard
+        question = Hello(cohort=cohort, handovers=handovers, heard=heard)
         here: dict[str, Here] = {}
         for answer in channel.ask(question, Here):
             here[answer.name] = answer.message

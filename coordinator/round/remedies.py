@@ -53,6 +53,10 @@ REMEDIES: Mapping[str, str] = {
         "more of the members that it has confirmed must be there; remove those who have"
         " gone, and its owner confirms the new list"
     ),
+    "older_copy": (
+        "its folder was restored from an older copy: its owner says what may have left"
+        " since with `ridgeway client restore DIR`"
+    ),
     "disk_full": "its owner must make room on the disk of its folder",
     "device_missing": (
         "its owner must set `device` in client.toml to one that is there, or to cpu"
