@@ -17,9 +17,9 @@ import math
 import secrets
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from ridgeway.client.deploy.notices import ANNOUNCED_ROSTER
 from ridgeway.client.round.epochs import RESTORED
 from ridgeway.client.round.holder import CARD, CLIENT_TOML, IDENTITY, PRIOR, Holder
 from ridgeway.client.round.roster import ROSTER
@@ -27,7 +27,6 @@ from ridgeway.client.round.spending import SPENT, Expense, Output
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import next_key
-from ridgeway.common.base.schema import Mode
 from ridgeway.common.deploy.archive import (
     BackupManifest,
     check_target,
@@ -35,7 +34,7 @@ from ridgeway.common.deploy.archive import (
     pack,
     unpack,
 )
-from ridgeway.common.deploy.notice import NOTICE
+from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE
 from ridgeway.common.privacy.accountant import EXACT, Cost, rho_for
 from ridgeway.common.protocol.invitation import AUTHORITY, INVITE
 
@@ -126,8 +125,8 @@ def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
         known = account.forgotten()
         holder.journal.append(*((SPENT, each.facts()) for each in known))
         names = [secrets.token_hex(32) for _ in range(epochs_since)]
-        if opened := holder.epochs.current():
-            names.append(opened.name)
+        if opened := holder.epochs.current_name():
+            names.append(opened)
         paid = {each.id for each in account.noted()}
         charged = [
             each
@@ -145,23 +144,15 @@ def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
 def _most(holder: Holder, epoch: str) -> list[Expense]:
     """The most that may have left of an epoch, by the holder's own policy."""
     policy = holder.settings.policy
-    exact: list[Mode] = [mode for mode in policy.modes if mode != "private"]
-    outputs: tuple[Output, ...] = ("statistics", "counts")
     rho: Cost = EXACT
-    if not exact and policy.max_round_epsilon != math.inf:
+    if policy.max_round_epsilon != math.inf:
         rho = rho_for(policy.max_round_epsilon, policy.max_delta)
-    account = holder.account
-    return [
-        Expense(
-            epoch,
-            output,
-            mode,
-            rho if mode == "private" else EXACT,
-            holder.settings.holdout,
-            account.corpus,
-            account.federation,
-            account.holder,
-        )
+    outputs: tuple[Output, ...] = ("statistics", "counts")
+    exact = [
+        holder.account.expense(epoch, output, mode, None, holder.settings.holdout)
         for mode in policy.modes
         for output in outputs
+    ]
+    return [
+        replace(each, rho=rho) if each.mode == "private" else each for each in exact
     ]

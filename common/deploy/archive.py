@@ -1,5 +1,5 @@
-"""A folder in one file, and back: a tar archive that only its owner can read, since it holds private
-keys.
+"""A folder in one file, and back: a tar archive that only its owner can read, since it holds
+private keys.
 
 `backup.json`, its first member, names every other with its SHA-256. A journal is copied by SQLite's
 own backup, at one moment.
