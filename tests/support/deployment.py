@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.deploy.processes import free_port
@@ -105,7 +106,7 @@ class Deployment:
         (self.folder / "words").mkdir()
         save_encoder(encoder, self.folder / "encoder")
 
-    def __enter__(self) -> Deployment:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
