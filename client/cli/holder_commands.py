@@ -222,10 +222,14 @@ def join(folder: HolderFolder) -> None:
     If no epoch is open yet, the first one is opened before. What it answers, what it refuses and
     what stands in its way is told as it happens, with times in UTC.
     """
-    from ridgeway.client.cli.roster_commands import tell_unconfirmed
     from ridgeway.client.deploy.holder_folder import has_left
     from ridgeway.client.deploy.join_report import JoinReport
-    from ridgeway.client.deploy.notices import Gate, NoticeWatch, tell_unapproved
+    from ridgeway.client.deploy.notices import (
+        Gate,
+        NoticeWatch,
+        tell_unapproved,
+        tell_unconfirmed,
+    )
     from ridgeway.client.deploy.supernode import NodeSettings, run
     from ridgeway.client.round.holder import CARD
 
@@ -255,7 +259,10 @@ def join(folder: HolderFolder) -> None:
     watch = NoticeWatch(
         gate,
         holder.settings.policy.coordinator,
-        lambda: [*tell_unapproved(folder, approved()), *tell_unconfirmed(folder)],
+        lambda: [
+            *tell_unapproved(folder, approved()),
+            *tell_unconfirmed(open_holder(folder), gate),
+        ],
     )
     with stamped_steps(), stop_on_signal() as stopped, watch as news:
         step(

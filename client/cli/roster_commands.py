@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ from ridgeway.client.cli.holder_commands import (
     open_holder,
     take_handed_notice,
 )
-from ridgeway.common.base.errors import InputError, NodeError
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import TextTable, count, show
 
@@ -37,11 +36,12 @@ def members(
     members up could see what is left. So all holders read the code to each other, by telephone for
     example, and each confirms it with `ridgeway client confirm`.
     """
+    from ridgeway.client.deploy.notices import roster_news
     from ridgeway.common.protocol.roster_code import roster_code
 
     holder = open_holder(folder)
     roster = _announced(holder, invite)
-    change = _change(holder, roster)
+    change = roster_news(holder, roster)
     code = roster_code(roster.members)
     places = [*roster.members, *change.removed]
     facts = {
@@ -78,7 +78,7 @@ def confirm(
 
     From now on these keys, and no others, count in rounds under masks.
     """
-    from ridgeway.client.deploy.notices import shown_roster
+    from ridgeway.client.deploy.notices import roster_news, shown_roster
     from ridgeway.client.round.known_keys import check_members
     from ridgeway.client.round.roster import write_roster
     from ridgeway.common.protocol.roster_code import is_same_code, roster_code
@@ -97,7 +97,7 @@ def confirm(
             f" `ridgeway client members {folder}`, and if the codes still differ, take"
             " part in nothing and ask the operator"
         )
-    change = _change(holder, roster)
+    change = roster_news(holder, roster)
     known = holder.take_handovers(roster.handovers, of=_keys(roster.members))
     others = _others(holder, roster)
     check_members(known, _keys(others), _keys(others))
@@ -110,29 +110,6 @@ def confirm(
         "removed": [each.name for each in change.removed],
     }
     show(facts, ("confirmed", count(len(others), "other holder"), shown), json=json)
-
-
-def tell_unconfirmed(folder: Path) -> list[str]:
-    """A sentence if the coordinator names other members than were confirmed, and rounds that this
-    holder takes part in need them.
-    """
-    from ridgeway.client.deploy.notices import Gate, announced_roster, fetched_roster
-
-    holder = open_holder(folder)
-    policy = holder.settings.policy
-    if "masked" not in policy.modes and policy.privacy != "full":
-        return []
-    gate = Gate(folder, holder.settings.address, holder.settings.proxy)
-    with suppress(NodeError, InputError):
-        roster = announced_roster(folder, lambda: fetched_roster(gate))
-        change = _change(holder, roster)
-        if change:
-            return [
-                f"the coordinator names other members than were confirmed here"
-                f" ({len(change.added)} more, {len(change.removed)} fewer); look at"
-                f" them with: ridgeway client members {folder}"
-            ]
-    return []
 
 
 def _announced(holder: Holder, invite: Path | None) -> Roster:
@@ -168,15 +145,6 @@ def _announced(holder: Holder, invite: Path | None) -> Roster:
             " operator admits it with `ridgeway coordinator admit`"
         )
     return roster
-
-
-def _change(holder: Holder, roster: Roster) -> RosterChange:
-    from ridgeway.client.round.roster import load_roster, roster_change
-
-    known = holder.handovers.merged_with(roster.handovers)
-    own = known.owner(holder.identity.public)
-    others = [each for each in roster.members if known.owner(each.key) != own]
-    return roster_change(load_roster(holder.folder), others, known.owner)
 
 
 def _others(holder: Holder, roster: Roster) -> list[Place]:

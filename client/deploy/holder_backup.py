@@ -13,17 +13,15 @@ Epochs, sessions, caches and logs are not in a backup.
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from ridgeway.client.round.epochs import RESTORED
 from ridgeway.client.round.holder import CARD, CLIENT_TOML, IDENTITY, PRIOR, Holder
 from ridgeway.client.round.roster import ROSTER
-from ridgeway.client.round.spending import SPENT, Expense, Output
+from ridgeway.client.round.spending import SPENT, Expense
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import next_key
@@ -35,7 +33,6 @@ from ridgeway.common.deploy.archive import (
     unpack,
 )
 from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE
-from ridgeway.common.privacy.accountant import EXACT, Cost, rho_for
 from ridgeway.common.protocol.invitation import AUTHORITY, INVITE
 
 JOURNAL = "journal.db"
@@ -121,6 +118,9 @@ def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
     epochs_since: how many epochs the owner has opened since, at most.
     """
     account = holder.account
+    settings = holder.settings
+    modes = settings.policy.modes
+    most_epsilon = settings.policy.max_round_epsilon
     with holder.sessions.exclusive_lock(), account.exclusive():
         known = account.forgotten()
         holder.journal.append(*((SPENT, each.facts()) for each in known))
@@ -131,7 +131,7 @@ def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
         charged = [
             each
             for name in names
-            for each in _most(holder, name)
+            for each in account.most(name, modes, most_epsilon, settings.holdout)
             if each.id not in paid
         ]
         facts = {"epochs": epochs_since, "known": len(known)}
@@ -139,20 +139,3 @@ def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
         holder.journal.append((RESTORED, facts))
         holder.sessions.erase()
     return charged
-
-
-def _most(holder: Holder, epoch: str) -> list[Expense]:
-    """The most that may have left of an epoch, by the holder's own policy."""
-    policy = holder.settings.policy
-    rho: Cost = EXACT
-    if policy.max_round_epsilon != math.inf:
-        rho = rho_for(policy.max_round_epsilon, policy.max_delta)
-    outputs: tuple[Output, ...] = ("statistics", "counts")
-    exact = [
-        holder.account.expense(epoch, output, mode, None, holder.settings.holdout)
-        for mode in policy.modes
-        for output in outputs
-    ]
-    return [
-        replace(each, rho=rho) if each.mode == "private" else each for each in exact
-    ]

@@ -24,7 +24,9 @@ import httpx
 from cryptography import x509
 from pydantic import ValidationError
 
+from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.known_keys import check_coordinator, known_handovers
+from ridgeway.client.round.roster import RosterChange, load_roster, roster_change
 from ridgeway.common.base.errors import (
     FormatError,
     InputError,
@@ -205,6 +207,34 @@ def announced_roster(folder: Path, fetch: Callable[[], bytes]) -> Roster:
         write_whole(path, content)
         return roster
     return _read_roster(content)
+
+
+def roster_news(holder: Holder, roster: Roster) -> RosterChange:
+    """Who is on a list and was not confirmed by this holder, and who was and is not on it."""
+    known = holder.handovers.merged_with(roster.handovers)
+    own = known.owner(holder.identity.public)
+    others = [each for each in roster.members if known.owner(each.key) != own]
+    return roster_change(load_roster(holder.folder), others, known.owner)
+
+
+def tell_unconfirmed(holder: Holder, gate: Gate) -> list[str]:
+    """A sentence if the coordinator names other members than were confirmed, and rounds that this
+    holder takes part in need them.
+    """
+    policy = holder.settings.policy
+    folder = holder.folder
+    if "masked" not in policy.modes and policy.privacy != "full":
+        return []
+    with suppress(NodeError, InputError):
+        roster = announced_roster(folder, lambda: fetched_roster(gate))
+        change = roster_news(holder, roster)
+        if change:
+            return [
+                "the coordinator names other members than were confirmed here"
+                f" ({len(change.added)} more, {len(change.removed)} fewer); look at"
+                f" them with: ridgeway client members {folder}"
+            ]
+    return []
 
 
 def fetched_roster(gate: Gate) -> bytes:

@@ -19,7 +19,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.files import locked, state_folder, syncs
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.privacy.accountant import EXACT, Cost, epsilon_of, in_all
+from ridgeway.common.privacy.accountant import EXACT, Cost, epsilon_of, in_all, rho_for
 from ridgeway.common.privacy.privacy_settings import Privacy
 
 SPENT = "spent"
@@ -56,8 +56,8 @@ class Expense:
     holdout: float
     corpus: tuple[str, ...]
     federation: str
-    holder: str = ""
     time: str = ""
+    holder: str = ""
 
     @property
     def id(self) -> tuple[str, str, str]:
@@ -174,8 +174,27 @@ class Account:
             holdout,
             self.corpus,
             self.federation,
-            self.holder,
+            holder=self.holder,
         )
+
+    def most(
+        self, epoch: str, modes: Iterable[Mode], round_epsilon: float, holdout: float
+    ) -> list[Expense]:
+        """The most that may have left of an epoch in rounds of these modes: of private ones, what
+        an ε a round allows.
+        """
+        rho: Cost = EXACT
+        if round_epsilon != math.inf:
+            rho = rho_for(round_epsilon, self.delta)
+        outputs: tuple[Output, ...] = ("statistics", "counts")
+        exact = [
+            self.expense(epoch, output, mode, None, holdout)
+            for mode in modes
+            for output in outputs
+        ]
+        return [
+            replace(each, rho=rho) if each.mode == "private" else each for each in exact
+        ]
 
     def private_round(
         self, privacy: Privacy, holdout: float, epoch: str = ""

@@ -83,11 +83,11 @@ def test_in_january_five_holders_join_and_compare_one_code(town: Year) -> None:
     """Each confirms the members once; the first release has all five domains."""
     town.found(wait=5.0)
     keep_earlier(town.coordinator / "link")
-    town.up()
     for name in NAMES:
         town.settle(name, *(("--max-epsilon", "1.5") if name == POOR else ()))
         town.amend(town.holder(name) / "client.toml", {"bundles": f'["{EARLIER_SHA256}"]'})
         town.admit(name)
+    town.up()
     town.confirm(*NAMES)
     town.ready(*NAMES)
     town.join(*NAMES)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeway.client.cli.roster_commands import tell_unconfirmed
 from ridgeway.client.deploy.holder_folder import renew_identity
+from ridgeway.client.deploy.notices import Gate, tell_unconfirmed
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.roster import ROSTER, load_roster, roster_change, write_roster
 from ridgeway.common.base.errors import FormatError
@@ -136,6 +136,10 @@ class Desk:
     def members(self, *words: str, name: str = OWN) -> Finished:
         return self("members", "--invite", self.parties.federation().link, *words, name=name)
 
+    def told(self) -> list[str]:
+        """What `join` would tell of the members."""
+        return tell_unconfirmed(self.parties.holder(OWN), Gate(self.home, "127.0.0.1:1"))
+
     def code(self, name: str = OWN) -> str:
         return str(self.members("--json", name=name).json["code"])
 
@@ -168,7 +172,7 @@ def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(desk
     [entry] = desk.parties.holder(OWN).journal.entries("roster")
     assert entry.facts["code"] == code
     assert desk.members("--json").json["confirmed"]
-    assert tell_unconfirmed(desk.home) == []
+    assert desk.told() == []
 
 
 def test_a_coordinator_that_shows_two_rosters_shows_two_codes(desk: Desk) -> None:
@@ -192,7 +196,7 @@ def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(desk: Des
     shown = desk.members("--json").json
     assert (shown["added"], shown["removed"], shown["confirmed"]) == ([NEW], ["code"], False)
     assert {each.name for each in load_roster(desk.home)} == set(OTHERS)
-    [told] = tell_unconfirmed(desk.home)
+    [told] = desk.told()
     assert "(1 more, 1 fewer)" in told
     failed(desk("confirm", first), "was shown other members, or earlier ones")
     assert desk("confirm", shown["code"]).code == 0
