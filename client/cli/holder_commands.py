@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHOWN_DIGITS = 12
 EXACT_COST = (
-    "exact sums cost ε = ∞: no ε bounds what is known of a document after a round"
+    "exact sums cost ε = ∞: nothing bounds what a round reveals about a document"
 )
 
 HolderFolder = Annotated[Path, argument("The holder's folder.", "DIR")]
@@ -64,8 +64,8 @@ def agreed_invitation(folder: Path) -> Invite:
     path = folder / PRIOR
     if not path.is_file() or read_prior(path).fingerprint != privacy.prior:
         raise InputError(
-            f"{path} is not the public prior that the invitation names; ask the"
-            " operator for the whole folder again"
+            f"{path} is not the public prior of the invitation; ask the operator for "
+            "the whole folder again"
         )
     return paper
 
@@ -143,7 +143,7 @@ def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyRepo
             )
         except Interrupted:
             raise KeyboardInterrupt(
-                "interrupted; no epoch was opened, and the same command goes on"
+                "interrupted; no epoch was opened; the same command resumes"
             ) from None
 
 
@@ -205,8 +205,8 @@ def _told_by_two_totals(changed: int | None) -> tuple[str, str]:
         else count(changed, "changed document")
     )
     return (
-        "comparing the last total with the next one tells",
-        f"the sum over {many}, and over what members that came or went have",
+        "the difference between the last total and the next reveals",
+        f"the sum over {many}, and over the documents of members that joined or left",
     )
 
 
@@ -222,14 +222,26 @@ def join(folder: HolderFolder) -> None:
     If no epoch is open yet, the first one is opened before. What it answers, what it refuses and
     what stands in its way is told as it happens, with times in UTC.
     """
+    from ridgeway.client.deploy.holder_folder import has_left
     from ridgeway.client.deploy.join_report import JoinReport
-    from ridgeway.client.deploy.notices import Gate, NoticeWatch
+    from ridgeway.client.deploy.notices import (
+        Gate,
+        NoticeWatch,
+        tell_unapproved,
+        tell_unconfirmed,
+    )
     from ridgeway.client.deploy.supernode import NodeSettings, run
+    from ridgeway.client.round.holder import CARD
 
     holder = open_holder(folder)
+    if has_left(holder.journal):
+        raise InputError(
+            f"this holder has left the federation; to come back: ridgeway client renew"
+            f" {folder}, and the operator admits {folder / CARD} again"
+        )
     if holder.epochs.current() is None:
         terms = _invited_terms(holder)
-        step("note", "no epoch is open yet, so the first one is opened now")
+        step("note", "no epoch is open yet; opening the first one")
         for line in _ready_lines(holder, terms, _open(holder, terms)):
             step(*line)
 
@@ -244,7 +256,14 @@ def join(folder: HolderFolder) -> None:
         config={"holder": str(folder.resolve())},
     )
     gate = Gate(folder, holder.settings.address, holder.settings.proxy)
-    watch = NoticeWatch(gate, holder.settings.policy.coordinator, approved)
+    watch = NoticeWatch(
+        gate,
+        holder.settings.policy.coordinator,
+        lambda: [
+            *tell_unapproved(folder, approved()),
+            *tell_unconfirmed(open_holder(folder), gate),
+        ],
+    )
     with stamped_steps(), stop_on_signal() as stopped, watch as news:
         step(
             "joining",
@@ -252,19 +271,45 @@ def join(folder: HolderFolder) -> None:
             f"domain {holder.domain}",
             f"key {holder.identity.public[:12]}",
         )
+        report = JoinReport(holder, step)
         run(
             settings,
-            stopped,
+            lambda: stopped() or report.has_left,
             lambda words: step("note", words),
             news,
-            JoinReport(holder, step).tick,
+            report.tick,
         )
-        step("left", "every process has ended")
+        step("left", "all processes have stopped")
+
+
+def leave(folder: HolderFolder, json: Json = False) -> None:
+    """Leave the federation of DIR: tell the coordinator, and stop the SuperNode.
+
+    The folder stays as it is, with the journal and what its documents have cost; so does what was
+    sent before. To come back, run `ridgeway client renew DIR`, and the operator admits the new
+    card under the name of before.
+    """
+    from ridgeway.client.deploy.holder_folder import LEFT, has_left, leaving
+    from ridgeway.client.deploy.notices import Gate
+    from ridgeway.common.deploy.notice import LEAVE_PATH
+
+    holder = open_holder(folder)
+    if has_left(holder.journal):
+        raise InputError("this holder has left already")
+    address = holder.settings.address
+    Gate(folder, address, holder.settings.proxy).tell(LEAVE_PATH, leaving(holder))
+    holder.journal.append((LEFT, {"coordinator": holder.coordinator}))
+    show(
+        {"left": address, "spent": holder.account.to_json()},
+        ("left", address, "a SuperNode that runs stops within seconds"),
+        ("kept", str(folder), "its journal, its keys, and what its documents cost"),
+        json=json,
+    )
 
 
 def accept(
     folder: HolderFolder,
-    invite: Annotated[Path, option("The folder that the operator handed over.")],
+    invite: Annotated[Path, option("The invitation folder from the operator.")],
     json: Json = False,
 ) -> None:
     """Take what the coordinator of DIR has renewed.
@@ -274,17 +319,7 @@ def accept(
     The key that is pinned in DIR must have signed it, and client.toml must agree to the terms. A
     SuperNode that is running takes a new authority from the coordinator itself.
     """
-    from datetime import UTC, datetime
-
-    from ridgeway.client.deploy.notices import take_notice
-    from ridgeway.common.deploy.notice import NOTICE
-
     holder = open_holder(folder)
-    if not (invite / NOTICE).is_file():
-        raise InputError(
-            f"{invite} has no {NOTICE}; ask the operator for an invitation of this"
-            " version of Ridgeway"
-        )
     before = holder.coordinator
     paper = agreed_invitation(invite)
     check_pinned(holder, paper)
@@ -294,18 +329,33 @@ def accept(
         if holder.coordinator == before
         else [f"the coordinator signs with {holder.coordinator} now"]
     )
-    news += take_notice(
-        folder,
-        (invite / NOTICE).read_bytes(),
-        holder.settings.policy.coordinator,
-        datetime.now(UTC),
-    )
+    news += take_handed_notice(holder, invite)
     news += _take_terms(holder, invite, paper)
     show(
         {"news": news},
         *(("accepted", words) for words in news),
-        None if news else ("note", "nothing is new"),
+        None if news else ("note", "nothing new"),
         json=json,
+    )
+
+
+def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
+    """Take the coordinator's notice from an invitation's folder; returns what is new."""
+    from datetime import UTC, datetime
+
+    from ridgeway.client.deploy.notices import take_notice
+    from ridgeway.common.deploy.notice import NOTICE
+
+    if not (invite / NOTICE).is_file():
+        raise InputError(
+            f"{invite} has no {NOTICE}; ask the operator for an invitation of this"
+            " version of Ridgeway"
+        )
+    return take_notice(
+        holder.folder,
+        (invite / NOTICE).read_bytes(),
+        holder.settings.policy.coordinator,
+        datetime.now(UTC),
     )
 
 
@@ -319,8 +369,8 @@ def check_pinned(holder: Holder, paper: Invite) -> None:
         check_coordinator(holder.journal, pinned, paper.coordinator, paper.handovers)
     except Refused as error:
         raise InputError(
-            f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator"
-            f" that is pinned here: {error}"
+            f"the invitation is signed by {paper.coordinator[:12]}…, not by the "
+            f"pinned coordinator: {error}"
         ) from None
 
 
@@ -337,8 +387,8 @@ def _check_agreed(holder: Holder, terms: Terms) -> None:
             else ""
         )
         raise InputError(
-            "the invitation's terms are others than client.toml agrees to:"
-            f" {error.reason}{means}; if you agree to them, change it under [policy]"
+            "the invitation's terms differ from those in client.toml: "
+            f"{error.reason}{means}; if you agree to them, change [policy]"
         ) from None
 
 
@@ -363,7 +413,8 @@ def _take_terms(holder: Holder, invite: Path, paper: Invite) -> list[str]:
         )
     if news:
         news.append(
-            f"open an epoch under them with: ridgeway client ready {holder.folder}"
+            "open an epoch under the new terms with: ridgeway client ready "
+            f"{holder.folder}"
         )
     return news
 
@@ -373,7 +424,7 @@ def renew(
     identity: Annotated[
         bool,
         option(
-            "Instead: give the holder another key to sign with, and hand over to it.",
+            "Rotate the holder's signing key instead.",
             "--identity",
         ),
     ] = False,
@@ -409,10 +460,10 @@ def renew(
         ("renewed", *signed),
         (
             "next",
-            f"hand {folder / CARD} to the operator, who runs: ridgeway coordinator"
-            " admit … --name as before",
+            f"send {folder / CARD} to the operator, who runs: ridgeway coordinator "
+            "admit … --name as before",
         ),
-        ("then", f"start again: ridgeway client join {folder}"),
+        ("then", f"restart: ridgeway client join {folder}"),
         json=json,
     )
 
@@ -444,10 +495,10 @@ def releases(folder: HolderFolder, json: Json = False) -> None:
 
 def prune(
     folder: HolderFolder,
-    keep: Annotated[int, option("How many releases stay, the newest ones.", min=1)] = 4,
+    keep: Annotated[int, option("Number of newest releases to keep.", min=1)] = 4,
     remove: Annotated[
         bool,
-        option("Remove it; without this it is only listed.", "--remove"),
+        option("Delete them; without this they are only listed.", "--remove"),
     ] = False,
     json: Json = False,
 ) -> None:

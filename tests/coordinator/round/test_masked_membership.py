@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ridgeway.client.round.roster import unpin
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
@@ -22,6 +21,7 @@ from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import Crash, let_join, make_haste
 from tests.support.hostile import MEMBERS
+from tests.support.rosters import unpin
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 LIAR = "law-1"
@@ -271,7 +271,7 @@ def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(parties: Pa
         parties, Envelopes, as_long(lambda content: each_part(content, ENVELOPE_BYTES, lambda part: part[::-1]))
     )
     place = sorted(parties.holder(name).identity.public for name in MEMBERS).index(parties.holder(LIAR).identity.public)
-    with pytest.raises(RoundFailed, match=f"the shares of member {place + 1} were changed on their way"):
+    with pytest.raises(RoundFailed, match=f"the shares of member {place + 1} were changed in transit"):
         round_of(parties, transport=lying)
     assert entries(parties, "totalled") == []
     assert round_of(parties).number == 1
