@@ -202,9 +202,9 @@ def test_any_disagreement_is_named_and_fails(
     """In one sentence, and with an exit code that a script sees."""
     damage(copy)
     assert run("client", "verify", copy) == 2
-    said = capsys.readouterr().err
-    assert f"wrong     {found}" in said
-    assert "Traceback" not in said
+    said = capsys.readouterr()
+    assert f"wrong     {found}" in said.out
+    assert said.err.startswith("ridgeway: ") and "Traceback" not in said.err
 
 
 @pytest.mark.parametrize(("mode", "state"), [("private", "noisy"), ("clear", "clear")])
