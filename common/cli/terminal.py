@@ -298,10 +298,10 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
             f"this command needs the package {error.name}; {extras}", BAD_INPUT
         )
     except (OverflowError, UnicodeError, ValueError) as error:
-        return _fail(f"a value cannot be used: {first_line(error)}", BAD_INPUT)
+        return _fail(f"invalid value: {first_line(error)}", BAD_INPUT)
     except MemoryError:
         return _fail(
-            "memory ran out; try fewer --threads or a smaller encoder", BAD_INPUT
+            "out of memory; use fewer --threads or a smaller encoder", BAD_INPUT
         )
 
 

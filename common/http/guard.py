@@ -229,7 +229,7 @@ class RequestGuard:
         except asyncio.CancelledError:  # the service stops, and has waited long enough
             stopping = Problem(
                 503,
-                "the service is stopping; ask again",
+                "the service is stopping; try again",
                 code="stopping",
                 headers=retry_after(1.0),
             )
@@ -252,7 +252,7 @@ class RequestGuard:
             sum(name == b"host" for name, _ in scope["headers"]) > 1
         ):
             raise RefusedRequest(
-                "host", 400, "the request names several hosts", code="invalid_host"
+                "host", 400, "several Host headers in the request", code="invalid_host"
             )
         host = headers.get(b"host", b"").lower()
         if rules.hosts is not None and host_name(host) not in rules.hosts:
@@ -309,7 +309,7 @@ class RequestGuard:
             and scope["path"] != METRICS_PATH
             and not is_open(scope)
         ):
-            words = f"this key is for {METRICS_PATH} alone; ask with another"
+            words = f"this key is for {METRICS_PATH} only; use another"
             raise RefusedRequest("scope", 403, words, code="key_scope")
         rate = self._rate if record.rate is None else rate_of(record.rate)
         if rate is not None:
@@ -539,7 +539,7 @@ def check_length(announced: bytes | None, max_bytes: int) -> None:
 
 
 def too_slow() -> RefusedRequest:
-    words = "the body did not come in time"
+    words = "timeout while reading the body"
     return RefusedRequest(
         "slow", 408, words, code="slow_body", headers={"connection": "close"}
     )

@@ -173,14 +173,14 @@ def problem_of(error: Exception) -> Problem:
         return validation_problem(error)
     if isinstance(error, HTTPException):
         words = {
-            404: "there is nothing at this address",
-            405: "this address has no such method",
+            404: "not found",
+            405: "method not allowed",
         }
         message = words.get(error.status_code, str(error.detail))
         return Problem(error.status_code, message, headers=error.headers)
     log.error("a request failed: %s", type(error).__name__)
     return Problem(
-        500, "the server made a mistake; its log says which", code="internal_error"
+        500, "internal server error; see the server's log", code="internal_error"
     )
 
 

@@ -45,9 +45,9 @@ UNREAD_TIMEOUT_S = 60.0
 """An answer that a client does not read for this long is broken off."""
 
 HEAD_TOO_LONG = Problem(
-    431, "the headers of the request are too long", code="headers_too_long"
+    431, "the request headers are too long", code="headers_too_long"
 )
-NOT_HTTP = Problem(400, "this is not a request of HTTP/1.1", code="invalid_http")
+NOT_HTTP = Problem(400, "this is not an HTTP/1.1 request", code="invalid_http")
 TimerName = Literal["head", "body", "unread"]
 
 
@@ -208,7 +208,7 @@ class HttpConnection(HttpToolsProtocol):
     def _give_up(self) -> None:
         self._stop("head")
         self._end_with(
-            Problem(408, "the request did not come in time", code="slow_request")
+            Problem(408, "timeout while reading the request", code="slow_request")
         )
 
     def _end_with(self, problem: Problem) -> None:

@@ -28,7 +28,7 @@ SENTENCES = "sentences"
 DECIDERS = {TABLE: "the table", SENTENCES: "the sentence encoder"}
 """What decides, as people read it."""
 REASONS = {
-    _OUT_OF_SCOPE: "it seems to belong to no domain",
+    _OUT_OF_SCOPE: "it seems out of scope",
     LOW_CONFIDENCE: "too unsure",
 }
 """Why a router abstains, as people read it; of several reasons the first is told."""

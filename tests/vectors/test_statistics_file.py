@@ -177,7 +177,7 @@ def test_a_file_with_more_at_its_end_is_refused(path: Path, more: bytes) -> None
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        *((terms(version=each), f"version {each}, .* reads version 1") for each in (0, 2, "1", None)),
+        *((terms(version=each), f"version {each}; .* reads version 1") for each in (0, 2, "1", None)),
         (terms(format="ridgeway.parts"), "holds ridgeway.parts, not statistics"),
         (terms(domain="../law"), "invalid domain name"),
         (terms(domain=""), "invalid domain name"),
@@ -204,10 +204,14 @@ def test_terms_that_cannot_be_are_refused(path: Path, header: dict[str, Any], re
 
 
 SUMS: dict[str, tuple[Any, Any, str]] = {
-    "asymmetry is impossible, but squares can be negative": ([-1, 0, 0, 1, 0, 1], [[0], [0], [1]], "negative square"),
-    "two domains": ([4, 0, 0, 9, 0, 3], [[0, 0], [0, 0], [1, 2]], "holds one domain, not 2"),
+    "asymmetry is impossible, but squares can be negative": (
+        [-1, 0, 0, 1, 0, 1],
+        [[0], [0], [1]],
+        "gram has a negative diagonal",
+    ),
+    "two domains": ([4, 0, 0, 9, 0, 3], [[0, 0], [0, 0], [1, 2]], "has one domain, not 2"),
     "another size": ([4, 0, 0, 9, 0], [[0], [0], [3]], "does not fit"),
-    "one feature": ([3], [[3]], "do not belong together"),
+    "one feature": ([3], [[3]], "do not match"),
 }
 
 

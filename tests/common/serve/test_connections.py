@@ -434,10 +434,10 @@ def test_a_pair_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
         (None, key, "go together"),
         (certificate, tmp_path / "none", "cannot be read: no such file"),
         (tmp_path, key, "cannot be read: is a directory"),
-        (certificate, stranger, "does not belong to the certificate"),
+        (certificate, stranger, "does not match the certificate"),
         (junk, key, "are not a certificate and its private key"),
         (certificate, junk, "are not a certificate and its private key"),
-        (certificate, locked, "locked by a password"),
+        (certificate, locked, "encrypted with a password"),
     ):
         with pytest.raises(InputError, match=words):
             find_certificate(first, second)
@@ -471,7 +471,7 @@ def test_nothing_starts_that_would_be_open_to_others(shop: Workshop) -> None:
             (("--host", "0.0.0.0"), "keys are required"),
             (("--port", port), f"port {port} is in use"),
             (("--tls-cert", "cert.pem"), "go together"),
-            (("--keys", "none.toml"), "no file of keys"),
+            (("--keys", "none.toml"), "there is no keys file"),
             (("--config", "none.toml"), "there is no file"),
         ):
             done = shop.call("serve", shop.folder / "release", *words)

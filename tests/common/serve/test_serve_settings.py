@@ -49,7 +49,7 @@ def test_options_override_the_file_and_its_paths_are_relative_to_its_folder(tmp_
         ("drain = -1", "drain: "),
         ("drift_share = 0.0", "drift_share: "),
         ("drift_share = 1.5", "drift_share: "),
-        ('allow_host = ["https://a"]', r"allow_host.0: 'https://a' is not a host name alone"),
+        ('allow_host = ["https://a"]', r"allow_host.0: 'https://a' is not a plain host name"),
         ('allow_origin = ["*"]', r"allow_origin.0: '\*' is not an origin"),
         ('log_format = "xml"', "log_format: "),
         ('sentences = "sometimes"', "sentences: "),
