@@ -26,7 +26,7 @@ from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
 from ridgeway.client.sums.held_out import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, Watch, corpus_documents, prepare
 from ridgeway.common.base.devices import chosen
-from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.jsonl import field_names
 from ridgeway.common.base.threads import cores
 from ridgeway.common.privacy.document_bound import DocumentSums, check_documents
@@ -71,6 +71,7 @@ def open_epoch(
     new_epoch: the owner's explicit word that another epoch is wanted, whatever has changed.
     """
     before = holder.epochs.current()
+    _check_record(holder)
     cost = _check_budget(holder, terms)
     if holder.settings.statistics:
         made: Prepared | DocumentSums = _made_ahead(holder, terms)
@@ -112,6 +113,13 @@ def open_epoch(
 # What must hold
 
 
+def _check_record(holder: Holder) -> None:
+    try:
+        holder.check_record()
+    except Refused as error:
+        raise InputError(error.reason) from None
+
+
 def _check_budget(holder: Holder, terms: Terms) -> float:
     """What a document will have cost after a round; raises InputError if that is more than is
     allowed.
@@ -148,7 +156,9 @@ def _differing(known: Digests | None, digests: Digests | None) -> int | None:
 
 def _check_changes(holder: Holder, digests: Digests | None) -> None:
     """Raise InputError if too little has changed since any epoch that is in an opened total."""
-    for name in holder.totals.epochs():
+    # those that were charged for when the folder was restored are not known any more
+    paid = {each.epoch for each in holder.account.noted() if each.mode == "masked"}
+    for name in holder.totals.epochs() | paid:
         known = holder.epochs.digests_of(name)
         changed = _differing(known, digests)
         documents = max(

@@ -14,7 +14,7 @@ from pathlib import Path
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
 from ridgeway.client.ready import SMALLEST_CORPUS, open_epoch
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
-from ridgeway.client.round.roster import ROSTER, pin
+from ridgeway.client.round.roster import ROSTER, write_roster
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import without_syncing, write_whole
 from ridgeway.common.base.schema import Mode
@@ -140,7 +140,7 @@ def create_simulated_federation(
         card = read_signed_json(homes[name] / CARD, Card)
         federation.ledger.admit(name, card)
         roster.append(Place(name=name, domain=domain, key=card.key))
-    pin(next(iter(homes.values())), roster)
+    write_roster(next(iter(homes.values())), roster)
     # the same for all: each has itself in it, too
     pinned = (next(iter(homes.values())) / ROSTER).read_bytes()
     for name, home in homes.items():

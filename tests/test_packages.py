@@ -6,6 +6,7 @@ What a tool must judge is judged where the tool is.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -26,16 +27,20 @@ from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.experts.experts_file import read_experts
 from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.serve.serve_settings import ServeSettings
-from tests.support.chart import ChartTemplates
+from ridgeway.coordinator.deploy.authority import create_authority
+from ridgeway.coordinator.deploy.backup import restore
+from tests.support.chart import ChartRefused, ChartTemplates
 from tests.support.commands import RIDGEWAY, check_words
 from tests.support.fake_expert import Expert, well
 from tests.support.serving import Process, chat, release_of
+from tests.support.simulated_federation import found as found_federation
 from tests.support.waiting import MAX_WAIT_S
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ROOT / "packages"
 TARGETS = ("coordinator", "client", "serve")
-UNITS = sorted((PACKAGES / "systemd").glob("*.service"))
+SYSTEMD = PACKAGES / "systemd"
+UNITS = sorted(SYSTEMD.glob("*.service"))
 HARDENED = {
     "ProtectSystem": "strict",
     "NoNewPrivileges": "yes",
@@ -43,6 +48,7 @@ HARDENED = {
     "PrivateTmp": "yes",
     "SystemCallFilter": "@system-service",
     "UMask": "0077",
+    "StateDirectoryMode": "0700",
 }
 
 
@@ -94,15 +100,33 @@ def mounts(service: Mapping[str, Any]) -> list[Mount]:
     return found
 
 
-def chart_resources(name: str, **serve: Any) -> list[dict[str, Any]]:
+ALL_PARTS = {
+    "address": "router.example.org:9443",
+    "schedule": "0 3 * * 0",
+    "backup": {"claim": "backups"},
+    "page": {"keysSecret": "page-keys"},
+}
+"""Of the coordinator's values, those with which the chart makes everything that it can."""
+
+
+def chart_resources(name: str, coordinator: Mapping[str, Any] = ALL_PARTS, **serve: Any) -> list[dict[str, Any]]:
     """What a template of the chart makes; serve: values of the service that routes."""
-    given = {"coordinator": {"address": "router.example.org:9443"}, "serve": {"enabled": True, **serve}}
+    given = {"coordinator": coordinator, "serve": {"enabled": True, **serve}}
     return ChartTemplates(PACKAGES / "chart", given).resources(name)
 
 
 def unit_words(path: Path) -> list[str]:
-    """The command of a unit, without what a variable would add to it."""
-    return [word for word in shlex.split(unit(path)["Service"]["ExecStart"])[1:] if not word.startswith("$")]
+    """The command of a unit, with its own variables in their places, and without others that its operator may set."""
+    service = unit(path)["Service"]
+    line = service["ExecStart"].replace("%%", "%").replace("$(date -u +%Y-%m-%dT%H%M%S)", "now")
+    for pair in shlex.split(service["Environment"]):
+        name, _, value = pair.partition("=")
+        line = line.replace(f"${{{name}}}", shlex.quote(value)).replace(f"${name}", value)
+    words = shlex.split(line)
+    if words[:2] == ["/bin/sh", "-ec"]:
+        words = shlex.split(words[2].removeprefix("exec "))
+    assert words[0] == "/opt/ridgeway/bin/ridgeway"
+    return [word for word in words[1:] if not word.startswith("$")]
 
 
 def unit(path: Path) -> ConfigParser:
@@ -113,8 +137,9 @@ def unit(path: Path) -> ConfigParser:
 
 
 def chart_pods(name: str, **serve: Any) -> list[dict[str, Any]]:
-    found = chart_resources(name, **serve)
-    return [each["spec"]["template"]["spec"] for each in found if "template" in each.get("spec", {})]
+    found = [each.get("spec", {}) for each in chart_resources(name, **serve)]
+    found = [each["jobTemplate"]["spec"] if "jobTemplate" in each else each for each in found]
+    return [each["template"]["spec"] for each in found if "template" in each]
 
 
 def chart_words() -> Iterator[list[str]]:
@@ -163,8 +188,12 @@ def test_all_commands_are_found() -> None:
         "client join",
         "coordinator init",
         "client init",
-        "client pin",
+        "client backup",
+        "client page",
         "coordinator admit",
+        "coordinator backup",
+        "coordinator page",
+        "coordinator schedule",
     } <= found
 
 
@@ -272,11 +301,11 @@ def test_every_service_is_hardened() -> None:
 
 
 def test_a_holders_text_and_keys_are_its_own() -> None:
-    """No two holders share a volume but for the papers; the service that routes only reads."""
+    """No two holders share a volume; the service that routes only reads."""
     services = compose()["services"]
     for name in ("law", "code", "medicine"):
         own = [mount.source for mount in mounts(services[name])]
-        assert own[:2] == [name, "papers"]
+        assert own == [name, f"./corpora/{name}"]
         others = {mount.source for other, service in services.items() if name not in other for mount in mounts(service)}
         assert not {source for source in others if source.split("/")[-1] == name}
     assert set(compose()["volumes"]) == {"operator", "law", "code", "medicine", "papers", "keys"}
@@ -328,39 +357,72 @@ def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
 
 def test_serve_as_a_unit_cannot_see_the_coordinators_folder() -> None:
     """It is another user's, readable by that user alone, and hidden from the service besides."""
-    service = unit(PACKAGES / "systemd" / "ridgeway-serve.service")["Service"]
-    operator = unit(PACKAGES / "systemd" / "ridgeway-coordinator.service")["Service"]
-    assert operator["StateDirectoryMode"] == "0700" and service["User"] != operator["User"]
+    service = unit(SYSTEMD / "ridgeway-serve.service")["Service"]
+    operator = unit(SYSTEMD / "ridgeway-coordinator.service")["Service"]
+    assert HARDENED["StateDirectoryMode"] == "0700" and service["User"] != operator["User"]
     hidden = service["InaccessiblePaths"].split()
     assert {"-/var/lib/ridgeway-coordinator", "-/var/lib/ridgeway-client"} <= set(hidden)
     assert operator["ExecStart"].split()[-1].startswith("/var/lib/ridgeway-coordinator/")
     assert not {"BindPaths", "BindReadOnlyPaths", "SupplementaryGroups", "Group"} & set(service)
-    read = [word for word in unit_words(PACKAGES / "systemd" / "ridgeway-serve.service") if word.startswith("/")]
+    read = [word for word in unit_words(SYSTEMD / "ridgeway-serve.service") if word.startswith("/")]
     assert all(word.startswith("/var/lib/ridgeway-serve/") for word in read)
 
 
 # Units
 
 
+def test_one_file_hardens_every_unit() -> None:
+    """By its name, which systemd applies to all units whose names begin with `ridgeway-`; no unit takes it back."""
+    common = unit(SYSTEMD / "ridgeway-.service.d" / "hardened.conf")["Service"]
+    assert {name: common.get(name) for name in HARDENED} == HARDENED
+    for path in UNITS:
+        assert path.name.startswith("ridgeway-")
+        assert not set(common) & set(unit(path)["Service"]), path.name
+
+
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_a_unit_is_hardened_and_writes_to_its_own_folder(path: Path) -> None:
+def test_a_unit_writes_to_its_own_folder_and_each_holder_is_a_user_of_its_own(path: Path) -> None:
     service = unit(path)["Service"]
-    assert {name: service.get(name) for name in HARDENED} == HARDENED
-    name = path.stem.rstrip("@")
-    assert service["User"] == service["StateDirectory"] == service["CacheDirectory"] == name
-    assert f"/var/lib/{name}/" in service["ExecStart"]
+    role = path.stem.partition("@")[0].split("-")[1]
+    is_holder = role == "client"
+    name = f"ridgeway-{role}/%i" if is_holder else f"ridgeway-{role}"
+    assert service["StateDirectory"] == name and service.get("CacheDirectory", name) == name
+    assert service["User"] == name.replace("/", "-")
+    places = [word for word in unit_words(path) if word.startswith("/var/")]
+    places += re.findall(r"RIDGEWAY_(?:STATE|CONFIG)=(\S+)", service["Environment"])
+    assert places and all(place.startswith(f"/var/lib/{name}/") for place in places)
+    assert path.name.endswith("@.service") == is_holder
+
+
+def test_a_timer_starts_a_unit_that_is_there() -> None:
+    timers = sorted(SYSTEMD.glob("*.timer"))
+    assert len(timers) == 2
+    for path in timers:
+        assert unit(path.with_suffix(".service"))["Service"]["Type"] == "oneshot"
+        assert unit(path)["Timer"]["OnCalendar"].endswith(" UTC")
 
 
 @needs("systemd-analyze")
 def test_systemd_understands_every_line_of_the_units(tmp_path: Path) -> None:
     """Verified as installed, with a command in place of Ridgeway's."""
+    shutil.copytree(SYSTEMD, tmp_path, dirs_exist_ok=True)
+    for path in tmp_path.glob("*.service"):
+        path.write_text(path.read_text().replace("/opt/ridgeway/bin/ridgeway", "/bin/true"))
+    names = [path for path in sorted(tmp_path.iterdir()) if path.is_file()]
+    environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
+
+    def analyze(*words: str | Path) -> str:
+        done = subprocess.run(
+            ["systemd-analyze", *words], capture_output=True, text=True, timeout=MAX_WAIT_S, env=environment
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    analyze("verify", *names)
     for path in UNITS:
-        text = path.read_text().replace("/opt/ridgeway/bin/ridgeway", "/bin/true")
-        (tmp_path / path.name).write_text(text)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", *sorted(tmp_path.iterdir())], capture_output=True, text=True, timeout=MAX_WAIT_S
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+        judged = analyze("security", "--offline=true", "--no-pager", path.name.replace("@", "@law"))
+        [level] = re.findall(r"Overall exposure level for \S+: (\S+) OK", judged)
+        assert float(level) < 2, path.name
 
 
 # Chart
@@ -438,7 +500,7 @@ def started_by_compose() -> StartedServe:
 
 
 def started_by_systemd() -> StartedServe:
-    path = PACKAGES / "systemd" / "ridgeway-serve.service"
+    path = SYSTEMD / "ridgeway-serve.service"
     service = unit(path)["Service"]
     assert service["EnvironmentFile"] == "-/etc/ridgeway-serve.env" and service["ExecStart"].endswith("$SERVE_OPTIONS")
     home = "/var/lib/ridgeway-serve"
@@ -521,3 +583,60 @@ def test_the_chart_serves_without_experts_where_there_are_none_and_writes_usage_
     assert "--experts" not in pod["containers"][0]["args"]
     [usage] = [volume for volume in pod["volumes"] if volume["name"] == "usage"]
     assert usage == {"name": "usage", "persistentVolumeClaim": {"claimName": "usage"}}
+
+
+def test_a_volume_of_several_machines_is_refused() -> None:
+    """The ledger is an SQLite database; whatever else reads the volume runs on the coordinator's node."""
+    with pytest.raises(ChartRefused, match="ReadWriteMany"):
+        chart_resources("coordinator.yaml", {**ALL_PARTS, "storage": {"accessMode": "ReadWriteMany"}})
+    [claim] = [each for each in chart_resources("coordinator.yaml") if each["kind"] == "PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    [_, backup] = chart_pods("coordinator.yaml")
+    [serve] = chart_pods("serve.yaml")
+    for pod in (backup, serve):
+        [term] = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        assert term["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "coordinator"
+
+
+def test_the_chart_makes_no_schedule_backup_or_page_that_was_not_asked_for() -> None:
+    """Rounds are ordered on loopback, so their schedule runs in the coordinator's pod; a page needs keys."""
+    made = chart_resources("coordinator.yaml", {"address": "router.example.org:9443"})
+    assert [each["kind"] for each in made] == ["Service", "PersistentVolumeClaim", "StatefulSet"]
+    [pod] = [each["spec"]["template"]["spec"] for each in made if each["kind"] == "StatefulSet"]
+    assert [each["name"] for each in pod["containers"]] == ["coordinator"]
+    [whole, backup] = chart_pods("coordinator.yaml")
+    assert [each["name"] for each in whole["containers"]] == ["coordinator", "schedule", "page"]
+    assert backup["restartPolicy"] == "Never"
+    [page] = [each["args"] for each in whole["containers"] if each["name"] == "page"]
+    assert page[page.index("--keys") + 1] == "/keys/keys.toml"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["systemd", "chart"])
+def test_what_a_package_starts_every_night_is_a_backup(by: str, tmp_path: Path) -> None:
+    """The very script of the unit, and of the CronJob, on a coordinator's folder; older ones than 60 days go."""
+    parties = found_federation(tmp_path / "parties")
+    create_authority(parties.federation().link, [])
+    if by == "chart":
+        [container] = chart_pods("coordinator.yaml")[1]["containers"]
+        script = container["command"][-1]
+        places = {"/data/coordinator": parties.federation().folder, "/backups": tmp_path / "backups"}
+    else:
+        service = unit(SYSTEMD / "ridgeway-coordinator-backup.service")["Service"]
+        lines = [service[f"ExecStart{when}"] for when in ("Pre", "", "Post")]
+        lines[1] = shlex.split(lines[1].replace("%%", "%"))[2].removeprefix("exec ")
+        script = "\n".join(lines).replace("*.backup", "'*.backup'")
+        home = "/var/lib/ridgeway-coordinator"
+        places = {f"{home}/coordinator": parties.federation().folder, f"{home}/backups": tmp_path / "backups"}
+    for there, here in places.items():
+        script = script.replace(there, str(here))
+    (tmp_path / "backups").mkdir()
+    old = tmp_path / "backups" / "old.backup"
+    old.write_bytes(b"")
+    os.utime(old, (0, 0))
+    environment = {**os.environ, "PATH": f"{Path(RIDGEWAY).parent}:{os.environ['PATH']}"}
+    script = script.replace("/opt/ridgeway/bin/ridgeway", "ridgeway")
+    subprocess.run(["/bin/sh", "-ec", script], check=True, env=environment, timeout=MAX_WAIT_S)
+    [made] = (tmp_path / "backups").iterdir()
+    restore(made, tmp_path / "restored")

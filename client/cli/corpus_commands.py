@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ridgeway.client.cli.audit_commands import audit
+from ridgeway.client.cli.backup_commands import backup, restore
 from ridgeway.client.cli.bundle_commands import approve, bundle
 from ridgeway.client.cli.evidence_commands import export, page, statement, verify
 from ridgeway.client.cli.holder_commands import (
     accept,
     join,
+    leave,
     prune,
     ready,
     releases,
     renew,
 )
 from ridgeway.client.cli.init_command import init
-from ridgeway.client.cli.roster_commands import pin
+from ridgeway.client.cli.roster_commands import confirm, members
 from ridgeway.client.cli.status_command import status
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
@@ -481,8 +483,29 @@ def inspect(
 
 _PANELS = {
     "Prepare": (prepare, add, held_out, inspect, audit),
-    "Take part": (init, pin, ready, join, bundle, approve, accept, renew),
-    "Look back": (status, releases, verify, export, statement, page, prune),
+    "Take part": (
+        init,
+        ready,
+        join,
+        members,
+        confirm,
+        bundle,
+        approve,
+        accept,
+        renew,
+        leave,
+    ),
+    "Look back": (
+        status,
+        releases,
+        verify,
+        export,
+        statement,
+        page,
+        prune,
+        backup,
+        restore,
+    ),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

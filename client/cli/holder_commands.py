@@ -222,11 +222,23 @@ def join(folder: HolderFolder) -> None:
     If no epoch is open yet, the first one is opened before. What it answers, what it refuses and
     what stands in its way is told as it happens, with times in UTC.
     """
+    from ridgeway.client.deploy.holder_folder import has_left
     from ridgeway.client.deploy.join_report import JoinReport
-    from ridgeway.client.deploy.notices import Gate, NoticeWatch
+    from ridgeway.client.deploy.notices import (
+        Gate,
+        NoticeWatch,
+        tell_unapproved,
+        tell_unconfirmed,
+    )
     from ridgeway.client.deploy.supernode import NodeSettings, run
+    from ridgeway.client.round.holder import CARD
 
     holder = open_holder(folder)
+    if has_left(holder.journal):
+        raise InputError(
+            f"this holder has left the federation; to come back: ridgeway client renew"
+            f" {folder}, and the operator admits {folder / CARD} again"
+        )
     if holder.epochs.current() is None:
         terms = _invited_terms(holder)
         step("note", "no epoch is open yet; opening the first one")
@@ -244,7 +256,14 @@ def join(folder: HolderFolder) -> None:
         config={"holder": str(folder.resolve())},
     )
     gate = Gate(folder, holder.settings.address, holder.settings.proxy)
-    watch = NoticeWatch(gate, holder.settings.policy.coordinator, approved)
+    watch = NoticeWatch(
+        gate,
+        holder.settings.policy.coordinator,
+        lambda: [
+            *tell_unapproved(folder, approved()),
+            *tell_unconfirmed(open_holder(folder), gate),
+        ],
+    )
     with stamped_steps(), stop_on_signal() as stopped, watch as news:
         step(
             "joining",
@@ -252,14 +271,40 @@ def join(folder: HolderFolder) -> None:
             f"domain {holder.domain}",
             f"key {holder.identity.public[:12]}",
         )
+        report = JoinReport(holder, step)
         run(
             settings,
-            stopped,
+            lambda: stopped() or report.has_left,
             lambda words: step("note", words),
             news,
-            JoinReport(holder, step).tick,
+            report.tick,
         )
         step("left", "all processes have stopped")
+
+
+def leave(folder: HolderFolder, json: Json = False) -> None:
+    """Leave the federation of DIR: tell the coordinator, and stop the SuperNode.
+
+    The folder stays as it is, with the journal and what its documents have cost; so does what was
+    sent before. To come back, run `ridgeway client renew DIR`, and the operator admits the new
+    card under the name of before.
+    """
+    from ridgeway.client.deploy.holder_folder import LEFT, has_left, leaving
+    from ridgeway.client.deploy.notices import Gate
+    from ridgeway.common.deploy.notice import LEAVE_PATH
+
+    holder = open_holder(folder)
+    if has_left(holder.journal):
+        raise InputError("this holder has left already")
+    address = holder.settings.address
+    Gate(folder, address, holder.settings.proxy).tell(LEAVE_PATH, leaving(holder))
+    holder.journal.append((LEFT, {"coordinator": holder.coordinator}))
+    show(
+        {"left": address, "spent": holder.account.to_json()},
+        ("left", address, "a SuperNode that runs stops within seconds"),
+        ("kept", str(folder), "its journal, its keys, and what its documents cost"),
+        json=json,
+    )
 
 
 def accept(
@@ -274,17 +319,7 @@ def accept(
     The key that is pinned in DIR must have signed it, and client.toml must agree to the terms. A
     SuperNode that is running takes a new authority from the coordinator itself.
     """
-    from datetime import UTC, datetime
-
-    from ridgeway.client.deploy.notices import take_notice
-    from ridgeway.common.deploy.notice import NOTICE
-
     holder = open_holder(folder)
-    if not (invite / NOTICE).is_file():
-        raise InputError(
-            f"{invite} has no {NOTICE}; ask the operator for an invitation of this"
-            " version of Ridgeway"
-        )
     before = holder.coordinator
     paper = agreed_invitation(invite)
     check_pinned(holder, paper)
@@ -294,18 +329,33 @@ def accept(
         if holder.coordinator == before
         else [f"the coordinator signs with {holder.coordinator} now"]
     )
-    news += take_notice(
-        folder,
-        (invite / NOTICE).read_bytes(),
-        holder.settings.policy.coordinator,
-        datetime.now(UTC),
-    )
+    news += take_handed_notice(holder, invite)
     news += _take_terms(holder, invite, paper)
     show(
         {"news": news},
         *(("accepted", words) for words in news),
         None if news else ("note", "nothing new"),
         json=json,
+    )
+
+
+def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
+    """Take the coordinator's notice from an invitation's folder; returns what is new."""
+    from datetime import UTC, datetime
+
+    from ridgeway.client.deploy.notices import take_notice
+    from ridgeway.common.deploy.notice import NOTICE
+
+    if not (invite / NOTICE).is_file():
+        raise InputError(
+            f"{invite} has no {NOTICE}; ask the operator for an invitation of this"
+            " version of Ridgeway"
+        )
+    return take_notice(
+        holder.folder,
+        (invite / NOTICE).read_bytes(),
+        holder.settings.policy.coordinator,
+        datetime.now(UTC),
     )
 
 

@@ -297,8 +297,8 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
             f"δ {terms.privacy.delta:g}",
         )
     others = (
-        "pin the other holders, from their cards or a later invitation: ridgeway "
-        f"client pin {folder} …"
+        "once all are admitted, compare the members with the other holders: ridgeway"
+        f" client members {folder}"
     )
     show(
         facts,

@@ -1,126 +1,174 @@
-"""ridgeway client pin: whom a holder takes part with in rounds under masks."""
+"""ridgeway client members, confirm: whom a holder takes part with in rounds under masks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from ridgeway.client.cli.holder_commands import HolderFolder, check_pinned, open_holder
+from ridgeway.client.cli.holder_commands import (
+    HolderFolder,
+    open_holder,
+    take_handed_notice,
+)
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import TextTable, count, show
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ridgeway.client.round.holder import Holder
-    from ridgeway.common.base.identity import HandOver
-    from ridgeway.common.protocol.invitation import Place
-
-OPERATORS_WORD = (
-    "these keys come from the operator; verify them with the holders over another "
-    "channel"
-)
+    from ridgeway.client.round.roster import RosterChange
+    from ridgeway.common.protocol.invitation import Place, Roster
 
 
-def pin(
+def members(
     folder: HolderFolder,
-    cards: Annotated[
-        list[Path] | None,
-        argument("Cards from other holders.", "[HOLDER.PUB]..."),
-    ] = None,
     invite: Annotated[
         Path | None,
-        option("Pin the members of the operator's invitation instead."),
-    ] = None,
-    remove: Annotated[
-        str | None,
-        option("Unpin a member: its key, or the first digits.", metavar="KEY"),
+        option("Take the list from a folder that the operator handed over."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Pin the other members of DIR, unpin one, or list them.
+    """Show the members that the coordinator of DIR names, and a code to compare.
 
     In a masked round the other members are who keeps the sums hidden. A coordinator that made
-    members up could see what is left, so their keys must be known by another way: have the cards
-    from the holders themselves, or compare the list with them.
+    members up could see what is left. So all holders read the code to each other, by telephone for
+    example, and each confirms it with `ridgeway client confirm`.
     """
-    from ridgeway.client.round.roster import load_roster
+    from ridgeway.client.deploy.notices import roster_news
+    from ridgeway.common.protocol.roster_code import roster_code
 
-    if sum(map(bool, (cards, invite, remove is not None))) > 1:
-        raise InputError("give either cards, --invite or --remove")
     holder = open_holder(folder)
-    if remove is not None:
-        places = _unpin(holder, remove)
-    elif cards or invite:
-        places = _pin(holder, cards or [], invite)
-    else:
-        places = load_roster(folder)
-    newest = holder.handovers.newest
-    rows = [(place, newest(place.key)) for place in places]
-    cells = [
-        [
-            place.name,
-            place.domain,
-            key,
-            f"{place.key[:12]}…" if key != place.key else "",
-        ]
-        for place, key in rows
-    ]
+    roster = _announced(holder, invite)
+    change = roster_news(holder, roster)
+    code = roster_code(roster.members)
+    places = [*roster.members, *change.removed]
+    facts = {
+        "members": [each.model_dump(mode="json") for each in roster.members],
+        "added": [each.name for each in change.added],
+        "removed": [each.name for each in change.removed],
+        "code": code,
+        "confirmed": not change,
+    }
+    number = count(len(roster.members), "member")
+    compare = (
+        f"read it to the other holders, all of them; if each has the same: ridgeway"
+        f" client confirm {folder} {code}"
+    )
     show(
-        [{**place.model_dump(mode="json"), "key": key} for place, key in rows],
-        ("pinned", count(len(places), "other holder"), f"in {folder / 'roster.json'}"),
-        TextTable(["holder", "domain", "key", "handed over from"], cells),
-        ("note", OPERATORS_WORD) if invite else None,
+        facts,
+        ("members", number, "all confirmed" if not change else "not confirmed"),
+        TextTable(["holder", "domain", "key", ""], _rows(holder, places, change)),
+        ("code", code),
+        ("next", compare) if change else None,
         json=json,
     )
 
 
-def _pin(holder: Holder, cards: list[Path], invite: Path | None) -> tuple[Place, ...]:
-    from ridgeway.client.round.known_keys import check_members, take_handovers
-    from ridgeway.client.round.roster import pin as keep
-    from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
+def confirm(
+    folder: HolderFolder,
+    code: Annotated[
+        list[str],
+        argument("The code that the other holders have, too.", "CODE"),
+    ],
+    json: Json = False,
+) -> None:
+    """Confirm the members of DIR that `ridgeway client members` has shown.
 
-    handovers: tuple[HandOver, ...]
+    From now on these keys, and no others, count in rounds under masks.
+    """
+    from ridgeway.client.deploy.notices import roster_news, shown_roster
+    from ridgeway.client.round.known_keys import check_members
+    from ridgeway.client.round.roster import write_roster
+    from ridgeway.common.protocol.roster_code import is_same_code, roster_code
+
+    holder = open_holder(folder)
+    roster = shown_roster(folder)
+    if roster is None:
+        raise InputError(
+            f"no members were shown yet; run: ridgeway client members {folder}"
+        )
+    shown = roster_code(roster.members)
+    if not is_same_code("".join(code), shown):
+        raise InputError(
+            f"the members that were shown here have the code {shown}; whoever has"
+            " another one was shown other members, or earlier ones: look again with"
+            f" `ridgeway client members {folder}`, and if the codes still differ, take"
+            " part in nothing and ask the operator"
+        )
+    change = roster_news(holder, roster)
+    known = holder.take_handovers(roster.handovers, of=_keys(roster.members))
+    others = _others(holder, roster)
+    check_members(known, _keys(others), _keys(others))
+    write_roster(folder, others)
+    holder.journal.append(("roster", {"code": shown, "members": _keys(others)}))
+    facts = {
+        "code": shown,
+        "members": [each.name for each in others],
+        "added": [each.name for each in change.added],
+        "removed": [each.name for each in change.removed],
+    }
+    show(facts, ("confirmed", count(len(others), "other holder"), shown), json=json)
+
+
+def _announced(holder: Holder, invite: Path | None) -> Roster:
+    """The members that the coordinator names, which this holder must be one of."""
+    from datetime import UTC, datetime
+
+    from ridgeway.client.deploy.notices import (
+        Gate,
+        announced_roster,
+        fetched_roster,
+        take_notice,
+    )
+    from ridgeway.common.deploy.notice import (
+        ANNOUNCED_ROSTER,
+        MAX_NOTICE_BYTES,
+        NOTICE_PATH,
+    )
+
+    folder = holder.folder
     if invite is not None:
-        places, handovers = _invited(holder, invite)
+        take_handed_notice(holder, invite)
+        path = invite / ANNOUNCED_ROSTER
+        roster = announced_roster(folder, path.read_bytes)
     else:
-        papers = [read_signed_json(path, Card) for path in cards]
-        places = [
-            Place(name=card.domain, domain=card.domain, key=card.key) for card in papers
-        ]
-        handovers = tuple(link for card in papers for link in card.handovers)
-    known = take_handovers(holder.journal, handovers, [place.key for place in places])
-    own = known.owner(holder.identity.public)
-    others = [place for place in places if known.owner(place.key) != own]
-    check_members(known, holder.pinned_keys, [place.key for place in others])
-    return keep(holder.folder, others, known.owner)
-
-
-def _invited(holder: Holder, folder: Path) -> tuple[list[Place], tuple[HandOver, ...]]:
-    from ridgeway.common.protocol.invitation import INVITE, Invite, read_signed_json
-
-    paper = read_signed_json(folder / INVITE, Invite)
-    check_pinned(holder, paper)
-    if not paper.roster:
+        gate = Gate(folder, holder.settings.address, holder.settings.proxy)
+        content = gate.fetch(NOTICE_PATH, MAX_NOTICE_BYTES)
+        key = holder.settings.policy.coordinator
+        take_notice(folder, content, key, datetime.now(UTC))
+        roster = announced_roster(folder, lambda: fetched_roster(gate))
+    if holder.identity.public not in _keys(roster.members):
         raise InputError(
-            "the invitation has no members yet; ask the operator for a newer one, "
-            "made after holders were admitted"
+            "the coordinator's list of members has not got this holder's key; its"
+            " operator admits it with `ridgeway coordinator admit`"
         )
-    return list(paper.roster), paper.handovers
+    return roster
 
 
-def _unpin(holder: Holder, key: str) -> tuple[Place, ...]:
-    """Take a member off the roster: no masked round with it from now on."""
-    from ridgeway.client.round.roster import load_roster, unpin
+def _others(holder: Holder, roster: Roster) -> list[Place]:
+    own = holder.handovers.owner(holder.identity.public)
+    owner = holder.handovers.owner
+    return [each for each in roster.members if owner(each.key) != own]
 
-    known = holder.handovers
-    found = [
-        place.key
-        for place in load_roster(holder.folder)
-        if any(each.startswith(key.lower()) for each in known.keys(place.key))
+
+def _keys(places: Sequence[Place]) -> list[str]:
+    return [each.key for each in places]
+
+
+def _rows(
+    holder: Holder, places: Sequence[Place], change: RosterChange
+) -> list[list[str]]:
+    own = holder.identity.public
+    return [
+        [each.name, each.domain, each.key, _state(each, own, change)] for each in places
     ]
-    if len(found) != 1 or len(key) < 8:
-        raise InputError(
-            f"{key!r} matches {len(found)} pinned keys; give at least the first 8 "
-            "digits of one"
-        )
-    return unpin(holder.folder, found)
+
+
+def _state(place: Place, own: str, change: RosterChange) -> str:
+    if place.key == own:
+        return "you"
+    if place in change.added:
+        return "new"
+    return "gone" if place in change.removed else "confirmed"

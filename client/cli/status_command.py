@@ -24,6 +24,7 @@ Line = tuple[str, ...]
 
 def status(folder: HolderFolder, json: Json = False) -> None:
     """What DIR has sent and spent, and which epoch is open."""
+    from ridgeway.client.deploy.holder_folder import has_left
     from ridgeway.client.deploy.notices import tell_unapproved, unapproved
 
     holder = open_holder(folder)
@@ -48,11 +49,13 @@ def status(folder: HolderFolder, json: Json = False) -> None:
         "privacy": holder.account.to_json(),
         "epoch": epoch,
         "notices": notices,
+        "left": has_left(holder.journal),
         "sent": sent,
     }
     show(
         facts,
         ("holder", holder.domain, f"key {key[:12]}", f"of {holder.settings.address}"),
+        ("left", "this federation") if facts["left"] else None,
         *map(_handover_line, handovers),
         ("modes", ", ".join(modes)),
         ("release", f"{holder.newest:04}" if holder.newest else "none so far"),

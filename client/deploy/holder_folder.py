@@ -41,8 +41,15 @@ from ridgeway.common.base.settings_file import (
 from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.node_key import create_node_key, public_line
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Card, write_signed_json
+from ridgeway.common.protocol.invitation import (
+    Card,
+    Leaving,
+    signed_json,
+    write_signed_json,
+)
 
+NODE_KEY = "node_key"
+"""The kind of a journal's entry about another key of the SuperNode."""
 EMPTY = '""'
 OPTIONAL = {
     "encoder": '"dir:PATH"',
@@ -177,7 +184,7 @@ def renew_node_key(folder: Path) -> str:
     line = create_node_key(draft)
     draft.replace(folder / "node.key")
     _write_card(holder)
-    holder.journal.append(("node_key", {"node": line}))
+    holder.journal.append((NODE_KEY, {"node": line}))
     return line
 
 
@@ -190,6 +197,27 @@ def _write_card(holder: Holder) -> None:
         holder.identity,
         holder.folder / CARD,
     )
+
+
+LEFT = "left"
+"""The kind of a journal's entry by which a holder has left its federation."""
+
+
+def leaving(holder: Holder) -> bytes:
+    """The holder's signed word that it leaves."""
+    return signed_json(
+        Leaving(
+            coordinator=holder.coordinator,
+            key=holder.identity.public,
+            node=public_line(holder.folder / "node.key"),
+        ),
+        holder.identity,
+    )
+
+
+def has_left(journal: Journal) -> bool:
+    """Whether the holder has left; another key for its SuperNode lets it be admitted again."""
+    return [each.kind for each in journal.entries(LEFT, NODE_KEY)][-1:] == [LEFT]
 
 
 def renew_identity(folder: Path) -> HandOver:

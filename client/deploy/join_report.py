@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable
 
+from ridgeway.client.deploy.holder_folder import LEFT
 from ridgeway.client.round.holder import REFUSED_BUNDLE, Holder
 from ridgeway.client.round.known_keys import FORKED_KEY, HANDED_OVER
 from ridgeway.common.base.errors import JournalError
@@ -39,6 +40,7 @@ class JoinReport:
         self._stamp: list[str | int] | None = None
         self._again = 0.0
         self._trouble = ""
+        self._has_left = False
         self._failed = system_clock().isoformat(timespec="microseconds")
         entries = holder.journal.entries()
         self._told = entries[-1].number if entries else 0
@@ -46,6 +48,11 @@ class JoinReport:
             (each.facts["noted"] for each in entries if each.kind == REFUSED_BUNDLE),
             default="",
         )
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the holder has left its federation since, as far as `tick` has seen."""
+        return self._has_left
 
     def tick(self) -> None:
         """Called a few times a second; looks once in a while."""
@@ -66,6 +73,8 @@ class JoinReport:
 
     def _tell_of(self, entry: JournalEntry) -> None:
         facts = entry.facts
+        if entry.kind == LEFT:
+            self._has_left = True
         if entry.kind == "received":
             self._tell("stored", f"release {facts['number']:04}", facts["release"][:12])
         if entry.kind == HANDED_OVER:

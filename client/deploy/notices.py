@@ -5,6 +5,7 @@ kept.
     ca.crt        the authority that it names; another takes its place only under the pinned key's
     signature
     bundles/      bundles that it names, as they came: to be compared, never to be run from there
+    announced-roster.json   the list of members that it names, as it was shown last
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import queue
 import ssl
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,9 +22,18 @@ from pathlib import Path
 
 import httpx
 from cryptography import x509
+from pydantic import ValidationError
 
+from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.known_keys import check_coordinator, known_handovers
-from ridgeway.common.base.errors import FormatError, NodeError, Refused, RidgewayError
+from ridgeway.client.round.roster import RosterChange, load_roster, roster_change
+from ridgeway.common.base.errors import (
+    FormatError,
+    InputError,
+    NodeError,
+    Refused,
+    RidgewayError,
+)
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.deploy.bundle import (
@@ -32,15 +42,19 @@ from ridgeway.common.deploy.bundle import (
     installed_bundle,
 )
 from ridgeway.common.deploy.notice import (
+    ANNOUNCED_ROSTER,
     BUNDLE_PATH,
     MAX_NOTICE_BYTES,
+    MAX_ROSTER_BYTES,
     NOTICE,
     NOTICE_PATH,
+    ROSTER_PATH,
     AnnouncedBundle,
     Notice,
 )
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
+    Roster,
     check_signed_json,
     read_signed_json,
 )
@@ -61,13 +75,22 @@ class Gate:
 
     def fetch(self, path: str, limit: int) -> bytes:
         """What the gate has under a path."""
+        return self._ask("GET", path, limit, "hand over")
+
+    def tell(self, path: str, content: bytes) -> None:
+        self._ask("POST", path, 0, "take", content)
+
+    def _ask(
+        self, method: str, path: str, limit: int, verb: str, sent: bytes | None = None
+    ) -> bytes:
         try:
             context = ssl.create_default_context(cafile=str(self.folder / AUTHORITY))
+            url = f"https://{self.address}{path}"
             with (
                 httpx.Client(
                     verify=context, timeout=FETCH_TIMEOUT_S, proxy=self.proxy
                 ) as client,
-                client.stream("GET", f"https://{self.address}{path}") as response,
+                client.stream(method, url, content=sent) as response,
             ):
                 response.raise_for_status()
                 content = b""
@@ -82,7 +105,7 @@ class Gate:
         except (OSError, httpx.HTTPError) as error:
             through = " through the proxy" if self.proxy else ""
             raise NodeError(
-                f"{self.address} did not hand over {path}{through}"
+                f"{self.address} did not {verb} {path}{through}"
                 f" ({type(error).__name__}); try again later"
             ) from None
 
@@ -163,6 +186,77 @@ def announced_bundle(gate: Gate, digest: str) -> bytes:
     return content
 
 
+def announced_roster(folder: Path, fetch: Callable[[], bytes]) -> Roster:
+    """The list of members that the notice names, kept or fetched now, and kept from now on."""
+    notice = kept_notice(folder)
+    if notice is None or notice.roster is None:
+        raise InputError(
+            "the coordinator has named no members yet; it does when its operator admits"
+            " holders with this version of Ridgeway"
+        )
+    path = folder / ANNOUNCED_ROSTER
+    content = path.read_bytes() if path.exists() else b""
+    if sha256(content) != notice.roster:
+        content = fetch()
+        if sha256(content) != notice.roster:
+            raise FormatError(
+                "the list of members is not the one that the coordinator's notice"
+                " names; try again, for it may have changed just now"
+            )
+        roster = _read_roster(content)
+        write_whole(path, content)
+        return roster
+    return _read_roster(content)
+
+
+def roster_news(holder: Holder, roster: Roster) -> RosterChange:
+    """Who is on a list and was not confirmed by this holder, and who was and is not on it."""
+    known = holder.handovers.merged_with(roster.handovers)
+    own = known.owner(holder.identity.public)
+    others = [each for each in roster.members if known.owner(each.key) != own]
+    return roster_change(load_roster(holder.folder), others, known.owner)
+
+
+def tell_unconfirmed(holder: Holder, gate: Gate) -> list[str]:
+    """A sentence if the coordinator names other members than were confirmed, and rounds that this
+    holder takes part in need them.
+    """
+    policy = holder.settings.policy
+    folder = holder.folder
+    if "masked" not in policy.modes and policy.privacy != "full":
+        return []
+    with suppress(NodeError, InputError):
+        roster = announced_roster(folder, lambda: fetched_roster(gate))
+        change = roster_news(holder, roster)
+        if change:
+            return [
+                "the coordinator names other members than were confirmed here"
+                f" ({len(change.added)} more, {len(change.removed)} fewer); look at"
+                f" them with: ridgeway client members {folder}"
+            ]
+    return []
+
+
+def fetched_roster(gate: Gate) -> bytes:
+    return gate.fetch(ROSTER_PATH, MAX_ROSTER_BYTES)
+
+
+def shown_roster(folder: Path) -> Roster | None:
+    """The list of members that was shown last."""
+    path = folder / ANNOUNCED_ROSTER
+    return _read_roster(path.read_bytes()) if path.exists() else None
+
+
+def _read_roster(content: bytes) -> Roster:
+    try:
+        return Roster.model_validate_json(content)
+    except ValidationError:
+        raise FormatError(
+            "the list of members is damaged, or of another version; look at it again"
+            " with: ridgeway client members"
+        ) from None
+
+
 def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
     """Put the authority in place that the notice names, unless it is there or could vouch for
     nothing.
@@ -195,14 +289,16 @@ def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
 class NoticeWatch:
     """Fetches the notice now and then, in a thread of its own, and has the news when it is
     asked.
+
+    waiting: sentences about what waits for the holder's owner by then.
     """
 
     def __init__(
-        self, gate: Gate, key: str, approved: Callable[[], Collection[str]]
+        self, gate: Gate, key: str, waiting: Callable[[], Iterable[str]]
     ) -> None:
         self._gate = gate
         self._key = key
-        self._approved = approved
+        self._waiting = waiting
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._said: set[str] = set()
@@ -239,7 +335,7 @@ class NoticeWatch:
             except (RidgewayError, OSError) as error:
                 news = [f"a notice of the coordinator was not taken: {error}"]
         with suppress(RidgewayError, OSError):
-            news += tell_unapproved(folder, self._approved())
+            news += self._waiting()
         new = [words for words in news if words not in self._said]
         self._said.update(new)
         return new

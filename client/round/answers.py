@@ -145,7 +145,8 @@ def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
     cohort = request.message.cohort
     holder.take_handovers(request.message.handovers)
     told: dict[str, messages.HolderProblem] = {}
-    for error in problems(holder, cohort) if cohort else ():
+    heard = request.message.heard
+    for error in problems(holder, cohort, heard) if cohort else ():
         refusal = _refusal(holder, error)
         told[refusal.code] = messages.HolderProblem(
             code=refusal.code, keys=refusal.keys
@@ -177,6 +178,7 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
     terms = request.message.terms
     check_terms(holder.settings.policy, terms)
     holder.take_handovers(request.message.handovers)
+    holder.check_record(request.message.heard)
     if terms.uses_masks:
         check_roster(holder.settings.policy, holder.pinned_keys)
     holder.encoder(terms)

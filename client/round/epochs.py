@@ -45,6 +45,8 @@ from ridgeway.common.statistics.sums import Integers
 
 OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
+RESTORED = "restored"
+"""That about a folder that was put back from a copy: what was made of its epoch is not known."""
 EPOCH = "epoch.json"
 STATISTICS = "statistics.stats"
 _DOCUMENTS = "documents.sums"
@@ -115,12 +117,19 @@ class EpochStore:
         self._past = folder / "in-totals"
         self._journal = journal
 
-    def current(self) -> Epoch | None:
-        """The epoch that was opened last."""
-        entries = self._journal.entries(OPENED_EPOCH)
-        if not entries:
+    def current_name(self) -> str | None:
+        """The name of the epoch that was opened last; none where the folder was restored since."""
+        entries = self._journal.entries(OPENED_EPOCH, RESTORED)
+        if not entries or entries[-1].kind == RESTORED:
             return None
-        path = self._folder / str(entries[-1].facts["epoch"]) / EPOCH
+        return str(entries[-1].facts["epoch"])
+
+    def current(self) -> Epoch | None:
+        """The epoch that is open."""
+        name = self.current_name()
+        if name is None:
+            return None
+        path = self._folder / name / EPOCH
         try:
             return Epoch.model_validate_json(path.read_bytes())
         except (FileNotFoundError, ValidationError):

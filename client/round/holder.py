@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -40,6 +41,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior, read_prior
 from ridgeway.common.protocol.cohort import Cohort, Terms
+from ridgeway.common.protocol.messages import HeardOutputs
 from ridgeway.common.routing.release import (
     MANIFEST,
     PRIVACY,
@@ -141,8 +143,12 @@ class Holder:
         """The keys that took over from others, as far as this holder has met their hand-overs."""
         return known_handovers(self.journal)
 
-    def take_handovers(self, told: Iterable[HandOver]) -> HandOvers:
-        """Write down what is new about holders that are pinned."""
+    def take_handovers(
+        self, told: Iterable[HandOver], of: Iterable[str] = ()
+    ) -> HandOvers:
+        """Write down what is new about holders that are pinned, and about the owners of some
+        keys.
+        """
         known = self.handovers
         new = set(told) - {*known.links, *known.forks}
         if not new:
@@ -151,6 +157,7 @@ class Holder:
             self.settings.policy.coordinator,
             self.identity.public,
             *self.pinned_keys,
+            *of,
         }
         return take_handovers(
             self.journal, sorted(new, key=lambda link: link.issued), concerned
@@ -240,7 +247,20 @@ class Holder:
     @cached_property
     def account(self) -> Account:
         """What this corpus has cost its documents, and may cost."""
-        return account_of(self.settings, self.journal)
+        own = self.handovers.owner(self.identity.public)
+        return replace(account_of(self.settings, self.journal), holder=own)
+
+    def check_record(self, heard: Iterable[HeardOutputs] = ()) -> None:
+        """Raise Refused if this folder is an older copy, as far as the shared file knows, or as the
+        coordinator says.
+        """
+        keys = self.handovers.keys(self.identity.public)
+        own = [each for each in heard if each.key in keys]
+        numbers: dict[Output, int] = {
+            "statistics": max((each.sums for each in own), default=0),
+            "counts": max((each.counts for each in own), default=0),
+        }
+        self.account.check_record(numbers)
 
     def check_affordable(self, terms: Terms) -> None:
         """Raise Refused if a private round costs more than this holder allows: its sums, or its

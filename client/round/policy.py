@@ -145,9 +145,9 @@ def check_roster(policy: Policy, pinned: Collection[str]) -> None:
     if len(pinned) < least:
         raise Refused(
             "roster_not_pinned",
-            f"this holder has pinned the keys of {len(pinned) - 1} others, and a cohort"
-            f" under masks needs {least} members; it pins them with `ridgeway client"
-            " pin`",
+            f"this holder has confirmed {len(pinned) - 1} other members, and a cohort"
+            f" under masks needs {least}; its owner looks at them with `ridgeway client"
+            " members`",
         )
 
 

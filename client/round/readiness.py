@@ -15,6 +15,7 @@ from ridgeway.client.round.policy import check_cohort, check_members_of_sum, che
 from ridgeway.client.round.roster import load_roster
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.protocol.cohort import Cohort
+from ridgeway.common.protocol.messages import HeardOutputs
 from ridgeway.common.statistics.sums import vector_size
 
 SPARE_BYTES = 64 << 20
@@ -23,12 +24,15 @@ replaces the other.
 """
 
 
-def problems(holder: Holder, cohort: Cohort) -> list[Exception]:
-    """What goes wrong in each check. Under terms that it has not agreed to nothing else is looked
-    at.
+def problems(
+    holder: Holder, cohort: Cohort, heard: Sequence[HeardOutputs] = ()
+) -> list[Exception]:
+    """What goes wrong in each check. Under terms that it has not agreed to, and of an older copy,
+    nothing else is looked at.
     """
     try:
         check_terms(holder.settings.policy, cohort.terms)
+        holder.check_record(heard)
         holder.encoder(cohort.terms)
     except Exception as error:
         return [error]

@@ -1,14 +1,15 @@
-"""The roster that a holder has pinned: the keys of the holders it takes part with in masked rounds.
+"""The roster that a holder has confirmed: the keys of the holders it takes part with under masks.
 
-A coordinator that could name the members would name itself many times, and see what is left. So a
-holder pins them, from cards that the other holders handed over themselves, or from the operator's
-invitation after comparing the keys by another way.
+A coordinator that could name the members would name itself many times, and see what is left. So its
+list counts for nothing before the holder's owner has compared its code with the other holders, by a
+way that does not lead through the coordinator, and has confirmed it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,54 +17,57 @@ from pydantic import ValidationError
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import Record, record_json
-from ridgeway.common.protocol.invitation import Place
+from ridgeway.common.protocol.invitation import Place, in_order
 
 ROSTER = "roster.json"
 
 
-class Roster(Record):
+class ConfirmedRoster(Record):
     """The file roster.json."""
 
     members: tuple[Place, ...] = ()
 
 
 def load_roster(folder: Path) -> tuple[Place, ...]:
-    """The pinned members; none where nothing was pinned yet."""
+    """The confirmed members; none where nothing was confirmed yet."""
     path = folder / ROSTER
     try:
-        return _members(path.read_bytes())
+        return ConfirmedRoster.model_validate_json(path.read_bytes()).members
     except FileNotFoundError:
         return ()
     except (ValidationError, json.JSONDecodeError):
         raise FormatError(
-            f"{path} is damaged; remove it, and pin the members again"
+            f"{path} is damaged; remove it, and confirm the members again"
         ) from None
 
 
-def _members(content: bytes) -> tuple[Place, ...]:
-    return Roster.model_validate_json(content).members
-
-
-def pin(
-    folder: Path, places: Iterable[Place], owner: Callable[[str], str] = str
-) -> tuple[Place, ...]:
-    """Add members; one that is there already, under this key or another of the same owner, is
-    replaced.
-
-    owner: what stands for the owner of a key. Returns the whole roster.
-    """
-    by_owner = {owner(place.key): place for place in (*load_roster(folder), *places)}
-    return _write(folder, by_owner.values())
-
-
-def unpin(folder: Path, keys: Collection[str]) -> tuple[Place, ...]:
-    kept = (place for place in load_roster(folder) if place.key not in keys)
-    return _write(folder, kept)
-
-
-def _write(folder: Path, places: Iterable[Place]) -> tuple[Place, ...]:
-    in_order = sorted(places, key=lambda place: (place.domain, place.name, place.key))
-    roster = Roster(members=tuple(in_order))
+def write_roster(folder: Path, members: Iterable[Place]) -> None:
+    """Put exactly these members in the place of those before."""
+    roster = ConfirmedRoster(members=in_order(members))
     content = record_json(roster.model_dump(mode="json"))
     write_whole(folder / ROSTER, content, private=True)
-    return roster.members
+
+
+@dataclass(frozen=True, slots=True)
+class RosterChange:
+    """Who came and who went between two rosters."""
+
+    added: tuple[Place, ...]
+    removed: tuple[Place, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed)
+
+
+def roster_change(
+    before: Iterable[Place], after: Iterable[Place], owner: Callable[[str], str]
+) -> RosterChange:
+    """owner: what stands for the owner of a key. A member whose key was handed over has stayed;
+    one with another name or domain is another.
+    """
+    old = {(owner(each.key), each.name, each.domain): each for each in before}
+    new = {(owner(each.key), each.name, each.domain): each for each in after}
+    return RosterChange(
+        tuple(place for name, place in new.items() if name not in old),
+        tuple(place for name, place in old.items() if name not in new),
+    )

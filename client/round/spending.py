@@ -5,6 +5,10 @@ Each expense stands twice: in the folder's own journal, and in a file of this us
 folders share. What was spent is the union of both, so neither a new folder, nor an older copy of
 one, nor a second federation on the same corpus starts afresh. An exact output costs an ε of
 infinity.
+
+The journal comes first. So if the shared file, or a coordinator, knows of an output of this holder
+that the journal does not, the folder is an older copy, and takes part in nothing until its owner
+has said what may have left since (`client restore`).
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ import contextlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +28,7 @@ from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.files import locked, state_folder, syncs
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.privacy.accountant import EXACT, Cost, epsilon_of, in_all
+from ridgeway.common.privacy.accountant import EXACT, Cost, epsilon_of, in_all, rho_for
 from ridgeway.common.privacy.privacy_settings import Privacy
 
 SPENT = "spent"
@@ -41,6 +46,7 @@ class Expense:
     holdout: the share of documents that was kept out of sums then, to be counted.
     corpus:  the files and folders with the text. federation: the coordinator's key, as it was
              pinned.
+    holder:  the first key of the holder that it left through.
     """
 
     epoch: str
@@ -51,6 +57,7 @@ class Expense:
     corpus: tuple[str, ...]
     federation: str
     time: str = ""
+    holder: str = ""
 
     @property
     def id(self) -> tuple[str, str, str]:
@@ -93,6 +100,7 @@ class Account:
     """A corpus's expenses, and the budget that they are paid from.
 
     shared: the file that all folders share.
+    holder: the first key of the holder whose folder this is; empty where that is not known.
     """
 
     journal: Journal
@@ -101,13 +109,42 @@ class Account:
     federation: str
     max_epsilon: float
     delta: float
+    holder: str = ""
 
     def expenses(self) -> list[Expense]:
         """Every output that was paid for, in the order of time."""
-        entries = self.journal.entries(SPENT)
-        own = [Expense.of(entry.facts, entry.time) for entry in entries]
-        paid = {each.id: each for each in (*self._shared_expenses(), *own)}
+        paid = {each.id: each for each in (*self._shared_expenses(), *self.noted())}
         return sorted(paid.values(), key=lambda each: each.time)
+
+    def noted(self) -> list[Expense]:
+        """Those that the folder's own journal knows."""
+        entries = self.journal.entries(SPENT)
+        return [Expense.of(entry.facts, entry.time) for entry in entries]
+
+    def forgotten(self) -> list[Expense]:
+        """What left through this holder and its journal does not know: so it is an older copy."""
+        noted = {each.id for each in self.noted()}
+        return [
+            each
+            for each in self._shared_expenses()
+            if self.holder and each.holder == self.holder and each.id not in noted
+        ]
+
+    def check_record(self, heard: Mapping[Output, int] | None = None) -> None:
+        """Raise Refused if the journal knows fewer outputs than have left.
+
+        heard: of how many epochs the coordinator has got sums, and counts. It may say fewer, and
+               if it says more than there were, its own rounds go on without this holder.
+        """
+        noted = {(each.output, each.epoch) for each in self.noted()}
+        known = Counter(output for output, _ in noted)
+        more = any(known[output] < number for output, number in (heard or {}).items())
+        if more or self.forgotten():
+            raise Refused(
+                "older_copy",
+                "this holder's folder is an older copy, which does not know all that has"
+                " left; its owner says what may have with `ridgeway client restore`",
+            )
 
     def outputs(self) -> list[dict[str, Any]]:
         """The same for programs."""
@@ -129,7 +166,35 @@ class Account:
         holdout: float,
     ) -> Expense:
         rho: Cost = privacy.rho if privacy else EXACT
-        return Expense(epoch, output, mode, rho, holdout, self.corpus, self.federation)
+        return Expense(
+            epoch,
+            output,
+            mode,
+            rho,
+            holdout,
+            self.corpus,
+            self.federation,
+            holder=self.holder,
+        )
+
+    def most(
+        self, epoch: str, modes: Iterable[Mode], round_epsilon: float, holdout: float
+    ) -> list[Expense]:
+        """The most that may have left of an epoch in rounds of these modes: of private ones, what
+        an ε a round allows.
+        """
+        rho: Cost = EXACT
+        if round_epsilon != math.inf:
+            rho = rho_for(round_epsilon, self.delta)
+        outputs: tuple[Output, ...] = ("statistics", "counts")
+        exact = [
+            self.expense(epoch, output, mode, None, holdout)
+            for mode in modes
+            for output in outputs
+        ]
+        return [
+            replace(each, rho=rho) if each.mode == "private" else each for each in exact
+        ]
 
     def private_round(
         self, privacy: Privacy, holdout: float, epoch: str = ""
@@ -168,6 +233,14 @@ class Account:
                 self.journal.append((SPENT, expense.facts()))
         self.carry()
 
+    def take_in(self, records: Iterable[dict[str, Any]]) -> None:
+        """Write expenses into the shared file that are not there, as from a copy of it."""
+        there = {each.id for each in self._shared_expenses()}
+        for record in records:
+            facts = dict(record)
+            if Expense.of(facts, facts.pop("time")).id not in there:
+                self._share(record)
+
     def is_shared(self) -> bool:
         """Whether the file that all folders share is there."""
         return self.shared.exists()
@@ -176,10 +249,8 @@ class Account:
         """Write the journal's expenses into the shared file if they are not there, as after a crash
         or a loss.
         """
-        there = {each.id for each in self._shared_expenses()}
-        for entry in self.journal.entries(SPENT):
-            if Expense.of(entry.facts, entry.time).id not in there:
-                self._share({"time": entry.time, **entry.facts})
+        entries = self.journal.entries(SPENT)
+        self.take_in({"time": entry.time, **entry.facts} for entry in entries)
 
     def to_json(self) -> dict[str, Any]:
         """What was spent and may be, and every output that was paid for; infinity is null."""

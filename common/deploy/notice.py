@@ -18,7 +18,12 @@ from ridgeway.common.protocol.invitation import SignedJson
 NOTICE = "notice.json"
 NOTICE_PATH = "/v1/ridgeway/notice"
 BUNDLE_PATH = "/v1/ridgeway/bundle/"
+ROSTER_PATH = "/v1/ridgeway/roster"
+LEAVE_PATH = "/v1/ridgeway/leave"
+ANNOUNCED_ROSTER = "announced-roster.json"
 MAX_NOTICE_BYTES = 1 << 20
+MAX_ROSTER_BYTES = 16 << 20
+MAX_LEAVE_BYTES = 4096
 
 
 class AnnouncedBundle(Record):
@@ -38,6 +43,7 @@ class Notice(SignedJson):
     issued:    in milliseconds since 1970.
     authority: the certificate by which holders know the coordinator's gate, in PEM form.
     bundles:   the newest first; the gate hands each out under its hash.
+    roster:    the SHA-256 of the list of members, which the gate hands out.
     handovers: that lead to the coordinator's key from the first that it had.
     """
 
@@ -50,6 +56,7 @@ class Notice(SignedJson):
     issued: Annotated[int, Field(ge=0, le=1 << 53)]
     authority: Annotated[str, Field(max_length=20_000)]
     bundles: Annotated[tuple[AnnouncedBundle, ...], Field(max_length=8)] = ()
+    roster: Digest | None = None
     handovers: Annotated[tuple[HandOver, ...], Field(max_length=1000)] = ()
 
     @property

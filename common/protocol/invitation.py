@@ -1,16 +1,18 @@
-"""The two signed files that operator and holder exchange: an invitation, and a holder's card.
+"""The signed files that operator and holder exchange: an invitation, a holder's card, and that a
+holder leaves.
 
-Both are signed by their maker and hold public things only.
+They hold public things only.
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
@@ -23,10 +25,13 @@ from ridgeway.common.base.schema import (
     PublicKey,
     Record,
 )
-from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.cohort import MAX_HOLDERS, Terms
 
 INVITE = "invite.json"
 AUTHORITY = "ca.crt"
+NodeLine = Annotated[
+    str, Field(max_length=400, pattern=r"^ecdsa-sha2-nistp384 [A-Za-z0-9+/=]+$")
+]
 
 
 class Place(Record):
@@ -35,6 +40,26 @@ class Place(Record):
     name: HolderName
     domain: DomainName
     key: PublicKey
+
+
+def in_order(places: Iterable[Place]) -> tuple[Place, ...]:
+    """The one order in which members are written."""
+    return tuple(
+        sorted(places, key=lambda place: (place.domain, place.name, place.key))
+    )
+
+
+class Roster(Record):
+    """Everybody whom rounds count on, as the coordinator names them. Its notice holds the hash of
+    this file.
+
+    handovers: by which the members have the keys that they have.
+    """
+
+    format: Literal["ridgeway.roster"] = "ridgeway.roster"
+    version: Literal[1] = 1
+    members: Annotated[tuple[Place, ...], Field(max_length=MAX_HOLDERS)]
+    handovers: Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)] = ()
 
 
 class SignedJson(Record, ABC):
@@ -54,9 +79,11 @@ class Invite(SignedJson):
     bundle:    the SHA-256 of the app bundle that rounds run on the holder's machine.
     authority: the SHA-256 of the file ca.crt that comes with it, by which the coordinator's machine
                is known.
-    handovers: by which the coordinator and the holders of the roster have the keys that they have.
+    handovers: by which the coordinator has the key that it has.
     """
 
+    # an earlier version named the members here
+    model_config = ConfigDict(extra="ignore")
     what: ClassVar[str] = "an invitation"
     format: Literal["ridgeway.invite"] = "ridgeway.invite"
     version: Literal[1] = 1
@@ -65,7 +92,6 @@ class Invite(SignedJson):
     terms: Terms
     bundle: Digest
     authority: Digest
-    roster: tuple[Place, ...] = ()
     handovers: tuple[HandOver, ...] = ()
 
     @property
@@ -85,8 +111,27 @@ class Card(SignedJson):
     version: Literal[1] = 1
     domain: DomainName
     key: PublicKey
-    node: str = Field(max_length=400, pattern=r"^ecdsa-sha2-nistp384 [A-Za-z0-9+/=]+$")
+    node: NodeLine
     handovers: tuple[HandOver, ...] = ()
+
+    @property
+    def signer(self) -> str:
+        return self.key
+
+
+class Leaving(SignedJson):
+    """A holder leaves the federation of a coordinator.
+
+    node: the key its SuperNode has logged in with. Whoever comes back has another one, so this
+          counts once.
+    """
+
+    what: ClassVar[str] = "a holder's word that it leaves"
+    format: Literal["ridgeway.leaving"] = "ridgeway.leaving"
+    version: Literal[1] = 1
+    coordinator: PublicKey
+    key: PublicKey
+    node: NodeLine
 
     @property
     def signer(self) -> str:
@@ -97,10 +142,12 @@ Signed = TypeVar("Signed", bound=SignedJson)
 
 
 def write_signed_json(signed: SignedJson, identity: Identity, path: Path) -> None:
+    write_whole(path, signed_json(signed, identity))
+
+
+def signed_json(signed: SignedJson, identity: Identity) -> bytes:
     body = signed.model_dump(mode="json")
-    write_whole(
-        path, canonical_json({**body, "signature": identity.sign(canonical_json(body))})
-    )
+    return canonical_json({**body, "signature": identity.sign(canonical_json(body))})
 
 
 def read_signed_json(path: Path, kind: type[Signed]) -> Signed:

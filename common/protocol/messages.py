@@ -96,6 +96,19 @@ class Message(Record):
 # Requests
 
 
+class HeardOutputs(Record):
+    """Of how many epochs the coordinator has got a holder's sums, and its counts. A holder whose
+    record knows fewer has an older one.
+    """
+
+    key: PublicKey
+    sums: int = Field(ge=0, le=1 << 53)
+    counts: int = Field(ge=0, le=1 << 53)
+
+
+HeardList = Annotated[tuple[HeardOutputs, ...], Field(max_length=MAX_HOLDERS)]
+
+
 class Hello(Message, kind="hello"):
     """Who is there, and which release do you hold? And, with a cohort: what would keep you from a
     round with it?
@@ -103,6 +116,7 @@ class Hello(Message, kind="hello"):
 
     cohort: Cohort | None = None
     handovers: HandOverList = ()
+    heard: HeardList = ()
 
 
 class Announce(Message, kind="announce"):
@@ -110,6 +124,7 @@ class Announce(Message, kind="announce"):
 
     terms: Terms
     handovers: HandOverList = ()
+    heard: HeardList = ()
 
 
 class Collect(Message, kind="collect"):

@@ -321,7 +321,7 @@ def status(folder: CoordinatorFolder, json: Json = False) -> None:
     rows = [
         [
             each["name"],
-            each["domain"] + (" (retired)" if each["retired"] else ""),
+            each["domain"] + _left_out(each),
             "yes" if each["online"] else "no",
             "yes" if each["in_newest"] else "no",
             f"{each['release']:04}" if each["release"] else "none",
@@ -340,6 +340,12 @@ def status(folder: CoordinatorFolder, json: Json = False) -> None:
     )
     if not facts["up"]:
         raise typer.Exit(NOT_AS_WISHED)
+
+
+def _left_out(member: dict[str, Any]) -> str:
+    if member["left"]:
+        return " (left)"
+    return " (retired)" if member["retired"] else ""
 
 
 def tell_too_few(federation: Federation) -> None:

@@ -76,10 +76,15 @@ def admit(
 
 
 def _register(federation: Federation) -> bool:
-    """Bring the SuperLink's list of nodes up to date, if it is up; else `up` will."""
+    """Let holders know the members, and bring the SuperLink's list of nodes up to date, if it is
+    up; else `up` will.
+    """
+    from ridgeway.common.protocol.invitation import AUTHORITY
     from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
-    from ridgeway.coordinator.deploy.supervisor import register
+    from ridgeway.coordinator.deploy.supervisor import announce, register
 
+    if (federation.link / AUTHORITY).exists():  # not in a simulated federation
+        announce(federation)
     client = SuperLinkClient(federation.link)
     try:
         if client.is_up():
@@ -129,7 +134,9 @@ def retire(
     from ridgeway.coordinator.round.membership import retire as change
 
     federation = open_federation(folder)
-    _show_change("retired", domain, change(federation, domain), json)
+    done = change(federation, domain)
+    _register(federation)
+    _show_change("retired", domain, done, json)
 
 
 def remove(

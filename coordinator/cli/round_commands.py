@@ -258,7 +258,7 @@ def round_(
 
 
 def _check_domains(federation: Federation, named: set[str]) -> None:
-    domains = set(federation.standing.domain_of.values())
+    domains = set(federation.standing.kept_domains.values())
     if unknown := named - domains:
         raise InputError(
             f"there is no domain {min(unknown)!r}; there are"

@@ -1,8 +1,8 @@
 """The one door to the outside: a TLS proxy that passes what SuperNodes need to the SuperLink, and
 nothing else.
 
-It hands out two things of its own: the coordinator's signed notice, and the bundles that this
-names.
+It hands out the coordinator's signed notice, and what this names: the roster and the bundles. It
+keeps a member's signed word that it leaves until the coordinator has read it.
 
 In Flower 1.41 the SuperNodes' API and the operator's API, by which anyone who reaches it can submit
 code without a password, share one port. So the SuperLink listens on loopback, and holders reach
@@ -31,10 +31,12 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Iterable,
     Mapping,
     MutableMapping,
 )
+from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
@@ -43,9 +45,20 @@ import httpx
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ridgeway.common.base.errors import FormatError
+from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import client_network
 from ridgeway.common.deploy.flower_patches import ALREADY_THERE
-from ridgeway.common.deploy.notice import BUNDLE_PATH, NOTICE, NOTICE_PATH
+from ridgeway.common.deploy.notice import (
+    ANNOUNCED_ROSTER,
+    BUNDLE_PATH,
+    LEAVE_PATH,
+    MAX_LEAVE_BYTES,
+    NOTICE,
+    NOTICE_PATH,
+    ROSTER_PATH,
+)
+from ridgeway.common.protocol.invitation import Leaving, Roster, check_signed_json
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -101,6 +114,8 @@ MAX_ADMITTED = 10_000
 """How long, and of how many addresses, it is known that a SuperNode was let in from there."""
 
 REFUSALS_LOGGED_EVERY_S = 1.0
+LEAVING = "leaving"
+"""The folder with what members have signed who leave."""
 
 HANDSHAKE_TIMEOUT_S = 10.0
 _HEAD_TIMEOUT_S = 10.0
@@ -128,6 +143,8 @@ class FleetProxy:
 
     own:   the files that it hands out itself, by their paths.
     admit: is told the address of a SuperNode that the SuperLink has let in.
+    leave: is given what somebody has signed who leaves; raises FormatError if it counts for
+           nothing.
     """
 
     def __init__(
@@ -135,10 +152,12 @@ class FleetProxy:
         client: httpx.AsyncClient,
         own: Mapping[bytes, Path],
         admit: Callable[[str], None],
+        leave: Callable[[bytes], None],
     ) -> None:
         self._client = client
         self._own = own
         self._admit = admit
+        self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -151,6 +170,9 @@ class FleetProxy:
                 await answer(send, await self._health())
             elif is_get and path in self._own:
                 await answer(send, 200, self._own_file(path))
+            elif path == LEAVE_PATH.encode():
+                await self._take_leave(scope, receive)
+                await answer(send, 200)
             else:
                 await self._pass(scope, check(scope), receive, send)
         except Blocked as refusal:
@@ -162,6 +184,14 @@ class FleetProxy:
             return self._own[path].read_bytes()
         except FileNotFoundError:
             raise Blocked(404) from None
+
+    async def _take_leave(self, scope: Scope, receive: Receive) -> None:
+        length = check(scope, {LEAVE_PATH.encode()}, MAX_LEAVE_BYTES)
+        content = b"".join([piece async for piece in body(receive, length)])
+        try:
+            self._leave(content)
+        except FormatError:
+            raise Blocked(400) from None
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Close the connections to the SuperLink when the server stops."""
@@ -235,10 +265,12 @@ def key_name(header: bytes) -> str:
     return hashlib.sha256(header).hexdigest()[:16]
 
 
-def check(scope: Scope) -> int:
+def check(
+    scope: Scope, paths: Collection[bytes] = PATHS, most: int = MAX_BODY_BYTES
+) -> int:
     """The length of a body that may pass; raises Blocked for any other request."""
     headers = scope["headers"]
-    is_known = scope["method"] == "POST" and scope["raw_path"] in PATHS
+    is_known = scope["method"] == "POST" and scope["raw_path"] in paths
     if not is_known or scope["query_string"]:
         raise Blocked(404)
     if sum(len(name) + len(value) for name, value in headers) > _MAX_HEADER_BYTES:
@@ -249,7 +281,7 @@ def check(scope: Scope) -> int:
     lengths = [value for name, value in headers if name == b"content-length"]
     if b"transfer-encoding" in names or len(lengths) != 1 or not lengths[0].isdigit():
         raise Blocked(411)
-    if len(lengths[0]) > 12 or int(lengths[0]) > MAX_BODY_BYTES:
+    if len(lengths[0]) > 12 or int(lengths[0]) > most:
         raise Blocked(413)
     return int(lengths[0])
 
@@ -492,16 +524,36 @@ def listen(host: str, port: int) -> ListeningSocket:
     return listener
 
 
+def keep_leaving(folder: Path, content: bytes) -> None:
+    """Keep a member's word that it leaves; raises FormatError if it is nobody's on the roster."""
+    signed = check_signed_json(content, Leaving, "what was sent")
+    path = folder / ANNOUNCED_ROSTER
+    keys = set[str]()
+    if path.exists():
+        roster = Roster.model_validate_json(path.read_bytes())
+        keys = {each.key for each in roster.members}
+    if signed.key not in keys:
+        raise FormatError("whoever leaves is on no roster here")
+    write_whole(folder / LEAVING / f"{signed.key}.json", content)
+
+
 def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
     bundles = {
         f"{BUNDLE_PATH}{path.stem}".encode(): path
         for path in (folder / "bundles").glob("*.fab")
     }
-    own = {NOTICE_PATH.encode(): folder / NOTICE, **bundles}
+    own = {
+        NOTICE_PATH.encode(): folder / NOTICE,
+        ROSTER_PATH.encode(): folder / ANNOUNCED_ROSTER,
+        **bundles,
+    }
     listener = listen(host, port)
     config = uvicorn.Config(
         FleetProxy(
-            superlink_client(internal_port, folder / "ca.crt"), own, listener.admit
+            superlink_client(internal_port, folder / "ca.crt"),
+            own,
+            listener.admit,
+            partial(keep_leaving, folder),
         ),
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),

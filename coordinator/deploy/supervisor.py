@@ -21,14 +21,18 @@ from ridgeway.common.base.errors import (
     RoundFailed,
 )
 from ridgeway.common.base.files import sha256, write_whole
+from ridgeway.common.base.schema import record_json
 from ridgeway.common.deploy.bundle import installed_sha256
-from ridgeway.common.deploy.notice import NOTICE, Notice
+from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE, Notice
 from ridgeway.common.deploy.processes import Log, is_held
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
     INVITE,
     Invite,
+    Leaving,
     Place,
+    Roster,
+    in_order,
     read_signed_json,
     write_signed_json,
 )
@@ -36,6 +40,7 @@ from ridgeway.coordinator.deploy.authority import (
     check_certificates,
     ending_certificates,
 )
+from ridgeway.coordinator.deploy.fleet_proxy import LEAVING
 from ridgeway.coordinator.deploy.kept_bundles import (
     bundle_content,
     keep_installed,
@@ -96,6 +101,7 @@ def up(
         nonlocal remind_at
         delivery.tick(client)
         presence.tick(client)
+        take_leaves(federation, client, log)
         if time.monotonic() >= remind_at:
             remind_at = time.monotonic() + REMINDER_INTERVAL_S
             for words in ending_certificates(federation.link, datetime.now(UTC)):
@@ -118,8 +124,12 @@ def up(
 
 def register(federation: Federation, client: SuperLinkClient, log: Log) -> None:
     """Let the SuperNodes of the roster in, and shut out those that are not on it."""
-    holders = federation.ledger.standing().roster
-    roster = {holder.node: name for name, holder in holders.items()}
+    standing = federation.ledger.standing()
+    roster = {
+        holder.node: name
+        for name, holder in standing.roster.items()
+        if name not in standing.left
+    }
     known = {node.public_line: node.node_id for node in client.nodes()}
     for line, name in roster.items():
         if line in known:
@@ -135,6 +145,18 @@ def register(federation: Federation, client: SuperLinkClient, log: Log) -> None:
         if line not in roster:
             client.unregister(node_id)
     client.note_nodes()
+
+
+def take_leaves(federation: Federation, client: SuperLinkClient, log: Log) -> None:
+    """Note who has signed that it leaves, let everybody know, and shut its SuperNode out."""
+    for path in sorted((federation.link / LEAVING).glob("*.json")):
+        with contextlib.suppress(FormatError, FileNotFoundError):
+            name = federation.ledger.leave(read_signed_json(path, Leaving))
+            if name is not None:
+                announce(federation)
+                register(federation, client, log)
+                log(f"{name} has left the federation")
+        path.unlink(missing_ok=True)
 
 
 def run_work(
@@ -153,7 +175,12 @@ def run_work(
             "the coordinator is not up; run `ridgeway coordinator up"
             f" {federation.folder}` first"
         )
-    register(federation, client, lambda words: watch(OperatorNote(words)))
+
+    def log(words: str) -> None:
+        watch(OperatorNote(words))
+
+    take_leaves(federation, client, log)
+    register(federation, client, log)
     for words in ending_certificates(federation.link, datetime.now(UTC)):
         watch(OperatorNote(words))
     _compare_bundle(federation, watch)
@@ -354,6 +381,7 @@ def announce(federation: Federation) -> None:
         issued=time.time_ns() // 1_000_000,
         authority=(federation.link / AUTHORITY).read_text(encoding="ascii"),
         bundles=kept_bundles(federation.link),
+        roster=_write_roster(federation),
         handovers=federation.identity.handovers,
     )
     with contextlib.suppress(FormatError):
@@ -365,28 +393,36 @@ def announce(federation: Federation) -> None:
     write_signed_json(notice, federation.identity, path)
 
 
+def _write_roster(federation: Federation) -> str:
+    """Write the list of members that the notice names; returns its hash."""
+    standing = federation.ledger.standing()
+    members = in_order(
+        Place(name=holder.name, domain=holder.domain, key=holder.key)
+        for holder in standing.active.values()
+    )
+    roster = Roster(members=members, handovers=standing.holder_handovers)
+    content = record_json(roster.model_dump(mode="json"))
+    write_whole(federation.link / ANNOUNCED_ROSTER, content)
+    return sha256(content)
+
+
 def write_invite(federation: Federation) -> Invite:
-    """Write the folder to hand to holders: the invitation, the authority's certificate, and the
-    notice.
+    """Write the folder to hand to holders: the invitation, the authority's certificate, the notice
+    and the roster.
     """
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     announce(federation)
-    standing = federation.ledger.standing()
     invite = Invite(
         coordinator=federation.identity.public,
         address=federation.settings.address,
         terms=federation.terms,
         bundle=installed_sha256(),
         authority=sha256((federation.link / AUTHORITY).read_bytes()),
-        roster=tuple(
-            Place(name=holder.name, domain=holder.domain, key=holder.key)
-            for holder in standing.active.values()
-        ),
-        handovers=(*federation.identity.handovers, *standing.holder_handovers),
+        handovers=federation.identity.handovers,
     )
     folder = federation.folder / "invite"
     folder.mkdir(exist_ok=True)
-    for name in (AUTHORITY, NOTICE):
+    for name in (AUTHORITY, NOTICE, ANNOUNCED_ROSTER):
         write_whole(folder / name, (federation.link / name).read_bytes())
     if invite.terms.privacy:
         write_whole(folder / PRIOR, (federation.folder / PRIOR).read_bytes())

@@ -295,6 +295,7 @@ class FederationView:
             "key": holder.key,
             "online": None if online is None else name in online,
             "retired": name in standing.retired,
+            "left": name in standing.left,
             "in_newest": any(
                 member.name == name for member in (newest.members if newest else ())
             ),

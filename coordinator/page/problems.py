@@ -78,9 +78,9 @@ def _of_roster(federation: Federation) -> Problems:
         if new:
             words = (
                 "holders are new since the newest release; the others refuse a sum with"
-                " them until they pin them"
+                " them until they have confirmed them"
             )
-            remedy = "each holder runs `ridgeway client pin`"
+            remedy = "each holder runs `ridgeway client members`"
             yield RoundProblem(False, words, remedy, tuple(sorted(new)))
 
 
@@ -89,7 +89,8 @@ def _of_presence(federation: Federation, online: Collection[str] | None) -> Prob
         remedy = "run `ridgeway coordinator up` and keep it running"
         yield RoundProblem(True, "the coordinator is down", remedy)
         return
-    active = federation.ledger.standing().active
+    standing = federation.ledger.standing()
+    active = standing.active
     newest = federation.newest
     away = set(active) - set(online)
     if away:
@@ -98,10 +99,14 @@ def _of_presence(federation: Federation, online: Collection[str] | None) -> Prob
     if newest is None:
         return
     there = {holder.domain for name, holder in active.items() if name in online}
-    gone = {active[name].domain for name in away} & set(newest.domains)
+    domain_of = standing.kept_domains
+    gone = {domain_of[name] for name in away | standing.left} & set(newest.domains)
     lost = gone - there - set(federation.settings.round.may_lapse)
     if lost:
-        words = f"every holder of a domain of release {newest.number:04} is away"
+        words = (
+            f"every holder of a domain of release {newest.number:04} is away, or has"
+            " left"
+        )
         remedy = (
             "wait for one of them, or let the domain go with `ridgeway coordinator"
             " round --allow-missing DOMAIN`"

@@ -38,7 +38,7 @@ from ridgeway.coordinator.round.progress import (
     PeerFailed,
     Watch,
 )
-from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, NO_ANSWER, why
+from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, LEFT, NO_ANSWER, why
 
 CODES: dict[type[StatisticsError], str] = {
     ShapeMismatch: "shape_mismatch",
@@ -303,7 +303,8 @@ class Channel:
         """Why these holders are not in a round, and what each has to do."""
         alike: dict[str, list[str]] = {}
         for name in sorted(names):
-            code, reason = self.refusals.get(name, (AWAY, ""))
+            unheard = LEFT if name in self.federation.standing.left else AWAY
+            code, reason = self.refusals.get(name, (unheard, ""))
             alike.setdefault(why(code, reason), []).append(name)
         return "; ".join(f"{', '.join(those)} {done}" for done, those in alike.items())
 

@@ -330,7 +330,7 @@ class Gathering(ABC):
         domain that has no holder on the roster any more was let go before.
         """
         newest = self.federation.newest
-        domain_of = self.standing.domain_of
+        domain_of = self.standing.kept_domains
         there = {domain_of[name] for name in names}
         may_lapse = self.federation.settings.round.may_lapse
         may_go = {*self._wishes.allow_missing, *may_lapse}

@@ -24,8 +24,8 @@ from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers
 from ridgeway.common.base.journal import Clock, Journal, JournalEntry, system_clock
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Card
-from ridgeway.common.protocol.messages import HeldRelease
+from ridgeway.common.protocol.invitation import Card, Leaving
+from ridgeway.common.protocol.messages import HeardOutputs, HeldRelease
 from ridgeway.common.statistics.sums import (
     Integers,
     Statistics,
@@ -135,7 +135,9 @@ def _read(kind: type[Kept], facts: Mapping[str, Any]) -> Kept:
 class Standing:
     """What the entries so far add up to.
 
-    retired: holders, by name, whose domain was retired since they were last admitted.
+    retired: holders, by name, that rounds leave out until they are admitted again: their domain
+             was retired, or they have left.
+    left:    those that have left.
     pruned:  the numbers of releases of which the manifest alone is kept.
     delivered: the release that each holder has, as it said last.
     gone:    keys of holders that were removed, and of SuperNodes that were replaced; none comes
@@ -149,6 +151,7 @@ class Standing:
     rolled_back: the number of the release that was rolled back to, as long as that holds.
     signing: the total that members were last asked to sign: its terms, and their epochs by name.
     names:   the names of all holders that were ever admitted, by key.
+    sums_of, counts_of: the epochs of which each holder's sums, and its counts, have come.
     handovers: of the coordinator's keys, and of those of holders.
     approvals, refusals: the bundles that each holder is known to have approved, and not to have, by
                          name.
@@ -156,6 +159,7 @@ class Standing:
 
     roster: dict[str, Admitted] = field(default_factory=dict)
     retired: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
     contributions: dict[str, Contribution] = field(default_factory=dict)
     releases: list[LedgerRelease] = field(default_factory=list)
     pruned: set[int] = field(default_factory=set)
@@ -168,6 +172,8 @@ class Standing:
     rolled_back: int | None = None
     signing: tuple[str, dict[str, str]] | None = None
     names: dict[str, str] = field(default_factory=dict)
+    sums_of: dict[str, set[str]] = field(default_factory=dict)
+    counts_of: dict[str, set[str]] = field(default_factory=dict)
     approvals: dict[str, set[str]] = field(default_factory=dict)
     refusals: dict[str, set[str]] = field(default_factory=dict)
     handovers: HandOvers = field(default_factory=HandOvers)
@@ -189,29 +195,38 @@ class Standing:
                 self.roster[holder.name] = holder
                 self.names[holder.key] = holder.name
                 self.retired.discard(holder.name)
+                self.left.discard(holder.name)
             case "removed":
                 name = facts["name"]
                 removed = self.roster.pop(name, None)
                 self.gone |= {removed.key, removed.node} if removed else set()
                 self.contributions.pop(name, None)
                 self.delivered.pop(name, None)
+                self.sums_of.pop(name, None)
+                self.counts_of.pop(name, None)
                 self.approvals.pop(name, None)
                 self.refusals.pop(name, None)
                 self.retired.discard(name)
+                self.left.discard(name)
                 self._forget_totals_with(name)
             case "retired":
                 for name, holder in self.roster.items():
                     if holder.domain == facts["domain"]:
-                        self.retired.add(name)
-                        self.contributions.pop(name, None)
-                        self._forget_totals_with(name)
+                        self._leave_out(name)
+                        self.left.discard(name)  # the operator has let its domain go
+            case "left":
+                self._leave_out(facts["name"])
+                self.left.add(facts["name"])
+                self.gone.add(self.roster[facts["name"]].node)
             case "opened":
                 self.rounds += 1
                 self.open_round = facts["round"]
             case "closed":
                 self.open_round = None
             case "contributed":
-                self.contributions[facts["name"]] = _read(Contribution, facts)
+                given = _read(Contribution, facts)
+                self.contributions[given.name] = given
+                self.sums_of.setdefault(given.name, set()).add(given.source)
             case "signing":
                 self.signing = facts["terms"], dict(facts["members"])
             case "totalled":
@@ -219,6 +234,8 @@ class Standing:
                 self.totalled_epochs |= {
                     member.source: self.rounds for member in total.members
                 }
+                for member in total.members:
+                    self.sums_of.setdefault(member.name, set()).add(member.source)
                 # it is opened again only where files were lost
                 self.counts.pop(total.digest, None)
                 beside = facts.get("beside", ())
@@ -228,6 +245,9 @@ class Standing:
                 self.counts[facts["total"]] = _read(KeptCounts, facts)
             case "counted_for":
                 self.counted_epochs |= dict.fromkeys(facts["epochs"], facts["router"])
+            case "heard":
+                for name, epoch in facts["counts"].items():
+                    self.counts_of.setdefault(name, set()).add(epoch)
             case "bundle":
                 for names, noted, other in (
                     (facts["approved"], self.approvals, self.refusals),
@@ -251,6 +271,11 @@ class Standing:
                     number=facts["number"], release=facts["release"]
                 )
 
+    def _leave_out(self, name: str) -> None:
+        self.retired.add(name)
+        self.contributions.pop(name, None)
+        self._forget_totals_with(name)
+
     def _forget_totals_with(self, name: str) -> None:
         self._keep_totals(
             [
@@ -273,6 +298,19 @@ class Standing:
             link
             for holder in self.roster.values()
             for link in self.handovers.leading_to(holder.key)
+        )
+
+    @property
+    def heard(self) -> tuple[HeardOutputs, ...]:
+        """How much of each active holder has come so far."""
+        return tuple(
+            HeardOutputs(
+                key=holder.key,
+                sums=len(self.sums_of.get(name, ())),
+                counts=len(self.counts_of.get(name, ())),
+            )
+            for name, holder in self.active.items()
+            if name in self.sums_of or name in self.counts_of
         )
 
     @property
@@ -306,6 +344,14 @@ class Standing:
     def domain_of(self) -> dict[str, str]:
         """The domains of the active holders, by name."""
         return {name: holder.domain for name, holder in self.active.items()}
+
+    @property
+    def kept_domains(self) -> dict[str, str]:
+        """The domains that no router may lose in silence, by the names of their holders: those
+        that have left are among them until the operator lets their domain go.
+        """
+        left = {name: self.roster[name].domain for name in self.left}
+        return self.domain_of | left
 
     @property
     def newest(self) -> LedgerRelease | None:
@@ -398,6 +444,18 @@ class Ledger:
             ("admitted", asdict(holder)),
         )
         return holder
+
+    def leave(self, signed: Leaving) -> str | None:
+        """Note that a holder has left; returns its name, or None where this counts for nobody."""
+        standing = self.standing()
+        founder = self.journal.entries("founded")[0].facts["coordinator"]
+        if standing.handovers.owner(signed.coordinator) != founder:
+            return None
+        for name, holder in standing.active.items():
+            if (holder.key, holder.node) == (signed.key, signed.node):
+                self.note("left", name=name)
+                return name
+        return None
 
     # Sums
 

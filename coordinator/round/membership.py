@@ -63,7 +63,7 @@ def retire(federation: Federation, domain: str) -> Change:
     again.
     """
     with federation.exclusive_lock():
-        domains = set(federation.standing.domain_of.values())
+        domains = set(federation.standing.kept_domains.values())
         if domain not in domains:
             raise InputError(
                 f"there is no domain {domain!r} to retire; there are"

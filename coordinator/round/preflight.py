@@ -41,8 +41,10 @@ def check_holders(
         channel = Channel(federation, transport, secrets.token_hex(16), watch)
         cohort = cohort_of(terms, active, set(active))
         handovers = federation.standing.holder_handovers
+        heard = federation.standing.heard
+        question = Hello(cohort=cohort, handovers=handovers, heard=heard)
         here: dict[str, Here] = {}
-        for answer in channel.ask(Hello(cohort=cohort, handovers=handovers), Here):
+        for answer in channel.ask(question, Here):
             told = answer.message
             here[answer.name] = told
             watch(HolderPresent(answer.name))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 AWAY = "away"
 NO_ANSWER = "no_answer"
+LEFT = "left"
 BUNDLE = "bundle_refused"
 OTHER_RELEASE = "other_release"
 EPOCH_USED = "epoch_used"
@@ -21,6 +22,7 @@ _TERMS = (
 REMEDIES: Mapping[str, str] = {
     AWAY: "see that `ridgeway client join DIR` runs there",
     NO_ANSWER: "`logs/` in its folder says more",
+    LEFT: "`ridgeway coordinator retire DIR DOMAIN` lets its domain go for good",
     BUNDLE: (
         "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway"
         " client approve DIR`"
@@ -41,12 +43,20 @@ REMEDIES: Mapping[str, str] = {
         "its owner opens an epoch under these terms with `ridgeway client ready DIR`"
     ),
     "not_pinned": (
-        "it must pin the members that are new to it: `ridgeway client pin DIR`"
+        "its owner compares the members with the other holders: `ridgeway client members"
+        " DIR`"
     ),
-    "roster_not_pinned": "it must pin the other members: `ridgeway client pin DIR`",
+    "roster_not_pinned": (
+        "its owner compares the members with the other holders: `ridgeway client members"
+        " DIR`"
+    ),
     "too_few_of_roster": (
-        "more of its pinned members must be there, or its owner unpins those who have"
-        " left"
+        "more of the members that it has confirmed must be there; remove those who have"
+        " gone, and its owner confirms the new list"
+    ),
+    "older_copy": (
+        "its folder was restored from an older copy: its owner says what may have left"
+        " since with `ridgeway client restore DIR`"
     ),
     "disk_full": "its owner must make room on the disk of its folder",
     "device_missing": (
@@ -139,6 +149,7 @@ def why(code: str, reason: str = "") -> str:
     """What a holder did instead of taking part, and the remedy."""
     missing = {
         AWAY: "did not answer",
+        LEFT: "has left the federation",
         NO_ANSWER: "was asked and did not answer in time",
         EPOCH_USED: "must open a new epoch",
         ALREADY_COUNTED: "has counted for another router",

@@ -281,7 +281,9 @@ class _Round:
         offers: dict[str, Offer] = {}
         active = self._standing.active
         handovers = self._standing.holder_handovers
-        request = Announce(terms=self._terms, handovers=handovers)
+        request = Announce(
+            terms=self._terms, handovers=handovers, heard=self._standing.heard
+        )
         for answer in self._channel.ask(request, Offer):
             with answer.accept():
                 name = answer.name
@@ -457,6 +459,16 @@ class _Round:
             counted=tuple(sorted(set(counted))),
         )
 
+    def _note_counts(self, gathered: Gathered, counts: RoundCounts) -> None:
+        """Note whose counts have come, of which epochs, if any has."""
+        epochs = {
+            member.name: member.source
+            for member in gathered.members
+            if member.name in counts.heard
+        }
+        if epochs:
+            self._ledger.note("heard", round=self._channel.nonce, counts=epochs)
+
     def _counted(
         self, question: Evaluate, blob: Blob, gathered: Gathered
     ) -> RoundCounts:
@@ -464,6 +476,7 @@ class _Round:
         accepted.
         """
         counts = self._gathering.count(question, blob, gathered.present)
+        self._note_counts(gathered, counts)
         self._gathering.must_be_counted(
             question.domains,
             counts.heard | counts.sealed,

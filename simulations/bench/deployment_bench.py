@@ -109,7 +109,8 @@ def loopback(width: int, mode: Mode) -> Iterator[LoopbackFederation]:
             call("coordinator", "admit", coordinator, key, "--name", name)
         call("coordinator", "invite", coordinator)
         for name in _ALPHABETS:
-            call("client", "pin", folder / name, *invite)
+            shown = call("client", "members", folder / name, *invite, "--json")
+            call("client", "confirm", folder / name, json.loads(shown)["code"])
             call("client", "ready", folder / name)
         up = federation.running("up", "up ", "coordinator", "up", coordinator)
         stack.enter_context(up)

@@ -20,22 +20,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy.bundle import (
-    _CLIENT_APP,
-    SERVER_FILE,
     _pack,
-    _pyproject,
     installed_bundle,
     installed_sha256,
     source_files,
 )
 from ridgeway.common.masking.agreement import threshold_for
-from ridgeway.coordinator.deploy.kept_bundles import server_folder
 from ridgeway.coordinator.deploy.superlink import FOLDER_VARIABLE
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from tests.support.commands import Finished
 from tests.support.deployment import SECRET, TEST, Copy, Deployment, Running, files_of, holding
+from tests.support.earlier_bundle import CHANGED, EARLIER_SHA256, PROJECT_FILE, keep_earlier
 from tests.support.flower_parts import SMALL_BULK_BYTES
 from tests.support.tiny import tiny_encoder
 
@@ -56,11 +52,6 @@ BOTH = ("--accept-mode", "clear", "--accept-mode", "masked")
 DEADLINE_S = 600.0
 """For each answer. Nobody waits so long: a SuperNode that was killed is given up as soon as its heartbeat is missed."""
 ANOTHER_BUNDLE = "1" * 64
-CHANGED = "ridgeway/common/base/errors.py"
-PROJECT_FILE = {"pyproject.toml": _pyproject(_CLIENT_APP)}
-EARLIER = _pack(PROJECT_FILE | source_files() | {CHANGED: source_files()[CHANGED] + b"# as it was\n"})
-"""The code before an upgrade: that of now but for a line."""
-EARLIER_SHA256 = hashlib.sha256(EARLIER).hexdigest()
 TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -70,11 +61,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     upgrade only; and somebody whom nobody has admitted."""
     with Deployment(tmp_path_factory.mktemp("town"), tiny_encoder(WIDTH)) as made:
         made.found("clear", wait=5.0, deadline=DEADLINE_S)
-        link = made.coordinator / "link"
-        write_whole(link / "bundles" / f"{EARLIER_SHA256}.fab", EARLIER)
-        for name, source in source_files([SERVER_FILE]).items():
-            write_whole(server_folder(link, EARLIER_SHA256) / name, source)
-        write_whole(link / "bundles.json", json.dumps([{"sha256": EARLIER_SHA256}]).encode())
+        keep_earlier(made.coordinator / "link")
         (made.coordinator / "changes.txt").write_text("one comment less\n")
         for name in ("code", "law"):
             made.settle(name, *BOTH)
@@ -502,7 +489,7 @@ def masked(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest
     bundle is killed, and another's that starts its answers.
     """
     go_on()
-    town.pin(*MASKED)
+    town.confirm(*MASKED)
     town.amend(town.coordinator / "coordinator.toml", {"mode": '"masked"'})
     town.accept(*MASKED)
     town.ready(*MASKED)

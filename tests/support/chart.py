@@ -1,5 +1,5 @@
 """The chart as Helm renders it, as far as its templates use Go's language: if, else, with, range, define, include,
-toYaml, quote, nindent, eq and required. Anything else fails."""
+toYaml, quote, nindent, hasKey, fail and required. Anything else fails."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from typing import Any
 import yaml
 
 ACTION = re.compile(r"(\s*)\{\{(-?)\s*(.*?)\s*(?:\}\}|-\}\}\s*)")
+
+
+class ChartRefused(Exception):
+    """The chart does not take these values, and says why."""
 
 
 class ChartTemplates:
@@ -75,8 +79,10 @@ class ChartTemplates:
             return self._render(self._parts[json.loads(arguments[0])], dot).strip("\n")
         if name == "toYaml":
             return yaml.safe_dump(self._atom(arguments[0], dot)).strip("\n")
-        if name == "eq":
-            return self._atom(arguments[0], dot) == self._atom(arguments[1], dot)
+        if name == "hasKey":
+            return json.loads(arguments[1]) in self._atom(arguments[0], dot)
+        if name == "fail":
+            raise ChartRefused(json.loads(" ".join(arguments)))
         if name == "required":
             value = self._atom(arguments[1], dot)
             assert value, arguments[0]

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.deploy.processes import free_port
@@ -105,7 +106,7 @@ class Deployment:
         (self.folder / "words").mkdir()
         save_encoder(encoder, self.folder / "encoder")
 
-    def __enter__(self) -> Deployment:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -252,11 +253,12 @@ class Deployment:
     def admit(self, name: str) -> None:
         self.do("coordinator", "admit", self.coordinator, self.holder(name) / "holder.pub", "--name", name)
 
-    def pin(self, *names: str) -> None:
-        """Let holders pin each other, from an invitation that names all who are admitted."""
-        self.do("coordinator", "invite", self.coordinator)
-        for name in names:
-            self.do("client", "pin", self.holder(name), "--invite", self.coordinator / "invite")
+    def confirm(self, *names: str) -> None:
+        """Let holders compare the members that they are shown, and confirm them."""
+        shown = {name: self.do("client", "members", self.holder(name), "--json").json["code"] for name in names}
+        assert len(set(shown.values())) == 1
+        for name, code in shown.items():
+            self.do("client", "confirm", self.holder(name), code)
 
     def join(self, *names: str) -> None:
         """Start SuperNodes, all at once, and wait until each is connected."""

@@ -39,7 +39,6 @@ import ridgeway.coordinator.solving.publish
 from ridgeway.client.ready import SMALLEST_CORPUS
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.roster import pin
 from ridgeway.client.sums.held_out import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.files import write_whole
@@ -59,6 +58,7 @@ from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.commands import listing
 from tests.support.making import fixed_identity
+from tests.support.rosters import pin
 from tests.support.simulated_federation import Parties
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,6 @@ from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
-from ridgeway.client.round.roster import pin
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -26,6 +25,7 @@ from ridgeway.coordinator.round.federation import Federation, FederationSettings
 from ridgeway.coordinator.round.ledger import Admitted
 from ridgeway.coordinator.round.progress import Event
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.rosters import pin
 from tests.support.tiny import tiny_encoder
 
 NO_BUNDLE = "0" * 64

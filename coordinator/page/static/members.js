@@ -44,7 +44,7 @@ function paint() {
 
 function row(member) {
   const online = member.online === null ? "not known" : member.online ? make("span", { class: "state good" }, "yes") : make("span", { class: "state bad" }, "no");
-  const domain = member.retired ? [breakable(member.domain), " (retired)"].flat() : breakable(member.domain);
+  const domain = member.retired ? [breakable(member.domain), member.left ? " (left)" : " (retired)"].flat() : breakable(member.domain);
   const release = member.release ? String(member.release).padStart(4, "0") : "none";
   return [make("span", { title: `key ${member.key}` }, breakable(member.name)), make("span", {}, domain), online, did(member), `${release}${member.behind && member.release ? ", behind" : ""}`];
 }

@@ -22,3 +22,15 @@ securityContext:
     drop:
       - ALL
 {{- end }}
+
+{{- define "ridgeway.beside" -}}
+# on the node of the coordinator, whose volume one node has at a time
+affinity:
+  podAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- include "ridgeway.labels" . | nindent 12 }}
+            app.kubernetes.io/component: coordinator
+{{- end }}

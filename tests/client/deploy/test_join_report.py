@@ -55,7 +55,7 @@ def test_answers_and_refusals_are_told_once_from_now_on(parties: Parties, holder
         ("refused", "roster_not_pinned"),
     ]
     assert told[1][2] == "round 3"
-    assert told[2][2] == "round 4" and "ridgeway client pin" in told[2][3]
+    assert told[2][2] == "round 4" and "ridgeway client members" in told[2][3]
 
 
 def test_the_owner_is_told_why_an_epoch_cannot_be_read(parties: Parties, holder: Holder) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.client.ready import open_epoch
-from ridgeway.client.round.roster import ROSTER, unpin
+from ridgeway.client.round.roster import ROSTER
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.masking.agreement import Advert, public_half
 from ridgeway.common.masking.member import advertise, new_secrets
@@ -54,6 +54,7 @@ from tests.support.hostile import (
     plain_sum,
 )
 from tests.support.making import fixed_identity
+from tests.support.rosters import unpin
 from tests.support.simulated_federation import own_texts
 from tests.support.tiny import tiny_encoder
 

@@ -1,28 +1,34 @@
-"""The pinned roster: whom a holder takes part with, as functions and as the commands pin, unpin and roster."""
+"""The confirmed roster: whom a holder takes part with, and the code by which holders compare what they were shown."""
 
 from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ridgeway.client.deploy.holder_folder import renew_identity
+from ridgeway.client.deploy.notices import Gate, tell_unconfirmed
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.holder import CARD
-from ridgeway.client.round.roster import ROSTER, load_roster, pin, unpin
+from ridgeway.client.round.roster import ROSTER, load_roster, roster_change, write_roster
 from ridgeway.common.base.errors import FormatError
-from ridgeway.common.base.identity import Identity
-from ridgeway.common.protocol.invitation import INVITE, Card, Invite, Place, read_signed_json, write_signed_json
+from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE
+from ridgeway.common.protocol.invitation import Place, Roster
 from ridgeway.common.protocol.messages import Announce, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
+from ridgeway.common.protocol.roster_code import ALPHABET, is_same_code, roster_code
+from ridgeway.coordinator.deploy.authority import create_authority
+from ridgeway.coordinator.deploy.supervisor import announce
 from tests.support.commands import Finished, Workshop
 from tests.support.making import fixed_identity
-from tests.support.simulated_federation import NO_BUNDLE, Parties, found, own_texts
+from tests.support.simulated_federation import Parties, found, own_texts
 
 OWN = "law"
 OTHERS = ("code", "medicine")
+NEW = "code-2"
 
 
 def place(byte: int, name: str, domain: str = "code") -> Place:
@@ -32,38 +38,69 @@ def place(byte: int, name: str, domain: str = "code") -> Place:
 # Functions
 
 
-def test_what_is_pinned_stays_pinned_whatever_comes_after(tmp_path: Path) -> None:
-    """In one order, however it was given, in a file that only its owner can read; nothing is pinned at first."""
+def test_the_roster_holds_exactly_what_was_written_last(tmp_path: Path) -> None:
+    """In one order, however it was given, in a file that only its owner can read; nobody is in it at first."""
     first, other = place(1, "b"), place(2, "a")
     assert load_roster(tmp_path) == ()
-    assert pin(tmp_path, [first]) == (first,)
-    assert pin(tmp_path, [other]) == (other, first) == load_roster(tmp_path)
-    assert pin(tmp_path, []) == (other, first)
+    write_roster(tmp_path, [first, other])
+    assert load_roster(tmp_path) == (other, first)
+    write_roster(tmp_path, [first])
+    assert load_roster(tmp_path) == (first,)
     assert stat.S_IMODE((tmp_path / ROSTER).stat().st_mode) == 0o600
-
-
-def test_keys_count_and_names_do_not(tmp_path: Path) -> None:
-    """A key is pinned once, under its newest name; two of one name are two; a key that is not there is not unpinned."""
-    pin(tmp_path, [place(1, "old"), place(2, "same"), place(3, "same")])
-    pinned = (place(2, "same"), place(3, "same"), place(1, "new", "law"))
-    assert set(pin(tmp_path, [place(1, "new", "law")])) == set(pinned)
-    assert set(unpin(tmp_path, ["0" * 64])) == set(pinned)
-    assert set(unpin(tmp_path, [place(1, "new").key])) == set(pinned[:2]) == set(load_roster(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"members": [{"name": "a"}]}', b'{"other": []}'])
 def test_a_damaged_roster_is_said_so_and_never_taken_for_an_empty_one(tmp_path: Path, content: bytes) -> None:
-    """Neither read nor written over: what was pinned may be needed."""
     (tmp_path / ROSTER).write_bytes(content)
-    works: list[Callable[[], object]] = [
-        lambda: load_roster(tmp_path),
-        lambda: pin(tmp_path, []),
-        lambda: unpin(tmp_path, []),
-    ]
-    for work in works:
-        with pytest.raises(FormatError, match=r"roster\.json is damaged; remove it, and pin the members again"):
-            work()
-    assert (tmp_path / ROSTER).read_bytes() == content
+    with pytest.raises(FormatError, match=r"roster\.json is damaged; remove it, and confirm the members again"):
+        load_roster(tmp_path)
+
+
+def test_a_key_that_was_handed_over_changes_nothing_and_another_name_does() -> None:
+    """Owners count, and what they are called."""
+    before = [place(1, "a"), place(2, "b")]
+    after = [place(3, "a"), place(2, "c")]
+    change = roster_change(before, after, lambda key: before[0].key if key == after[0].key else key)
+    assert (change.added, change.removed) == ((after[1],), (before[1],))
+    assert not roster_change(before, reversed(before), str)
+
+
+# The code
+
+members = st.lists(
+    st.builds(place, st.integers(0, 9), st.sampled_from(["a", "b", "ab"]), st.sampled_from(["code", "law"])),
+    max_size=4,
+    unique=True,
+)
+
+
+@settings(max_examples=20)
+@given(one=members, other=members)
+def test_two_rosters_have_one_code_only_if_they_are_the_same(one: list[Place], other: list[Place]) -> None:
+    """In whichever order; 24 letters, 120 bits."""
+    code = roster_code(one)
+    assert (code == roster_code(other)) == (set(one) == set(other))
+    assert roster_code(one[::-1]) == code
+    assert [len(group) for group in code.split("-")] == [4] * 6
+    assert set(code) <= {*ALPHABET, "-"}
+
+
+def test_the_code_of_a_known_roster_stays_the_same() -> None:
+    """Holders of different versions compare it: computed here by other means."""
+    import base64
+    import hashlib
+
+    place = Place(name="law-1", domain="law", key="ab" * 32)
+    content = json.dumps([["law-1", "law", "ab" * 32]], indent=1, separators=(",", ": ")).encode() + b"\n"
+    digest = hashlib.scrypt(content, salt=b"ridgeway roster 1", n=32768, r=8, p=1, maxmem=2**26, dklen=15)
+    usual = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+    letters = base64.b32encode(digest).decode().translate(str.maketrans(usual, ALPHABET))
+    assert roster_code([place]).replace("-", "") == letters
+
+
+def test_a_code_may_be_written_as_it_was_heard() -> None:
+    assert is_same_code("0o1i-lABC", "00 11 1a-bc")
+    assert not is_same_code("0000-0000", "0000-0001")
 
 
 # Commands
@@ -71,51 +108,45 @@ def test_a_damaged_roster_is_said_so_and_never_taken_for_an_empty_one(tmp_path: 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
-    """Three holders that do not know each other yet."""
+    """Three holders that are admitted and do not know each other yet, and a fourth that is not admitted."""
     parties = found(tmp_path_factory.mktemp("whole"), mode="masked")
     for name in (OWN, *OTHERS):
         parties.settle(name, name, own_texts(name, name, 12))
+        parties.admit(name)
+    parties.settle(NEW, "code", own_texts(NEW, "code", 12))
+    create_authority(parties.federation().link, ["localhost"])
+    announce(parties.federation())
     return parties
 
 
 class Desk:
-    """A holder's folder, the papers that were handed over, and the command."""
+    """The holders' folders, what the operator hands over, and the command."""
 
     def __init__(self, parties: Parties) -> None:
-        self.parties, self.home = parties, parties.homes[OWN]
-        self.cards = {name: home / CARD for name, home in parties.homes.items()}
-        self.keys = {name: read_signed_json(path, Card).key for name, path in self.cards.items()}
+        self.parties = parties
+        self.home = parties.homes[OWN]
         self._workshop = Workshop(parties.folder)
 
-    def __call__(self, command: str, *words: str | Path) -> Finished:
-        return self._workshop.call("client", command, self.home, *words)
+    def __call__(self, command: str, *words: str | Path, name: str = OWN) -> Finished:
+        return self._workshop.call("client", command, self.parties.homes[name], *words)
 
-    def invitation(self, *names: str, identity: Identity | None = None) -> Path:
-        """An invitation that names these holders."""
-        federation = self.parties.federation()
-        signer = identity or federation.identity
-        roster = tuple(Place(name=f"{name}-1", domain=name, key=self.keys[name]) for name in names)
-        paper = Invite(
-            coordinator=signer.public,
-            address="127.0.0.1:1",
-            terms=federation.terms,
-            bundle=NO_BUNDLE,
-            authority=NO_BUNDLE,
-            roster=roster,
-        )
-        write_signed_json(paper, signer, self.parties.folder / "invite" / INVITE)
-        return self.parties.folder / "invite"
+    def operator(self, *words: str | Path) -> Finished:
+        return self._workshop.call("coordinator", words[0], self.parties.federation().folder, *words[1:])
 
-    @property
-    def pinned(self) -> set[str]:
-        return {each.key for each in load_roster(self.home)}
+    def members(self, *words: str, name: str = OWN) -> Finished:
+        return self("members", "--invite", self.parties.federation().link, *words, name=name)
+
+    def told(self) -> list[str]:
+        """What `join` would tell of the members."""
+        return tell_unconfirmed(self.parties.holder(OWN), Gate(self.home, "127.0.0.1:1"))
+
+    def code(self, name: str = OWN) -> str:
+        return str(self.members("--json", name=name).json["code"])
 
 
 @pytest.fixture
 def desk(whole: Parties, tmp_path: Path) -> Desk:
-    parties = whole.copy(tmp_path / "parties")
-    (parties.folder / "invite").mkdir()
-    return Desk(parties)
+    return Desk(whole.copy(tmp_path / "parties"))
 
 
 def failed(done: Finished, words: str) -> None:
@@ -126,100 +157,109 @@ def failed(done: Finished, words: str) -> None:
     assert done.stdout == ""
 
 
-def test_cards_are_pinned_under_their_domain_and_shown(desk: Desk) -> None:
-    """One after another or many at once, in a table or as JSON; the own card is not pinned, and counts once."""
-    done = desk("pin", desk.cards["code"])
-    assert done.code == 0
-    assert desk.pinned == {desk.keys["code"]}
-    both = desk("pin", *(desk.cards[name] for name in OTHERS))
-    assert desk.pinned == {desk.keys[name] for name in OTHERS}
-    assert all(desk.keys[name] in both.stdout for name in OTHERS)
-    assert "2 other holders" in both.stderr
-    assert desk("pin").stdout == both.stdout
-    expected = [{"name": name, "domain": name, "key": desk.keys[name]} for name in OTHERS]
-    assert desk("pin", desk.cards[OWN], "--json").json == desk("pin", "--json").json == expected
-    assert desk.parties.holder(OWN).pinned_keys == set(desk.keys.values())
-    assert desk("pin", "--remove", desk.keys["code"], "--json").json == expected[1:]
-    assert json.loads((desk.home / ROSTER).read_bytes())["members"] == expected[1:]
+def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(desk: Desk) -> None:
+    """Nothing is pinned before; the journal knows the code."""
+    codes = {name: desk.code(name) for name in (OWN, *OTHERS)}
+    [code] = set(codes.values())
+    shown = desk.members()
+    assert code in shown.stderr and "not confirmed" in shown.stderr
+    assert load_roster(desk.home) == ()
+    done = desk("confirm", *code.lower().split("-"))
+    assert done.code == 0, done.stderr
+    keys = {name: desk.parties.holder(name).identity.public for name in codes}
+    assert {each.key for each in load_roster(desk.home)} == {keys[name] for name in OTHERS}
+    assert desk.parties.holder(OWN).pinned_keys == set(keys.values())
+    [entry] = desk.parties.holder(OWN).journal.entries("roster")
+    assert entry.facts["code"] == code
+    assert desk.members("--json").json["confirmed"]
+    assert desk.told() == []
 
 
-def test_an_invitation_pins_everybody_it_names_and_says_whose_word_that_is(desk: Desk) -> None:
-    """The holder itself is left out; the keys are to be compared by another way."""
-    done = desk("pin", "--invite", desk.invitation(OWN, *OTHERS))
-    assert done.code == 0
-    assert {each.name for each in load_roster(desk.home)} == {"code-1", "medicine-1"}
-    assert "these keys come from the operator" in done.stderr
-    quiet = desk("pin", "--invite", desk.invitation(OWN, *OTHERS), "--json")
-    assert len(quiet.json) == 2
+def test_a_coordinator_that_shows_two_rosters_shows_two_codes(desk: Desk) -> None:
+    """One made up for `law`, with a member of the coordinator's own: what `code` reads out is refused."""
+    honest = desk.code("code")
+    desk.parties.admit(NEW)
+    announce(desk.parties.federation())
+    other = desk.members("--json").json
+    assert other["code"] != honest and NEW in other["added"]
+    failed(desk("confirm", honest), f"have the code {other['code']}; whoever has another one was shown other members")
+    assert load_roster(desk.home) == ()
 
 
-def test_an_invitation_that_cannot_be_used_pins_nobody(desk: Desk) -> None:
-    """By another coordinator, for nobody, beside cards, changed, or not there: the error says what was expected."""
-    words = f"the invitation is by {fixed_identity(9).public[:12]}…, not by"
-    failed(desk("pin", "--invite", desk.invitation(*OTHERS, identity=fixed_identity(9))), words)
-    failed(desk("pin", "--invite", desk.invitation()), "the invitation has no members yet")
-    folder = desk.invitation(*OTHERS)
-    words = "give either cards, --invite or --remove"
-    failed(desk("pin", desk.cards["code"], "--invite", folder), words)
-    text = (folder / INVITE).read_text()
-    (folder / INVITE).write_text(text.replace(desk.keys["code"], desk.keys[OWN]))
-    failed(desk("pin", "--invite", folder), "was changed after it was signed")
-    failed(desk("pin", desk.home / "nobody.pub"), "there is no file")
-    assert desk.pinned == set()
+def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(desk: Desk) -> None:
+    """Until then the confirmed members hold."""
+    first = desk.code()
+    assert desk("confirm", first).code == 0
+    assert desk.operator("remove", "code").code == 0
+    desk.parties.admit(NEW)
+    announce(desk.parties.federation())
+    shown = desk.members("--json").json
+    assert (shown["added"], shown["removed"], shown["confirmed"]) == ([NEW], ["code"], False)
+    assert {each.name for each in load_roster(desk.home)} == set(OTHERS)
+    [told] = desk.told()
+    assert "(1 more, 1 fewer)" in told
+    failed(desk("confirm", first), "was shown other members, or earlier ones")
+    assert desk("confirm", shown["code"]).code == 0
+    assert {each.name for each in load_roster(desk.home)} == {NEW, "medicine"}
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda text: text[:-9], "is not a holder's card, is damaged"),
-        (lambda text: text.replace('"code"', '"cade"'), "was changed after it was signed"),
-        (lambda text: "", "is not a holder's card, is damaged"),
-    ],
-)
-def test_a_damaged_card_pins_nobody(desk: Desk, change: Callable[[str], str], words: str) -> None:
-    """Nor does any card beside it: all or none."""
-    path = desk.cards["code"]
-    path.write_text(change(path.read_text()))
-    failed(desk("pin", desk.cards["medicine"], path), words)
-    assert desk.pinned == set()
+def test_a_renewed_key_needs_no_new_code(desk: Desk) -> None:
+    """Its owner has signed for it with the key that was confirmed; whoever confirms later pins it as the same one."""
+    assert desk("confirm", desk.code()).code == 0
+    renew_identity(desk.parties.homes["code"])
+    desk.parties.admit("code")
+    announce(desk.parties.federation())
+    assert desk.members("--json").json["confirmed"]
+    assert desk("confirm", desk.code("medicine"), name="medicine").code == 0
+    key = desk.parties.holder("code").identity.public
+    assert key in desk.parties.holder("medicine").pinned_keys
 
 
-def test_a_member_is_unpinned_by_the_first_digits_of_its_key(desk: Desk) -> None:
-    """In either case of letters; the others stay."""
-    desk("pin", *(desk.cards[name] for name in OTHERS))
-    assert desk("pin", "--remove", desk.keys["code"][:8].upper()).code == 0
-    assert desk.pinned == {desk.keys["medicine"]}
+def test_what_cannot_be_used_is_said_and_confirms_nobody(desk: Desk) -> None:
+    """Nothing shown yet, another coordinator's, a changed list, a list without this holder, an older notice."""
+    link = desk.parties.federation().link
+    failed(desk("confirm", "0" * 24), "no members were shown yet")
+    failed(desk("members", "--invite", desk.home), f"has no {NOTICE}")
+    whole = (link / ANNOUNCED_ROSTER).read_bytes()
+    (link / ANNOUNCED_ROSTER).write_bytes(whole.replace(b'"code"', b'"cade"', 1))
+    failed(desk.members(), "is not the one that the coordinator's notice names")
+    (link / ANNOUNCED_ROSTER).write_bytes(whole)
+    old = {name: (link / name).read_bytes() for name in (NOTICE, ANNOUNCED_ROSTER)}
+    desk.operator("remove", "code")
+    assert desk.members().code == 0
+    for name, content in old.items():
+        (link / name).write_bytes(content)
+    assert {each["name"] for each in desk.members("--json").json["members"]} == {OWN, "medicine"}
+    announce(desk.parties.federation())
+    desk.operator("remove", OWN)
+    failed(desk.members(), "has not got this holder's key")
+    assert load_roster(desk.home) == ()
 
 
-def test_a_key_that_is_ambiguous_too_short_or_not_there_unpins_nobody(desk: Desk) -> None:
-    """It must name one member, with eight digits at least."""
-    twin = Place(name="twin", domain="code", key=desk.keys["code"][:10] + "0" * 54)
-    desk("pin", desk.cards["code"])
-    pin(desk.home, [twin])
-    before = desk.pinned
-    failed(
-        desk("pin", "--remove", desk.keys["code"][:10]),
-        "matches 2 pinned keys; give at least the first 8 digits of one",
-    )
-    failed(desk("pin", "--remove", desk.keys["code"][:7]), "names 2 pinned keys")
-    failed(desk("pin", "--remove", "f" * 64), "names 0 pinned keys")
-    failed(desk("pin", "--remove", ""), "names 2 pinned keys")
-    assert desk.pinned == before
-    assert desk("pin", "--remove", desk.keys["code"]).code == 0
-    assert desk.pinned == {twin.key}
+def test_a_list_with_one_owner_twice_is_not_confirmed(desk: Desk) -> None:
+    """Under an earlier key and a later one: it would count as two."""
+    link = renew_identity(desk.parties.homes["code"])
+    desk.parties.admit("code")
+    announce(desk.parties.federation())
+    assert desk.members().code == 0
+    roster = Roster.model_validate_json((desk.home / ANNOUNCED_ROSTER).read_bytes())
+    twice = (*roster.members, Place(name="twin", domain="code", key=link.before))
+    content = json.dumps(roster.model_copy(update={"members": twice}).model_dump(mode="json"))
+    (desk.home / ANNOUNCED_ROSTER).write_text(content)
+    failed(desk("confirm", roster_code(twice)), "one holder stands in the cohort under two keys")
+    assert load_roster(desk.home) == ()
 
 
 def test_a_folder_that_is_no_holders_is_said_so(desk: Desk) -> None:
-    """By each of the commands."""
-    desk.home = desk.parties.folder
-    for words in (("pin",), ("pin", "--remove", "0" * 64), ("pin", desk.cards["code"])):
-        failed(desk(*[str(word) for word in words]), "is not a holder's folder")
+    desk.parties.homes[OWN] = desk.parties.folder
+    failed(desk.members(), "is not a holder's folder")
+    failed(desk("confirm", "0" * 24), "is not a holder's folder")
 
 
 def test_a_damaged_roster_is_told_in_one_sentence(desk: Desk) -> None:
-    """And a holder with one answers no announcement, rather than as if it had pinned nobody."""
+    """And a holder with one answers no announcement, rather than as if it had confirmed nobody."""
     (desk.home / ROSTER).write_text("{")
-    failed(desk("pin"), "is damaged; remove it, and pin the members again")
+    failed(desk.members(), "is damaged; remove it, and confirm the members again")
     federation = desk.parties.federation()
     request = seal_packet(Announce(terms=federation.terms), federation.identity, round="cd" * 16)
     refusal = open_packet(answer(desk.parties.holder(OWN), request)).message

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
+from ridgeway.common.deploy.archive import MANIFEST_NAME
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.deploy.authority import create_authority
-from ridgeway.coordinator.deploy.backup import _MANIFEST, LEDGER, back_up, restore
+from ridgeway.coordinator.deploy.backup import LEDGER, back_up, restore
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
@@ -143,7 +144,7 @@ def test_a_damaged_backup_is_refused_and_leaves_no_folder(parties: Parties, tmp_
             restore(altered(source, name, b"x"), tmp_path / "new")
     for content in (b"{}", b"[]", b""):
         with pytest.raises(FormatError, match="not a backup"):
-            restore(altered(source, _MANIFEST, content), tmp_path / "new")
+            restore(altered(source, MANIFEST_NAME, content), tmp_path / "new")
     whole = source.read_bytes()
     for part in (b"", b"x" * 2000, whole[: len(whole) // 2]):
         source.write_bytes(part)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -26,11 +26,16 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from ridgeway.common.deploy.notice import NOTICE, NOTICE_PATH
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.deploy.node_key import create_node_key
+from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, LEAVE_PATH, NOTICE, NOTICE_PATH
 from ridgeway.common.deploy.processes import free_port
+from ridgeway.common.protocol.invitation import Leaving, Roster, signed_json
+from ridgeway.common.protocol.invitation import Place as InvitedPlace
 from ridgeway.coordinator.deploy import fleet_proxy
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.fleet_proxy import MAX_BODY_BYTES, PATHS
+from tests.support.making import fixed_identity
 from tests.support.quiet_server import Quiet, serving, tls_of
 from tests.support.waiting import MAX_WAIT_S, wait_for
 
@@ -578,7 +583,7 @@ def test_only_whom_the_superlink_lets_in_is_known(place: Place, status: int) -> 
 
     async def ask() -> None:
         client = fleet_proxy.superlink_client(place.internal_port, place.folder / "ca.crt")
-        proxy = fleet_proxy.FleetProxy(client, {NOTICE_PATH.encode(): place.folder / "ca.crt"}, admitted.append)
+        proxy = fleet_proxy.FleetProxy(client, {NOTICE_PATH.encode(): place.folder / "ca.crt"}, admitted.append, print)
 
         async def receive() -> fleet_proxy.Event:
             return {"type": "http.request", "body": b"", "more_body": False}
@@ -646,3 +651,26 @@ def test_the_notice_is_handed_out_and_no_other_file(closed: Place) -> None:
         assert {client.get(path).status_code for path in others} == {404}
         assert client.post(NOTICE_PATH, content=b"x").status_code == 404
     (closed.folder / NOTICE).unlink()
+
+
+def test_a_members_word_that_it_leaves_is_kept_and_nobody_elses(closed: Place) -> None:
+    """Signed, by somebody on the roster, and not larger than it must be."""
+    member, stranger = fixed_identity(1), fixed_identity(2)
+    node = create_node_key(closed.folder / "node.key")
+
+    def sent(who: Identity, change: Callable[[bytes], bytes] = bytes) -> int:
+        leaving = Leaving(coordinator="0" * 64, key=who.public, node=node)
+        with closed.client() as client:
+            return client.post(LEAVE_PATH, content=change(signed_json(leaving, who))).status_code
+
+    assert sent(member) == 400
+    roster = Roster(members=(InvitedPlace(name="law", domain="law", key=member.public),))
+    (closed.folder / ANNOUNCED_ROSTER).write_text(roster.model_dump_json())
+    assert sent(stranger) == 400
+    assert sent(member, lambda content: content.replace(node[-9:].encode(), b"AAAAAAAAA")) == 400
+    assert sent(member, lambda content: content + 4096 * b" ") == 413
+    assert not (closed.folder / "leaving").exists()
+    assert sent(member) == 200
+    assert [path.name for path in (closed.folder / "leaving").iterdir()] == [f"{member.public}.json"]
+    with closed.client() as client:
+        assert client.get(LEAVE_PATH).status_code == 404

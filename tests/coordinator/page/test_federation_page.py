@@ -125,7 +125,7 @@ def test_a_refusal_is_shown_with_its_remedy_and_is_never_more_than_text(later: P
     assert answer.headers["x-content-type-options"] == "nosniff"
     now = answer.json()
     refusal = next(each["refusal"] for each in now["members"] if each["name"] == "law-1")
-    assert refusal["reason"] == HOSTILE and "ridgeway client pin" in refusal["remedy"]
+    assert refusal["reason"] == HOSTILE and "ridgeway client members" in refusal["remedy"]
     alike = [each for each in now["obstacles"] if HOSTILE in each["words"]]
     assert [each["names"] for each in alike] == [["law-1", "law-2"]]
     assert "round 2 failed: too few holders" in words_of(now)

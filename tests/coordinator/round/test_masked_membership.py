@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ridgeway.client.round.roster import unpin
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
@@ -22,6 +21,7 @@ from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import Crash, let_join, make_haste
 from tests.support.hostile import MEMBERS
+from tests.support.rosters import unpin
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 LIAR = "law-1"

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from ridgeway.client.round.roster import pin, unpin
 from ridgeway.common.base.errors import JournalError, RoundFailed
 from ridgeway.common.protocol.invitation import Place
 from ridgeway.common.protocol.messages import DISK_FULL, Here
@@ -36,6 +35,7 @@ from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity
+from tests.support.rosters import pin, unpin
 from tests.support.simulated_federation import Direct, Parties, found, populate
 
 PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}

@@ -281,7 +281,7 @@ def test_a_backup_keeps_the_chain(parties: Parties, tmp_path: Path) -> None:
 
 
 def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tmp_path: Path) -> None:
-    """`renew --signing-key` writes a new invitation; `accept`, `pin` and `init` take it up under the key of before."""
+    """`renew --signing-key` writes a new invitation; `accept`, `members` and `init` take it up."""
     shop, folder, home = Workshop(tmp_path), parties.federation().folder, parties.homes["law"]
     keep_installed(parties.federation())
     write_invite(parties.federation())
@@ -291,7 +291,7 @@ def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tm
     assert shop.call("coordinator", "renew", folder, "--signing-key", "--authority").code == 2
     accepted = shop.call("client", "accept", home, "--invite", folder / "invite")
     assert (accepted.code, told["after"] in accepted.stderr) == (0, True)
-    assert shop.call("client", "pin", home, "--invite", folder / "invite").code == 0
+    assert shop.call("client", "members", home, "--invite", folder / "invite").code == 0
     status = shop.call("client", "status", home, "--json").json
     assert status["coordinator"] == told["after"]
     assert [(each["whose"], each["after"]) for each in status["handovers"]] == [("the coordinator", told["after"])]
@@ -304,18 +304,13 @@ def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tm
     assert shop.call(*words, "1" * 64, tmp_path / "three").code == 2
 
 
-def test_a_holder_renews_and_is_admitted_and_pinned_by_commands(parties: Parties, tmp_path: Path) -> None:
-    """`renew --identity` writes a card with the hand-over; `admit`, `pin` and `unpin` know the holder by any key."""
+def test_a_holder_renews_and_is_admitted_by_commands(parties: Parties, tmp_path: Path) -> None:
+    """`renew --identity` writes a card with the hand-over; `admit` knows the holder by any key."""
     shop, folder = Workshop(tmp_path), parties.federation().folder
-    law, code = parties.homes["law"], parties.homes["code"]
+    law = parties.homes["law"]
     told = shop.call("client", "renew", law, "--identity", "--json").json
     assert told["key"] == parties.holder("law").identity.public != told["before"]
     assert shop.call("coordinator", "admit", folder, law / "holder.pub", "--name", "other").code == 2
     assert shop.call("coordinator", "admit", folder, law / "holder.pub", "--name", "law").code == 0
     assert parties.federation().ledger.standing().roster["law"].key == told["key"]
-    pinned = shop.call("client", "pin", code, law / "holder.pub", "--json").json
-    assert sorted(each["domain"] for each in pinned) == ["code", "law", "medicine"]
-    assert told["key"] in {each["key"] for each in pinned}
     assert "(you)" in {each["whose"] for each in shop.call("client", "status", law, "--json").json["handovers"]}
-    left = shop.call("client", "pin", code, "--remove", told["before"][:12], "--json").json
-    assert [each["domain"] for each in left] == ["code", "medicine"]

@@ -1,0 +1,141 @@
+"""A holder's folder in one file, and back, without giving a budget back.
+
+A copy does not know what left after it was made. What bounds it is the owner's own doing: of an
+epoch one vector of sums and one of counts leave, and only the owner opens epochs (`client ready`).
+So whoever restores a copy says how many epochs were opened since. Each is charged as the most that
+the policy allows for a round, and so is what had not left yet of the epoch that was open; no epoch
+is open afterwards. No word of the coordinator's can lower this. If it knows of more outputs than
+were charged, rounds refuse (`Account.check_record`).
+
+Epochs, sessions, caches and logs are not in a backup.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ridgeway.client.round.epochs import RESTORED
+from ridgeway.client.round.holder import CARD, CLIENT_TOML, IDENTITY, PRIOR, Holder
+from ridgeway.client.round.roster import ROSTER
+from ridgeway.client.round.spending import SPENT, Expense
+from ridgeway.common.base.errors import FormatError
+from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
+from ridgeway.common.base.identity import next_key
+from ridgeway.common.deploy.archive import (
+    BackupManifest,
+    check_target,
+    copy_journal,
+    pack,
+    unpack,
+)
+from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE
+from ridgeway.common.protocol.invitation import AUTHORITY, INVITE
+
+JOURNAL = "journal.db"
+SPENDING = "spending.jsonl"
+"""In a backup: what this corpus had cost, through whichever folder."""
+HOLDER_FILES = (
+    CLIENT_TOML,
+    IDENTITY,
+    next_key(Path(IDENTITY)).name,
+    "node.key",
+    CARD,
+    ROSTER,
+    ANNOUNCED_ROSTER,
+    NOTICE,
+    INVITE,
+    AUTHORITY,
+    PRIOR,
+)
+"""Those that are there are taken."""
+
+
+def back_up_holder(holder: Holder, target: Path) -> BackupManifest:
+    """Write a backup, and read it again. The SuperNode may be running meanwhile."""
+    check_target(target)
+    folder = holder.folder
+    with tempfile.TemporaryDirectory(
+        dir=target.parent, prefix=f".{target.name}."
+    ) as place:
+        draft = Path(place) / "draft"
+        draft.mkdir()
+        copy_journal(folder / JOURNAL, draft / JOURNAL)
+        for name in _names(folder):
+            write_whole(draft / name, (folder / name).read_bytes(), private=True)
+        lines = (json.dumps(each) for each in holder.account.outputs())
+        write_whole(draft / SPENDING, "\n".join(lines).encode(), private=True)
+        with Holder(draft).journal as journal:
+            entries = journal.verify()
+        key = holder.identity.public
+        manifest = pack(draft, target, holder.coordinator, entries, key)
+        try:
+            unpack(target, Path(place) / "read again")
+        except (FormatError, OSError):
+            target.unlink()
+            raise
+    return manifest
+
+
+def _names(folder: Path) -> Iterator[str]:
+    yield from (name for name in HOLDER_FILES if (folder / name).is_file())
+    for part in ("releases", "in-totals"):
+        for path in (folder / part).rglob("*"):
+            if path.is_file():
+                yield path.relative_to(folder).as_posix()
+
+
+def restore_holder(source: Path, folder: Path) -> Holder:
+    """Make a holder's folder of a backup, whole or not at all; what its corpus had cost is known
+    again, and nothing was charged yet.
+    """
+    check_new_folder(folder)
+    with whole_folder(folder, new=True) as draft:
+        manifest = unpack(source, draft)
+        if manifest.holder is None:
+            raise FormatError(
+                f"{source} is a backup of a coordinator's folder; use `ridgeway"
+                " coordinator restore`"
+            )
+        with Holder(draft).journal as journal:
+            journal.verify()
+    folder.chmod(0o700)
+    holder = Holder(folder)
+    path = folder / SPENDING
+    lines = path.read_text(encoding="utf-8").splitlines()
+    holder.account.take_in(map(json.loads, lines))
+    path.unlink()
+    return holder
+
+
+def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
+    """Charge what may have left since the copy was made, note that the folder was restored, and
+    close its epoch; returns what was charged.
+
+    epochs_since: how many epochs the owner has opened since, at most.
+    """
+    account = holder.account
+    settings = holder.settings
+    modes = settings.policy.modes
+    most_epsilon = settings.policy.max_round_epsilon
+    with holder.sessions.exclusive_lock(), account.exclusive():
+        known = account.forgotten()
+        holder.journal.append(*((SPENT, each.facts()) for each in known))
+        names = [secrets.token_hex(32) for _ in range(epochs_since)]
+        if opened := holder.epochs.current_name():
+            names.append(opened)
+        paid = {each.id for each in account.noted()}
+        charged = [
+            each
+            for name in names
+            for each in account.most(name, modes, most_epsilon, settings.holdout)
+            if each.id not in paid
+        ]
+        facts = {"epochs": epochs_since, "known": len(known)}
+        account.pay(*charged)
+        holder.journal.append((RESTORED, facts))
+        holder.sessions.erase()
+    return charged

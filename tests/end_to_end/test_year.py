@@ -1,0 +1,224 @@
+"""A year of a federation of five, with real processes: joins, a holder that leaves and comes back, changed corpora, an
+upgrade, renewed keys, a restore on each side, and private rounds until a budget ends. Nothing surprises.
+
+One story in the order of this file, month by month; the time of day plays no part. It runs with `pytest --long` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ridgeway.client.round.spending import SPENT
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.deploy.bundle import installed_sha256
+from ridgeway.common.privacy.accountant import epsilon_of
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.routing.release import load_release
+from tests.support.commands import Finished
+from tests.support.deployment import SECRET, Deployment, holding
+from tests.support.earlier_bundle import EARLIER_SHA256, keep_earlier
+from tests.support.tiny import tiny_encoder
+
+pytestmark = [
+    pytest.mark.deployment,
+    pytest.mark.long,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc"),
+    pytest.mark.usefixtures("show_logs"),
+]
+
+NAMES = ("chess", "code", "law", "medicine", "music")
+POOR = "music"
+"""Its owner allows what two rounds cost."""
+LEAVING = "chess"
+UNLUCKY = "code"
+"""Its disk will be lost."""
+WIDTH = 16
+
+
+class Year(Deployment):
+    """A federation, its backups, and how often each holder's owner has opened an epoch that a round used."""
+
+    first_key = ""
+
+    def status(self, name: str) -> dict[str, object]:
+        return dict(self.do("client", "status", self.holder(name), "--json").json)
+
+    def epochs(self, name: str) -> int:
+        """Of how many epochs sums have left, or were charged for, by the holder's own journal."""
+        entries = Journal(self.holder(name) / "journal.db").entries(SPENT)
+        return len({each.facts["epoch"] for each in entries if each.facts["output"] == "statistics"})
+
+    def spent(self, name: str) -> float:
+        found = self.status(name)["privacy"]
+        assert isinstance(found, dict)
+        return float(found["spent"])
+
+    def backup(self, side: str, folder: Path) -> Path:
+        target = self.folder / "backups" / f"{folder.name}-{side}.backup"
+        target.parent.mkdir(exist_ok=True)
+        self.do(side, "backup", folder, target)
+        return target
+
+    def stop(self, name: str) -> None:
+        assert self.running[name].stop().code == 0, self.running[name].said
+
+    def done(self, *options: str) -> Finished:
+        finished = self.round(*options).end()
+        assert finished.code == 0, finished.stderr
+        return finished
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Year]:
+    with Year(tmp_path_factory.mktemp("year"), tiny_encoder(WIDTH)) as made:
+        yield made
+
+
+def test_in_january_five_holders_join_and_compare_one_code(town: Year) -> None:
+    """Each confirms the members once; the first release has all five domains."""
+    town.found(wait=5.0)
+    keep_earlier(town.coordinator / "link")
+    for name in NAMES:
+        town.settle(name, *(("--max-epsilon", "1.5") if name == POOR else ()))
+        town.amend(town.holder(name) / "client.toml", {"bundles": f'["{EARLIER_SHA256}"]'})
+        town.admit(name)
+    town.up()
+    town.confirm(*NAMES)
+    town.ready(*NAMES)
+    town.join(*NAMES)
+    assert town.done().json["domains"] == list(NAMES)
+    assert [town.newest(name) for name in NAMES] == [1] * len(NAMES)
+    town.first_key = str(town.status("law")["coordinator"])
+    assert all(town.epochs(name) == 1 for name in NAMES)
+
+
+def test_in_february_a_holder_backs_up_and_in_march_corpora_have_changed(town: Year) -> None:
+    """A new release of new epochs; every budget has paid for two rounds and no more."""
+    assert town.backup("client", town.holder(UNLUCKY)).exists()
+    for name in ("law", UNLUCKY):
+        town.grow(name, seed=1)
+    town.ready(*(name for name in NAMES if name not in ("law", UNLUCKY)))
+    assert town.done().json["number"] == 2
+    assert all(town.epochs(name) == 2 for name in NAMES)
+
+
+def test_in_april_code_is_upgraded_and_keys_are_renewed(town: Year) -> None:
+    """Holders approve what they have looked at; the coordinator, a holder and a SuperNode sign with other keys."""
+    for name in NAMES:
+        shown = town.run("client", "bundle", town.holder(name), "--json")
+        assert (shown.code, shown.json["bundle"]) == (2, installed_sha256())
+        assert town.do("client", "approve", town.holder(name), "--json").json["approved"] == installed_sha256()
+    town.do("coordinator", "renew", town.coordinator, "--signing-key")
+    town.stop("law")
+    town.do("client", "renew", town.holder("law"), "--identity")
+    town.stop("medicine")
+    town.do("client", "renew", town.holder("medicine"))
+    for name in ("law", "medicine"):
+        town.admit(name)
+    town.join("law", "medicine")
+    shown = town.do("client", "members", town.holder(UNLUCKY), "--json").json
+    assert shown["confirmed"], "a key that its owner handed over needs no new code"
+    assert town.backup("coordinator", town.coordinator).exists()
+
+
+def test_in_may_a_holder_leaves_and_a_budget_ends(town: Year) -> None:
+    """Its SuperNode stops, its domain is not lost in silence; whose budget is spent opens no epoch, and stays in."""
+    town.do("client", "leave", town.holder(LEAVING))
+    assert town.running[LEAVING].end().code == 0
+    town.wait_for("the coordinator knows", lambda: bool(town.ledger("left")))
+    again = town.run("client", "join", town.holder(LEAVING))
+    assert again.code == 2 and "has left the federation" in again.stderr
+    refused = town.run("client", "ready", town.holder(POOR), "--new-epoch")
+    assert refused.code == 2 and "`max_epsilon` in client.toml allows 1.5" in refused.stderr
+    stay = [name for name in NAMES if name != LEAVING]
+    shown = {name: town.do("client", "members", town.holder(name), "--json").json for name in stay}
+    assert all(each["removed"] == [LEAVING] for each in shown.values())
+    town.confirm(*stay)
+    town.ready(*(name for name in stay if name != POOR))
+    stopped = town.round().end()
+    assert stopped.code != 0 and f"would lose {LEAVING}" in stopped.stderr and "has left" in stopped.stderr
+    done = town.done("--allow-missing", LEAVING, "--accept-unevaluated", POOR)
+    assert (done.json["number"], done.json["domains"]) == (3, stay)
+    assert town.epochs(POOR) == 2 and town.spent(POOR) <= 1.5
+
+
+def test_in_june_a_holder_is_restored_and_its_budget_is_not(town: Year) -> None:
+    """The machine was lost, with all that it had spent since February; an owner who names too few epochs is told."""
+    truly = town.spent(UNLUCKY)
+    town.kill(UNLUCKY)
+    shutil.rmtree(town.holder(UNLUCKY))
+    file = town.folder / "state" / "spending.jsonl"
+    lines = file.read_text().splitlines()
+    kept = [line for line in lines if str(town.corpus(UNLUCKY)) not in json.loads(line)["corpus"]]
+    assert len(kept) < len(lines)
+    file.write_text("".join(f"{line}\n" for line in kept))
+    backup = town.folder / "backups" / f"{UNLUCKY}-client.backup"
+    town.do("client", "restore", town.holder(UNLUCKY), "--from", backup, "--epochs-since", "0")
+    town.do("client", "approve", town.holder(UNLUCKY), installed_sha256())
+    town.ready(UNLUCKY)
+    town.join(UNLUCKY)
+    asked = town.run("coordinator", "preflight", town.coordinator, "--json")
+    assert asked.code == 1 and "older_copy" in asked.stdout
+    told = town.do("client", "restore", town.holder(UNLUCKY), "--epochs-since", "2", "--json").json
+    assert told["charged"] == 6
+    assert town.spent(UNLUCKY) > truly
+    town.ready(UNLUCKY)
+    asked = town.run("coordinator", "preflight", town.coordinator, "--json")
+    assert "older_copy" not in asked.stdout
+
+
+def test_in_july_the_holder_that_left_comes_back(town: Year) -> None:
+    """With another key of its SuperNode, and with the budget that it had."""
+    spent = town.spent(LEAVING)
+    town.do("client", "renew", town.holder(LEAVING))
+    town.admit(LEAVING)
+    town.do("client", "approve", town.holder(LEAVING), installed_sha256())
+    assert town.spent(LEAVING) == spent > 0
+    town.ready(LEAVING)
+    town.join(LEAVING)
+    town.confirm(*NAMES)
+
+
+def test_in_august_the_coordinator_is_restored_from_the_backup_of_april(town: Year) -> None:
+    """It knows neither the release of May nor who left; holders keep what they have, and the next number is beyond."""
+    town.kill("up")
+    shutil.rmtree(town.coordinator)
+    town.do("coordinator", "restore", town.folder / "backups" / "coordinator-coordinator.backup", town.coordinator)
+    town.admit(LEAVING)
+    town.up()
+    town.wait_for(
+        "all are connected again",
+        lambda: all(
+            each["online"] for each in town.run("coordinator", "status", town.coordinator, "--json").json["members"]
+        ),
+    )
+    town.ready(*(name for name in NAMES if name not in (POOR, UNLUCKY, LEAVING)))
+    done = town.done("--accept-unevaluated", POOR)
+    assert (done.json["number"], done.json["domains"]) == (4, list(NAMES))
+    town.wait_for("all have it", lambda: all(town.newest(name) == 4 for name in NAMES))
+
+
+def test_in_december_all_that_was_written_holds_and_budgets_add_up(town: Year) -> None:
+    """Journals, ledger and releases verify, also by the key of January; nobody spent more than it allowed."""
+    town.do("coordinator", "verify", town.coordinator)
+    rho = Privacy(mode="columns", epsilon=1.0, prior="0" * 64).rho
+    for name in NAMES:
+        town.do("client", "verify", town.holder(name))
+        found = town.status(name)["privacy"]
+        assert isinstance(found, dict)
+        assert found["spent"] == epsilon_of(town.epochs(name) * rho, found["delta"]) <= found["allowed"]
+        assert town.do("client", "statement", town.holder(name)).stdout
+    used = {name: town.epochs(name) for name in NAMES}
+    assert used == {"chess": 3, "code": 5, "law": 4, "medicine": 4, "music": 2}
+    for number in (1, 2, 4):
+        folder = town.coordinator / "releases" / f"{number:04}"
+        if folder.exists():
+            load_release(folder, key=town.first_key)
+    load_release(town.holder("law") / "releases" / "0003", key=town.first_key)
+    private = [SECRET, str(town.folder / "private")]
+    assert holding(town.coordinator.rglob("*"), [word.encode() for word in private]) == []
