@@ -110,7 +110,7 @@ reproducible: setup
 # an SBOM.
 sbom: setup .venv-release/ready
 	mkdir -p build dist
-	$(BIN)/python -m pip freeze --exclude-editable > build/pins.txt
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v ' @ ' > build/pins.txt
 	.venv-release/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --extra client --extra coordinator --extra serve \
 		-c build/pins.txt -o dist/requirements.txt pyproject.toml
