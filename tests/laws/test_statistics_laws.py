@@ -306,7 +306,7 @@ BROKEN = {
     ),
     "larger than its samples allow": _broken([], [(3, 0, -10), (3, 1, 60)]),
     "breaks the Cauchy-Schwarz inequality": _broken([(0, 1, ALIKE), (1, 0, ALIKE)]),
-    "breaks the Cauchy-Schwarz inequality": _broken([(0, 1, -ALIKE), (1, 0, -ALIKE)]),
+    "gram breaks the Cauchy-Schwarz inequality": _broken([(0, 1, -ALIKE), (1, 0, -ALIKE)]),
     "not positive semi-definite": _broken(
         [(i, j, -round(0.9 * math.sqrt(SQUARES[i] * SQUARES[j]))) for i in range(3) for j in range(3) if i != j]
     ),
