@@ -64,16 +64,14 @@ QUESTIONS_TEST_EVERY = 10
 read to find them, and of how many questions one is for the test.
 """
 
-EXAMPLES = (
+VISITORS_PROMPTS = (
     "May I sell this program if I keep the copyright notice and give no warranty?",
     (
         "Why does free() crash when I pass it a pointer into the middle of a malloc'd"
         " buffer?"
     ),
     "Show that every bounded sequence of real numbers has a convergent subsequence.",
-    "How do I read a CSV file and group its rows by month?",
     "How do I fine-tune a small language model on one GPU?",
-    "What does the sticky bit mean on a directory?",
     "What should I cook for six friends tonight?",
 )
 """Prompts for the page of a release of these corpora."""

@@ -45,7 +45,6 @@ def test_every_paper_tells_the_same_version() -> None:
     version = ridgeway.__version__
     assert yaml.safe_load(read("CITATION.cff"))["version"] == version
     assert yaml.safe_load(read("packages/chart/Chart.yaml"))["version"] == version
-    assert re.search(r"^## (.+)$", read("CHANGELOG.md"), re.MULTILINE)[1].split()[0] == version  # type: ignore[index]
     app = tomllib.loads(read("examples/flower-app/pyproject.toml"))
     assert app["project"]["version"] == version
     minor = ".".join(version.split(".")[:2])
@@ -65,11 +64,11 @@ def test_every_dependency_on_flower_has_the_same_range() -> None:
 def test_continuous_integration_runs_what_the_project_runs() -> None:
     """`.ci/run`, the linters, the wheels of both processors, and the files of a release."""
     jobs = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]
-    steps = {name: " ".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
+    steps = {name: "\n".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
     assert ".ci/run" in steps["tests"]
     assert "ruff" in steps["checks"] and "mypy" in steps["checks"]
     assert "cibuildwheel" in steps["wheels"]
     assert jobs["wheels"]["strategy"]["matrix"]["os"] == jobs["tests"]["strategy"]["matrix"]["os"]
     targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE))
-    asked = re.findall(r"make ([\w -]+)", " ".join(steps.values()))
+    asked = re.findall(r"make ([\w -]+)", "\n".join(steps.values()))
     assert {target for words in asked for target in words.split()} <= targets

@@ -237,7 +237,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         asked = True
         os.write(
             2,
-            b"\nstopping; Ctrl-C again stops at once\n",
+            b"\nstopping (Ctrl-C again stops at once)\n",
         )
 
     before = {

@@ -68,6 +68,8 @@ PATH_SERVED = "ridgeway.path_served"
 """In the scope: the path, if a request was answered past the framework, which would say it."""
 BODY_IS_SLOW = "ridgeway.body_is_slow"
 """In the scope: the connection has given the body up, because it takes too long."""
+SCARCE_SILENCE_S = 1.0
+"""How long a body that has begun may pause while half of the memory for bodies is taken."""
 OTHER_PATH = "other"
 METRICS_PATH = "/metrics"
 KEY_HEADERS = frozenset((b"authorization", b"api-key", b"x-api-key"))
@@ -358,7 +360,10 @@ class LimitedBody:
     _ended: bool = False
 
     async def __call__(self) -> Message:
-        event = await self._receive()
+        if self._ended or not self._read:
+            event = await self._receive()
+        else:
+            event = await self._rest()
         if self._ended:
             return event
         if event["type"] == "http.disconnect":
@@ -370,15 +375,26 @@ class LimitedBody:
         if is_too_large:
             refused = too_large(self._max_bytes)
         elif not self._ended and BODY_IS_SLOW in self._scope:
-            words = "timeout while reading the body"
-            refused = RefusedRequest(
-                "slow", 408, words, code="slow_body", headers={"connection": "close"}
-            )
+            refused = too_slow()
         else:
             self._holding.add(size)
             return event
         self._refused(refused)
         raise refused
+
+    async def _rest(self) -> Message:
+        """What comes next of a body that has begun. While memory is scarce it may not pause for
+        long: what has come of it keeps the bodies of others out.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(SCARCE_SILENCE_S):
+                    return await self._receive()
+            except TimeoutError:
+                if self._holding.held.is_scarce:
+                    refused = too_slow()
+                    self._refused(refused)
+                    raise refused from None
 
 
 class GuardedAnswer:
@@ -520,6 +536,13 @@ def check_length(announced: bytes | None, max_bytes: int) -> None:
         )
     if len(announced) > 18 or int(announced) > max_bytes:
         raise too_large(max_bytes)
+
+
+def too_slow() -> RefusedRequest:
+    words = "timeout while reading the body"
+    return RefusedRequest(
+        "slow", 408, words, code="slow_body", headers={"connection": "close"}
+    )
 
 
 def too_large(max_bytes: int) -> RefusedRequest:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -244,4 +245,6 @@ def wire_bytes(problem: Problem) -> bytes:
         (b"connection", b"close"),
     ]
     headers = map(b": ".join, with_security_headers(ours, SECURITY_HEADERS))
-    return b"\r\n".join([b"HTTP/1.1 %d Refused" % problem.status, *headers, b"", body])
+    phrase = HTTPStatus(problem.status).phrase.encode()
+    line = b"HTTP/1.1 %d %s" % (problem.status, phrase)
+    return b"\r\n".join([line, *headers, b"", body])

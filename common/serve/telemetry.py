@@ -29,6 +29,8 @@ ROUTING_BUCKETS_S = (
     0.25,
     1.0,
 )
+SOUND_OUTCOMES = ("ok", "mistake", "gone")
+"""Of requests to experts: answered, refused for the client's mistake, given up by the client."""
 STEP_S = 5
 MAX_STEPS = 60
 MAX_TIMES_PER_STEP = 256
@@ -133,10 +135,14 @@ class Metrics(RequestMetrics):
             )
 
         requests = total(self.expert_requests, "_total")
+        sound = (
+            total(self.expert_requests, "_total", outcome=each)
+            for each in SOUND_OUTCOMES
+        )
         timed = total(self.expert_seconds, "_count")
         return {
             "requests": requests,
-            "failed": requests - total(self.expert_requests, "_total", outcome="ok"),
+            "failed": requests - sum(sound),
             "seconds": total(self.expert_seconds, "_sum") / timed if timed else None,
             "tokens": total(self.tokens, "_total"),
             "cost": total(self.cost, "_total"),

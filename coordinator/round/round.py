@@ -55,7 +55,7 @@ from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import Gathered, Gathering, RoundCounts
 from ridgeway.coordinator.round.ledger import (
-    ROUND,
+    MADE_BY_ROUND,
     Contribution,
     LedgerRelease,
     Standing,
@@ -577,7 +577,7 @@ class _Round:
         published = LedgerRelease(
             number,
             release,
-            f"{ROUND} {self._standing.rounds}",
+            f"{MADE_BY_ROUND} {self._standing.rounds}",
             domains,
             gathered.members,
             self._terms,

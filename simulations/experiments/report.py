@@ -120,12 +120,19 @@ def markdown(part: ReportPart) -> str:
 def source_words(part: ReportPart) -> str:
     """The command, date, commit and machine that a part's figures come from."""
     facts = part.facts
+    words = (
+        f"`{facts['command']}`, {facts['date']}, commit {facts['commit']}, on"
+        f" {facts['machine']}"
+    )
     load = facts["load"]
+    if load is None:
+        return (
+            f"{words}. Copied from the page of that commit; the load was not recorded."
+        )
     return (
-        f"`{facts['command']}`, {facts['date']}, commit {facts['commit']}, in"
-        f" {facts['seconds']:,.0f} s on {facts['machine']}; load {load['load']:.1f} before"
-        f" the start and {load['during']:.1f} during it, {load['others']:.1f} cores taken"
-        " by other programs."
+        f"{words}, in {facts['seconds']:,.0f} s; load {load['load']:.1f} before the start"
+        f" and {load['during']:.1f} during it, {load['others']:.1f} cores taken by other"
+        " programs."
     )
 
 

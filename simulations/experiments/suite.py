@@ -28,6 +28,7 @@ PARTS = (
     "accuracy",
     "robustness",
     "scaling",
+    "epsilon",
     "privacy",
     "experts",
     "scores",

@@ -7,8 +7,7 @@ from statistics import mean
 
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
-from ridgeway.common.privacy.public_prior import make_prior
+from ridgeway.common.privacy.public_prior import built_in_prior
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.privacy_part import (
@@ -37,7 +36,7 @@ SEEDS = 3
 
 def run(plan: ExperimentPlan) -> ReportPart:
     encoder = find_encoder(plan.encoder + SENTENCE)
-    prior = make_prior(encoder, list(built_in_text(this_machine()).values()))
+    prior = built_in_prior(encoder)
     found = {}
     for dataset in plan.datasets:
         private = PrivateGround(dataset, encoder, {BUILT_IN: prior})

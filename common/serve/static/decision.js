@@ -30,8 +30,8 @@ function winner(reply) {
 function sure(reply) {
   const words = `Confidence ${percent(reply.confidence)}${reply.calibrated ? "" : ", not calibrated"}`;
   if (!reply.abstained) return words;
-  const why = reply.belongs ? "too low" : "but it seems to belong to no domain";
-  return `${words}: ${why}, so the router abstains. The prompt ${goes(reply)}; ${reply.best} is ahead.`;
+  const why = reply.belongs ? `${words}: too low` : "It seems to belong to no expert's domain";
+  return `${why}, so the router abstains. The prompt ${goes(reply)}; ${reply.best} is ahead.`;
 }
 
 // Where a prompt goes on which the router abstains: its expert is the fallback, if there are experts.

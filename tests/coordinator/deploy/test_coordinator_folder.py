@@ -61,7 +61,9 @@ settings = st.builds(
         epsilon=st.floats(0.01, 20.0),
         delta=st.floats(1e-30, 1e-3),
     ),
-    abstention=st.just(Abstention()) | st.builds(Abstention, threshold=st.floats(0, 1), fallback=words),
+    abstention=st.just(Abstention())
+    | st.builds(Abstention, threshold=st.floats(0, 1), fallback=words, outside=st.just(("everyday",))),
+    examples=st.lists(st.just("Is 'this' a \"prompt\"? \\ {}"), max_size=2).map(tuple),
 )
 
 

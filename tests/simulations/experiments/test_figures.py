@@ -41,7 +41,7 @@ def test_a_page_shows_the_tables_of_a_result_and_where_they_come_from(root: Path
     assert shown.endswith("<!-- /figures -->\n\nAfter.\n")
     assert "old" not in shown
     assert shown.count("| ours |   2.0 |") == 2
-    assert "`python -m speed`, 2026-11-18, commit abc, in 7 s on 2 cores of a Z80; load 0.1 before" in shown
+    assert "`python -m speed`, 2026-11-18, commit abc, on 2 cores of a Z80, in 7 s; load 0.1 before" in shown
     assert with_figures(shown, root / "docs" / "figures") == shown
 
 
