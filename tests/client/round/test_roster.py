@@ -155,7 +155,7 @@ def test_an_invitation_pins_everybody_it_names_and_says_whose_word_that_is(desk:
 
 def test_an_invitation_that_cannot_be_used_pins_nobody(desk: Desk) -> None:
     """By another coordinator, for nobody, beside cards, changed, or not there: the error says what was expected."""
-    words = f"the invitation is by {fixed_identity(9).public[:12]}…, not by"
+    words = f"the invitation is signed by {fixed_identity(9).public[:12]}…, not by"
     failed(desk("pin", "--invite", desk.invitation(*OTHERS, identity=fixed_identity(9))), words)
     failed(desk("pin", "--invite", desk.invitation()), "the invitation has no members yet")
     folder = desk.invitation(*OTHERS)
