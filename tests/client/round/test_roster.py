@@ -201,9 +201,9 @@ def test_a_key_that_is_ambiguous_too_short_or_not_there_unpins_nobody(desk: Desk
         desk("pin", "--remove", desk.keys["code"][:10]),
         "matches 2 pinned keys; give at least the first 8 digits of one",
     )
-    failed(desk("pin", "--remove", desk.keys["code"][:7]), "names 2 pinned keys")
-    failed(desk("pin", "--remove", "f" * 64), "names 0 pinned keys")
-    failed(desk("pin", "--remove", ""), "names 2 pinned keys")
+    failed(desk("pin", "--remove", desk.keys["code"][:7]), "matches 2 pinned keys")
+    failed(desk("pin", "--remove", "f" * 64), "matches 0 pinned keys")
+    failed(desk("pin", "--remove", ""), "matches 2 pinned keys")
     assert desk.pinned == before
     assert desk("pin", "--remove", desk.keys["code"]).code == 0
     assert desk.pinned == {twin.key}
