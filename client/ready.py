@@ -205,8 +205,8 @@ def _summed(
 def _made_ahead(holder: Holder, terms: Terms) -> Prepared:
     if terms.privacy:
         raise InputError(
-            "private rounds bound documents one by one, for which a corpus is needed,"
-            " not sums made ahead"
+            "private rounds bound single documents, so they need a corpus,"
+            " not precomputed sums"
         )
     given = load_prepared(Path(str(holder.settings.statistics)))
     seen = (given.domain, given.fingerprint, given.sampling, given.statistics.shape[0])

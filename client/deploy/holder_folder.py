@@ -67,7 +67,7 @@ _TEMPLATE = """\
 
 domain = {domain}
 
-# The private text, as files and folders. Or: statistics = "law.stats", made ahead with `ridgeway
+# The private text, as files and folders. Or: statistics = "law.stats", precomputed with `ridgeway
 # client prepare`, and held_out = "law.test.jsonl", made with `ridgeway client held-out`.
 {source}
 # The field that holds the text, where records have several; of several names, the first a record
@@ -78,7 +78,7 @@ holdout = {holdout}
 # Scores of experts' answers to prompts of this domain (docs/application/gateway.md),
 # .jsonl or .csv; only their sums leave.
 {scores}
-# The largest share of records that may be passed over because they cannot be read, such as 0.01;
+# The largest share of records that may be skipped because they cannot be read, such as 0.01;
 # with 0, the first one stops everything. Their files and lines are listed in broken.txt.
 skip_broken = {skip_broken}
 # Threads to sum with; 0: one a core. And where: "auto" takes every GPU there is, else

@@ -223,8 +223,7 @@ def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
         )
     elif "Exit Code:" in said:
         raise NodeError(
-            f"the SuperNode cannot start; its last words in {node.log} are:"
-            f" {last_words(node.log)}"
+            f"the SuperNode cannot start; {node.log} ends with: {last_words(node.log)}"
         )
 
 

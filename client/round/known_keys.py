@@ -72,7 +72,7 @@ def check_coordinator(
             "forked_key",
             f"the coordinator's key was handed over twice: first to {now[:12]}…, which"
             f" holds here, and then to {sender[:12]}…; somebody else may have the old"
-            " key, so ask the operator by another way",
+            " key, so ask the operator over another channel",
         )
     raise Refused(
         "unknown_coordinator",
@@ -87,9 +87,7 @@ def check_members(
     or never did.
     """
     if len({known.owner(key) for key in keys}) < len(keys):
-        raise Refused(
-            "repeated_holder", "one holder stands in the cohort under two keys"
-        )
+        raise Refused("repeated_holder", "the cohort lists one holder under two keys")
     if outdated := {key for key in keys if known.newest(key) != key}:
         raise Refused(
             "key_handed_over", "a member has handed this key over to another", outdated

@@ -72,8 +72,8 @@ def add_parts(files: Mapping[Path, Prepared]) -> tuple[Prepared, dict[str, int],
         for what, one, other in _compared(prepared, model, parts[path], parts[first]):
             if one != other:
                 raise InputError(
-                    f"mismatch: {path} has {what} {one}, and {first} has {other}; "
-                    "parts of one corpus must agree"
+                    f"mismatch in {what}: {path} has {one}, {first} has {other}; parts of"
+                    " one corpus must agree"
                 )
     _must_be_all(parts)
     met = {

@@ -43,7 +43,7 @@ def record_text(record: Mapping[str, Any], fields: Sequence[str], place: str) ->
         if name in record and record[name] is not None:
             if not isinstance(record[name], str):
                 raise CorpusError(
-                    f"{place}: field {name!r} is {type(record[name]).__name__}, not "
+                    f"{place}: field {name!r} holds {type(record[name]).__name__}, not "
                     "text"
                 )
             return storable(record[name])

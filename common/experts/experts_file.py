@@ -191,7 +191,7 @@ class Expert(Record):
         if self.api_key_env is not None and self.api_key_file is not None:
             raise ValueError("give api_key_env or api_key_file, and not both")
         if len(set(self.places)) < len(self.places):
-            raise ValueError("an address stands there twice; give it once")
+            raise ValueError("duplicate address; give it once")
         return self
 
     @property

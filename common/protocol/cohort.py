@@ -116,7 +116,7 @@ class Cohort(Record):
     def _one_order(self) -> Cohort:
         keys = [member.key for member in self.members]
         if len(set(keys)) != len(keys):
-            raise ValueError("a holder stands in the cohort twice")
+            raise ValueError("duplicate holder in the cohort")
         if list(self.members) != sorted(
             self.members, key=lambda member: (member.domain, member.key)
         ):

@@ -26,7 +26,7 @@ def measure(
     scores: Annotated[
         list[Path],
         option(
-            "Scores of experts' answers, .jsonl or .csv; may be given again.",
+            "Scores of experts' answers, .jsonl or .csv; repeatable.",
             metavar="FILE",
         ),
     ],

@@ -50,7 +50,7 @@ NOT_AS_WISHED = 1
 EVERYWHERE = (
     "invitations name an address that no holder can reach",
     "set `address` in coordinator.toml, and the certificate with `renew`, or make DIR"
-    " anew with --address HOST:PORT",
+    " again with --address HOST:PORT",
 )
 CoordinatorFolder = Annotated[Path, argument("The coordinator's folder.", "DIR")]
 
@@ -283,7 +283,7 @@ def _renew_signing_key(federation: Federation, json: bool) -> None:
         (
             "next",
             "holders take it from the coordinator by themselves; tell them the new key"
-            " by another way too",
+            " over another channel too",
         ),
         ("and", "take a backup: an older one can no longer sign for holders"),
         json=json,

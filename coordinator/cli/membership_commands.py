@@ -111,7 +111,7 @@ def invite(folder: CoordinatorFolder, json: Json = False) -> None:
         {"folder": target, **made.model_dump(mode="json")},
         ("wrote", target, "hand this folder to holders"),
         ("address", made.address),
-        ("key", made.coordinator, "tell it to holders by another way too"),
+        ("key", made.coordinator, "tell it to holders over another channel too"),
         ("encoder", made.terms.encoder_name, made.terms.encoder[:12]),
         ("mode", mode, MODE_SENTENCES[mode]),
         ("bundle", made.bundle, "the code that rounds run on holders' machines"),

@@ -17,7 +17,7 @@ def plan(
     domains: Annotated[int, option("How many domains there are.", min=2)] = 5,
     epsilon: Annotated[
         list[float] | None,
-        option("ε of the round; may be given again. (default: 1)"),
+        option("ε of the round; repeatable. (default: 1)"),
     ] = None,
     delta: Annotated[float, option("δ of the round.")] = 1e-8,
     json: Json = False,

@@ -180,7 +180,7 @@ def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
     runs = sorted((federation.folder / "progress").glob("*.jsonl"))
     state = (*sorted(link.glob("state.db*")), *link.glob(NODES)) if is_down else ()
     flower = (
-        "nothing: `coordinator up` makes it anew"
+        "nothing: `coordinator up` creates it again"
         if is_down
         else "all of it while the coordinator is up"
     )

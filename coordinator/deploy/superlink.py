@@ -101,7 +101,7 @@ def _answers(
         if not child.is_running() or time.monotonic() > end:
             said = processes.last_words(child.log)
             raise ProcessError(
-                f"{child.name} did not start; its last words in {child.log} are: {said}"
+                f"{child.name} did not start; {child.log} ends with: {said}"
             )
         time.sleep(0.1)
     return True

@@ -84,6 +84,6 @@ def serve_metrics(view: FederationView, port: int) -> None:
         start_http_server(port, addr=METRICS_HOST, registry=registry)
     except OSError as error:
         raise InputError(
-            f"metrics cannot be had on {METRICS_HOST} port {port} ({error.strerror}); choose"
+            f"cannot serve metrics on {METRICS_HOST} port {port} ({error.strerror}); choose"
             " another port"
         ) from None

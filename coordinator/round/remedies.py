@@ -93,13 +93,13 @@ REMEDIES: Mapping[str, str] = {
         " client.toml"
     ),
     "unknown_coordinator": (
-        "its owner pinned another coordinator's key; it must `init` anew from this"
+        "its owner pinned another coordinator's key; it must run `init` again with this"
         " invitation"
     ),
     "key_handed_over": (
-        "compare keys with its owner by another way, and see `client status`"
+        "compare keys with its owner over another channel, and see `client status`"
     ),
-    "forked_key": "compare keys with its owner by another way, and see `client status`",
+    "forked_key": "compare keys with its owner over another channel, and see `client status`",
     "repeated_holder": (
         "one holder stands on the roster under two keys; remove the older one"
     ),

@@ -107,8 +107,8 @@ def run_round(
             if is_disk_full(error):
                 cause = "the disk is full"
             raise RoundFailed(
-                f"the coordinator cannot write to its folder: {cause}. Make room, or"
-                " mend it, and run the round again: what was accepted is kept"
+                f"the coordinator cannot write to its folder: {cause}. Free some space, or"
+                " fix it, and run the round again: what was accepted is kept"
             ) from error
 
 

@@ -58,9 +58,7 @@ def bench(
     ] = 0.0,
     holders: Annotated[
         list[int] | None,
-        typer.Option(
-            min=3, max=10_000, help="Holders of cohorts; may be given again. (1000)"
-        ),
+        typer.Option(min=3, max=10_000, help="Holders of cohorts; repeatable. (1000)"),
     ] = None,
     drop_rate: Annotated[
         float,

@@ -45,7 +45,7 @@ Data = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="DIR",
-        help="DOMAIN.train.jsonl and DOMAIN.test.jsonl; may be given again."
+        help="DOMAIN.train.jsonl and DOMAIN.test.jsonl; repeatable."
         " (default: text on this machine)",
     ),
 ]
@@ -53,7 +53,7 @@ Presets = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Texts from a hub: clm or reasoning; may be given again.",
+        help="Texts from a hub: clm or reasoning; repeatable.",
     ),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the report.")]

@@ -329,5 +329,5 @@ def test_private_terms_need_a_corpus_and_the_prior_that_they_name(private: Parti
     exact = found(private.folder / "exact")
     exact.settle("law", "law", own_texts("law", "law", FEW))
     given_ahead(exact, sums_of(exact))
-    with pytest.raises(InputError, match="for which a corpus is needed, not sums made ahead"):
+    with pytest.raises(InputError, match="so they need a corpus, not precomputed sums"):
         open_epoch(exact.holder("law"), terms_of(private))

@@ -183,7 +183,7 @@ def test_terms_and_cohorts_that_contradict_themselves_are_no_records() -> None:
     """A mass without weighting, noise without privacy, a member twice, another order."""
     plain = cohort({OWN: "law", NEIGHBOUR: "code"})
     for changes, sentence in (
-        ({"members": (plain.members[0], plain.members[0])}, "stands in the cohort twice"),
+        ({"members": (plain.members[0], plain.members[0])}, "duplicate holder in the cohort"),
         ({"members": plain.members[::-1]}, "not in their order"),
     ):
         with pytest.raises(ValidationError, match=sentence):

@@ -111,7 +111,7 @@ def test_parts_of_other_terms_are_refused(
     work = CHANGES.get(what, replace)(replace(job(corpus), part=(2, 3)))
     made_with = tiny_encoder(seed=1) if what == "the encoder" else encoder
     other = prepare(work, made_with, tmp_path / "other").prepared
-    with pytest.raises(InputError, match=rf"2-3\.stats is of .*{what}.*1-3\.stats of"):
+    with pytest.raises(InputError, match=rf"mismatch in .*{what}.*: .*2-3\.stats has .*1-3\.stats has"):
         add_parts(parts | {second: other})
 
 
@@ -137,14 +137,14 @@ def test_a_part_that_is_missing_or_there_twice_is_named(parts: dict[Path, Prepar
     with pytest.raises(InputError, match=r"1-3\.stats and again\.stats both contain part 1 of 3"):
         add_parts(parts | {Path("again.stats"): parts[first]})
     whole = replace(parts[third], part=None)
-    with pytest.raises(InputError, match="holds a whole corpus"):
+    with pytest.raises(InputError, match="contains a whole corpus"):
         add_parts({first: parts[first], second: parts[second], third: whole})
 
 
 def test_a_part_is_no_statistics_file_for_anyone_else(parts: dict[Path, Prepared]) -> None:
     """Who reads whole corpora refuses it, and its number cannot be changed."""
     [first, *_] = parts
-    with pytest.raises(FormatError, match="it holds part 1 of 3; `ridgeway client add`"):
+    with pytest.raises(FormatError, match="it is part 1 of 3; add up all parts with `ridgeway client add`"):
         load_prepared(first)
     raw = first.read_bytes()
     assert raw.count(b'\\"number\\": 1') == 1

@@ -64,7 +64,7 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
         (LAW + 'api_key_env = "A_KEY_WITH_A_BREAK"', "holds no key"),
         (LAW + 'addresses = ["http://127.0.0.1:1/v1"]', "a base_url, or a list of addresses"),
         ('[experts.law]\nmodel = "m"\n', "a base_url, or a list of addresses"),
-        ('[experts.law]\nmodel = "m"\naddresses = ["http://a/v1", "http://a/v1/"]', "stands there twice"),
+        ('[experts.law]\nmodel = "m"\naddresses = ["http://a/v1", "http://a/v1/"]', "duplicate address"),
         ('[experts.law]\nmodel = "m"\naddresses = ["ftp://a/v1"]', "law.addresses.0: an address begins"),
         ('embeddings = "nobody"\n' + LAW, "'nobody' is not an expert of OpenAI's API"),
         ('aliases = {law = "auto"}\n' + LAW, "'law' is the name of an expert already"),

@@ -63,7 +63,7 @@ def test_every_entry_is_compared_in_constant_time(file: Path, monkeypatch: pytes
 def test_a_name_has_one_key(file: Path) -> None:
     """A second key of a name is refused, and the first one stays."""
     key, _ = add_key(file, "app")
-    with pytest.raises(InputError, match="app already"):
+    with pytest.raises(InputError, match="a key named app exists"):
         add_key(file, "app")
     assert KeyRing(file).find(key.encode()) is not None
 
