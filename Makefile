@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit docs bench report clean
+.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit docs bench report figures reproducible sbom release-artifacts clean
 
 setup: .venv/ready
 
@@ -78,10 +78,39 @@ docs: setup
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 bench: setup
-	$(BIN)/python -m ridgeway.simulations.bench all
+	$(BIN)/python -m ridgeway.simulations.bench all --out report
 
 report: setup
 	$(BIN)/python -m ridgeway.simulations.experiments --out report
 
+# The tables of the docs, out of docs/figures. An experiment or a benchmark writes these with --out docs/figures.
+figures: setup
+	$(BIN)/python -m ridgeway.simulations.experiments.figures
+
+# Sdist and wheel into dist/, built twice: the same bytes, or it fails.
+reproducible: setup
+	$(BIN)/python -m tests.support.release_files dist
+
+# Every package of a holder, an operator and a service into dist/, in the versions of .venv: with hashes, for pip, and as
+# an SBOM.
+sbom: setup .venv-release/ready
+	mkdir -p build dist
+	$(BIN)/python -m pip freeze --exclude-editable > build/pins.txt
+	.venv-release/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --extra client --extra coordinator --extra serve \
+		-c build/pins.txt -o dist/requirements.txt pyproject.toml
+	.venv-release/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/sbom.cdx.json dist/requirements.txt
+
+.venv-release/ready:
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2 cyclonedx-bom==7.5.0
+	touch .venv-release/ready
+
+# All files of a release, with their hashes and a signature: make release-artifacts SIGNING_KEY=key.pem
+release-artifacts: reproducible sbom
+	cd dist && sha256sum *.tar.gz *.whl requirements.txt sbom.cdx.json > SHA256SUMS
+	openssl pkeyutl -sign -rawin -inkey '$(SIGNING_KEY)' -in dist/SHA256SUMS -out dist/SHA256SUMS.sig
+
 clean:
-	rm -rf .venv .venv-adapters build *.egg-info demo-run report
+	rm -rf .venv .venv-adapters .venv-release build dist *.egg-info demo-run report

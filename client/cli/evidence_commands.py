@@ -51,7 +51,7 @@ def verify(folder: Copy, json: Json = False) -> None:
         for each in results
     ]
     lines = (
-        ("verified" if each.good else "wrong", each.name, each.words)
+        f"{'verified' if each.good else 'wrong':<10}{each.name:<26}  {each.words}"
         for each in results
     )
     show(facts, *lines, json=json)

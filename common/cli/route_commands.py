@@ -278,11 +278,17 @@ are named instead.
 MAX_ROWS_SHOWN = 20
 
 
-def evaluation_lines(result: Evaluation) -> list[TextTable | tuple[str, str]]:
+def evaluation_lines(
+    result: Evaluation, told: Mapping[str, str] | None = None, mean: str = ""
+) -> list[TextTable | tuple[str, str]]:
     """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they
     are taken for.
+
+    told, mean: the accuracies in words, by domain and in all, where the counts do not tell them.
     """
-    accuracy = {name: f"{share:.1f} %" for name, share in result.by_domain.items()}
+    accuracy = told or {
+        name: f"{share:.1f} %" for name, share in result.by_domain.items()
+    }
     many = len(result.domains) > MAX_MATRIX_DOMAINS
     rows = []
     for name, row in zip(result.domains, result.confusion, strict=True):
@@ -294,7 +300,7 @@ def evaluation_lines(result: Evaluation) -> list[TextTable | tuple[str, str]]:
         columns = ["most often taken for"]
         weakest = sorted(rows, key=lambda row: result.by_domain.get(str(row[0]), 101.0))
         shown = weakest[:MAX_ROWS_SHOWN]
-    mean = f"{result.accuracy:.1f} %" if accuracy else "–"
+    mean = mean or (f"{result.accuracy:.1f} %" if accuracy else "–")
     total = ["mean over domains", sum(map(sum, result.confusion)), mean]
     lines: list[TextTable | tuple[str, str]] = [
         TextTable(["domain", "texts", "accuracy", *columns], [*shown, total])

@@ -279,6 +279,6 @@ def _load(files: ModelFiles, device: str) -> Any:
         if not is_out_of_memory(error):
             raise
         raise DeviceError(
-            "the GPU has too little free memory for the sentence encoder; free some, or"
+            "not enough free GPU memory for the sentence encoder; free some, or"
             " use --device cpu"
         ) from error

@@ -201,7 +201,7 @@ def check_agreement(
     keys = agreement.keys
     if unknown := set(keys) - set(roster):
         raise Refused(
-            "forged_roster",
+            "not_pinned",
             "members of the cohort are not on the roster that this holder has pinned",
             unknown,
         )

@@ -51,7 +51,11 @@ class Metrics(RequestMetrics):
             "From the prompts of a request to their decisions.",
             buckets=ROUTING_BUCKETS_S,
         )
-        self.decisions = counter("decisions", "Decisions, by best domain.", ("domain",))
+        self.decisions = counter(
+            "decisions",
+            "Decisions, by domain; an abstention by the fallback, or none.",
+            ("domain",),
+        )
         self.decisions_by_router = counter(
             "decisions_by_router",
             "Decisions by the table, and by the sentence encoder.",

@@ -302,7 +302,7 @@ class Federation:
     @contextlib.contextmanager
     def exclusive_lock(self, patience: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         """Hold the folder, so that no two rounds or changes of membership run at once; a short wait
-        for it is fine.
+        for it is fine. Raises JournalError if the ledger was altered.
         """
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -314,6 +314,7 @@ class Federation:
                         " until it is done, and try again"
                     )
                 time.sleep(_POLL_S)
+            self.ledger.journal.verify()
             yield
         finally:
             os.close(handle)

@@ -33,6 +33,7 @@ from ridgeway.simulations.bench.measuring import (
     Row,
     running,
     seconds_in_turns,
+    spread_of,
 )
 from ridgeway.simulations.bench.route_bench import make_release
 from ridgeway.simulations.bench.stand_ins import CHAT
@@ -139,17 +140,20 @@ def loads_in_turns(
     targets: Sequence[tuple[Server, str]],
     bodies: Sequence[Any],
     connections: int = CONNECTIONS,
-) -> list[Load]:
-    """The load of each server's path with the median rate, over several turns."""
+) -> list[list[Load]]:
+    """The loads of each server's path, over several turns."""
     found: list[list[Load]] = [[] for _ in targets]
     for turn in range(_ROUNDS + 1):
         for loads, (server, path) in zip(found, targets, strict=True):
             load = uvloop.run(put_load(server, path, bodies, connections))
             if turn:  # the first one warms up
                 loads.append(load)
-    return [
-        sorted(loads, key=lambda load: load.rate)[len(loads) // 2] for loads in found
-    ]
+    return found
+
+
+def _middle(loads: Sequence[Load]) -> Load:
+    """The one with the median rate."""
+    return sorted(loads, key=lambda load: load.rate)[len(loads) // 2]
 
 
 async def put_load(
@@ -203,7 +207,10 @@ def _route_rows(
     size: int, prompts: Sequence[str], ours: Server, echo: Server
 ) -> Iterator[Row]:
     bodies = [{"prompt": prompt} for prompt in prompts]
-    routed, echoed = loads_in_turns([(ours, ROUTE), (echo, "/echo")], bodies)
+    targets = [(ours, ROUTE), (echo, "/echo")]
+    our_loads, echo_loads = loads_in_turns(targets, bodies)
+    routed = _middle(our_loads)
+    echoed = _middle(echo_loads)
     name = f"POST {ROUTE}, {size} tokens"
     yield Row(
         f"{name}, requests a second to an echo's",
@@ -211,6 +218,9 @@ def _route_rows(
         f"{echoed.rate:,.0f} a second",
         routed.rate / echoed.rate,
         "≥ 0.8",
+        spread_of(
+            [each.rate for each in our_loads], [each.rate for each in echo_loads]
+        ),
     )
     yield Row(
         f"{name}, 99th percentile to an echo's",
@@ -218,15 +228,19 @@ def _route_rows(
         f"{echoed.p99_ms:.2f} ms (median {echoed.p50_ms:.2f})",
         routed.p99_ms / echoed.p99_ms,
         "≤ 1.5",
+        spread_of(
+            [each.p99_ms for each in our_loads], [each.p99_ms for each in echo_loads]
+        ),
     )
 
 
 def _batch_row(tokenizer: Tokenizer, prompts: list[str], ours: Server) -> Row:
-    (load,) = loads_in_turns([(ours, ROUTE)], [{"prompts": prompts}])
+    (loads,) = loads_in_turns([(ours, ROUTE)], [{"prompts": prompts}])
     (seconds,) = seconds_in_turns(
         lambda: tokenizer.encode_batch_fast(prompts, add_special_tokens=False)
     )
-    routed = load.rate * len(prompts)
+    rates = [load.rate * len(prompts) for load in loads]
+    routed = statistics.median(rates)
     tokenised = len(prompts) / seconds
     return Row(
         f"POST {ROUTE} with {len(prompts)} prompts, to tokenising them",
@@ -234,6 +248,7 @@ def _batch_row(tokenizer: Tokenizer, prompts: list[str], ours: Server) -> Row:
         f"{tokenised:,.0f} a second",
         routed / tokenised,
         "≥ 0.8",
+        (min(rates) / tokenised, max(rates) / tokenised),
     )
 
 
@@ -248,7 +263,8 @@ def _chat_row(prompts: Sequence[str], *servers: Server) -> Row:
     bodies = [_chat(prompt) for prompt in prompts]
     targets = [(server, CHAT) for server in servers]
     loads = loads_in_turns(targets, bodies, connections=1)
-    return _added("a chat completion", *(load.p50_ms for load in loads))
+    ours, expert = ([load.p50_ms for load in each] for each in loads)
+    return _added("a chat completion", ours, expert)
 
 
 async def _first_piece_row(prompts: Sequence[str], *servers: Server) -> Row:
@@ -259,17 +275,23 @@ async def _first_piece_row(prompts: Sequence[str], *servers: Server) -> Row:
             for taken, server in zip(firsts, servers, strict=True):
                 prompt = prompts[number % len(prompts)]
                 taken.append(await stream(session, server, prompt, 3, 0.002))
-    middles = (1e3 * statistics.median(taken) for taken in firsts)
-    return _added("a stream's first piece", *middles)
+    ours, expert = ([1e3 * seconds for seconds in taken] for taken in firsts)
+    return _added("a stream's first piece", ours, expert)
 
 
-def _added(what: str, ours_ms: float, expert_ms: float) -> Row:
+def _added(what: str, ours: Sequence[float], expert: Sequence[float]) -> Row:
+    """Milliseconds of runs that took turns; the spread is that of the middle half of them."""
+    ours_ms = statistics.median(ours)
+    expert_ms = statistics.median(expert)
+    added = [mine - bare for mine, bare in zip(ours, expert, strict=True)]
+    quarter, _, three_quarters = statistics.quantiles(added, method="inclusive")
     return Row(
         f"{what} through the gateway, milliseconds added",
         f"{ours_ms:.2f} ms",
         f"{expert_ms:.2f} ms without",
         ours_ms - expert_ms,
         "≤ 3",
+        (quarter, three_quarters),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 Places = NDArray[np.int64]
 """For each prompt, the place of a domain among the dataset's."""
 Route = Callable[[Sequence[str]], Places]
+Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 
 SHORT_HELD_TEXTS = 10
 PASSES = 3
@@ -168,6 +169,19 @@ def milliseconds(routes: Sequence[Route], prompts: Sequence[str]) -> list[float]
     passes = [partial(one_by_one, route) for route in routes]
     seconds = seconds_in_turns(*passes, rounds=PASSES)
     return [1e3 * each / len(prompts) for each in seconds]
+
+
+def read_once(embed: Embed) -> Embed:
+    """Keeps the vectors of the last lists of texts, which several routers are tried on.
+
+    A single prompt is read each time, since that is timed.
+    """
+
+    @lru_cache(maxsize=4)
+    def kept(texts: tuple[str, ...]) -> NDArray[np.float32]:
+        return embed(texts)
+
+    return lambda texts: embed(texts) if len(texts) == 1 else kept(tuple(texts))
 
 
 # Chance, and ours

@@ -162,7 +162,7 @@ def test_a_folder_of_text_is_audited_for_each_window(shop: Workshop) -> None:
         ("client audit law.stats --encoder dir:other", r"not with tiny \(.*\); name it with --encoder"),
         ("audit --data nowhere", r"there is no folder nowhere"),
         ("audit --data encoder", r"encoder holds no file named DOMAIN\.train\.jsonl"),
-        ("audit --data data --windows 0", r"window cannot be 0"),
+        ("audit --data data --windows 0", r"window is 0"),
         ("audit --data data --windows some", r"'some' is not a valid integer"),
         ("audit --data data --holder art", r"there is no holder 'art'; there are code, law"),
     ],

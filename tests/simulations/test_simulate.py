@@ -202,7 +202,7 @@ def test_a_private_round_reads_sentences(
         (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
         (["--engine", "ray"], "there is no engine 'ray'"),
         (["--data", "nowhere"], "nowhere holds 0 files"),
-        (["--work", "data"], "data exists already and is not empty"),
+        (["--work", "data"], "data already exists and is not empty"),
         (["--out", "data"], "in use by something that is not a release"),
         (["--drop", "law", "--drop", "code", "--clear"], "needs two domains"),
         (["--drop", "law"], "2 holders can take part, and a round under masks needs 3"),

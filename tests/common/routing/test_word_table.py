@@ -326,7 +326,7 @@ def test_an_older_ridgeway_cannot_take_it_for_a_table_of_tokens(release: Path) -
     ("change", "words"),
     [
         ({"words": {"width": 9, "amplitude": 100, "shortest": 3, "longest": 5}}, "9 buckets"),
-        ({"words": {"width": 0, "amplitude": 100, "shortest": 3, "longest": 5}}, "cannot have 0 features"),
+        ({"words": {"width": 0, "amplitude": 100, "shortest": 3, "longest": 5}}, "0 word features are not supported"),
         ({"words": {"width": 9, "amplitude": 100}}, "another version"),
         ({"words": {"wide": 8}}, "cannot be used"),
         ({"words": None}, "cannot be used"),
