@@ -29,7 +29,7 @@ def test_the_demo_runs_the_whole_path(
 ) -> None:
     """It ends well, routes its prompts where they belong, and leaves a release that knows what a visitor asks about.
 
-    As on a second run, it finds the encoders converted. Its commands run in this process, which saves seconds.
+    As on a second run, it finds the encoders converted. Its commands run in this process, which spares seconds.
     """
     for cache in (smollm2_cache, sentences_cache):
         shutil.copytree(cache, tmp_path / "demo-run" / "cache", dirs_exist_ok=True)

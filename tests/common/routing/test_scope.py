@@ -120,8 +120,9 @@ def test_a_router_abstains_where_a_domain_is_ahead_that_no_expert_is_for() -> No
     outside = replace(plain, outside=(best,))
     decision = router.with_confidence(outside=(best,)).route("aaaa")
     assert (decision.domain, decision.best, decision.reason) == (None, best, "out_of_scope")
-    others = replace(router, confidence=outside).route_many(["bbbb", "cccc"])
-    assert not any(each.abstained for each in others)
+    others = [letter * 4 for letter in LETTERS if router.route(letter * 4).best != best]
+    assert others
+    assert not any(each.abstained for each in replace(router, confidence=outside).route_many(others))
     assert Confidence.of_json(outside.to_json()) == outside
     assert "outside" not in plain.to_json()
     assert outside.abstaining(threshold=0) == plain
