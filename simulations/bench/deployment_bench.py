@@ -56,7 +56,7 @@ class LoopbackFederation:
 
     def running(
         self, name: str, word: str, *words: str | Path
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[int]:
         """A command that runs within a block, from when it has printed this word."""
         command = [sys.executable, "-m", "ridgeway", *map(str, words)]
         return running(command, word, self.folder / f"{name}.log", self.environment)

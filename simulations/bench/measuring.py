@@ -180,8 +180,8 @@ def running(
     word: str,
     log: Path,
     environment: Mapping[str, str] = os.environ,
-) -> Iterator[None]:
-    """A command that runs within this block, from when it has printed a word."""
+) -> Iterator[int]:
+    """A command that runs within this block, from when it has printed a word; its process id."""
     from ridgeway.common.deploy.processes import Child, last_words
 
     child = Child(log.stem, command, environment, log)
@@ -192,7 +192,8 @@ def running(
             if not child.is_running() or time.monotonic() > end:
                 raise ProcessError(f"{child.name} did not start: {last_words(log)}")
             time.sleep(0.1)
-        yield
+        assert child.process is not None
+        yield child.process.pid
     finally:
         child.stop(STOP_SECONDS)
 
@@ -201,6 +202,12 @@ def packet_bytes(packet: Packet) -> int:
     """Of a header, a signature and numbers."""
     blobs = sum(memoryview(blob).nbytes for blob in packet.blobs)
     return len(packet.header) + len(packet.signature) + blobs
+
+
+def cpu_seconds(pid: int) -> float:
+    """The time that all threads of a process have run so far."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
 
 def peak_gb(pid: int | str = "self") -> float:
