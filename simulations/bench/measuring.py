@@ -65,6 +65,7 @@ class Row:
     """Two figures, their ratio (or one figure), and the aim for it, such as `≥ 10` or `≤ 0.5`.
 
     spread: the least and the largest ratio of the single runs; empty where there was one run.
+    timed:  whether other work on the machine can change it.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Row:
     ratio: float
     aim: str = ""
     spread: tuple[float, ...] = ()
+    timed: bool = True
 
     @property
     def misses(self) -> bool:
@@ -91,7 +93,7 @@ class Row:
             return "NO"
         if not self.aim:
             return ""
-        return "not judged" if machine.is_busy else "yes"
+        return "not judged" if self.timed and machine.is_busy else "yes"
 
     def cells(self, machine: Machine) -> tuple[str, ...]:
         """Under HEADINGS."""
