@@ -101,7 +101,11 @@ def test_the_flower_app_runs_a_round_with_a_node_for_each_holder(
 ) -> None:
     """Its two apps, on a grid that gives nodes their number and the run's settings, as Flower's engine does."""
     config = tomllib.loads((flower_app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    chosen = {"work": str(tmp_path / "work"), "data": str(folder / "data"), "encoder": named(folder)}
+    chosen: dict[str, bool | float | int | str] = {
+        "work": str(tmp_path / "work"),
+        "data": str(folder / "data"),
+        "encoder": named(folder),
+    }
     assert set(config) == set(chosen)
     monkeypatch.setenv("RIDGEWAY_SIMULATION", "")
     client = importlib.import_module("ridgeway_app.client_app").app

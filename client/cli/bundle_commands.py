@@ -88,9 +88,9 @@ def bundle(
     )
     if approved is False:
         raise InputError(
-            f"the client.toml in {folder} does not approve the bundle {digest}, so no"
-            " round with it runs there; if you have read what changed, run: ridgeway"
-            f" client approve {folder} {digest}"
+            f"the client.toml in {folder} does not approve the bundle {digest}, so "
+            "its rounds are refused; if you have read what changed, run: ridgeway "
+            f"client approve {folder} {digest}"
         )
 
 

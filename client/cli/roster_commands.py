@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ridgeway.common.protocol.invitation import Place
 
 OPERATORS_WORD = (
-    "these keys are the operator's word; compare them with the holders by another way"
+    "these keys come from the operator; verify them with the holders over another "
+    "channel"
 )
 
 
@@ -24,15 +25,15 @@ def pin(
     folder: HolderFolder,
     cards: Annotated[
         list[Path] | None,
-        argument("Cards that other holders handed over.", "[HOLDER.PUB]..."),
+        argument("Cards from other holders.", "[HOLDER.PUB]..."),
     ] = None,
     invite: Annotated[
         Path | None,
-        option("Take the members from the operator's invitation instead."),
+        option("Pin the members of the operator's invitation instead."),
     ] = None,
     remove: Annotated[
         str | None,
-        option("Unpin a member: its key, or the first digits of it.", metavar="KEY"),
+        option("Unpin a member: its key, or the first digits.", metavar="KEY"),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -45,7 +46,7 @@ def pin(
     from ridgeway.client.round.roster import load_roster
 
     if sum(map(bool, (cards, invite, remove is not None))) > 1:
-        raise InputError("name cards, --invite or --remove, one of them")
+        raise InputError("give either cards, --invite or --remove")
     holder = open_holder(folder)
     if remove is not None:
         places = _unpin(holder, remove)
@@ -101,8 +102,8 @@ def _invited(holder: Holder, folder: Path) -> tuple[list[Place], tuple[HandOver,
     check_pinned(holder, paper)
     if not paper.roster:
         raise InputError(
-            "the invitation names no members yet; ask the operator for one that was"
-            " made after holders were admitted"
+            "the invitation has no members yet; ask the operator for a newer one, "
+            "made after holders were admitted"
         )
     return list(paper.roster), paper.handovers
 
@@ -119,7 +120,7 @@ def _unpin(holder: Holder, key: str) -> tuple[Place, ...]:
     ]
     if len(found) != 1 or len(key) < 8:
         raise InputError(
-            f"{key!r} names {len(found)} pinned keys; give at least 8 of the first"
-            " digits of one"
+            f"{key!r} matches {len(found)} pinned keys; give at least the first 8 "
+            "digits of one"
         )
     return unpin(holder.folder, found)

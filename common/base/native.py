@@ -54,8 +54,8 @@ if not why_not:
     try:
         import ridgeway._native as native
     except ImportError:
-        why_not = "not built: install a wheel, or a C compiler before Ridgeway"
+        why_not = "not built: install a wheel, or install a C compiler before Ridgeway"
     else:
-        why_not = "" if _agrees() else "wrong results: build it again"
+        why_not = "" if _agrees() else "wrong results: rebuild it"
 if why_not:
     native = None  # type: ignore[assignment]

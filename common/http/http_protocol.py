@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -44,9 +45,9 @@ UNREAD_TIMEOUT_S = 60.0
 """An answer that a client does not read for this long is broken off."""
 
 HEAD_TOO_LONG = Problem(
-    431, "the headers of the request are too long", code="headers_too_long"
+    431, "the request headers are too long", code="headers_too_long"
 )
-NOT_HTTP = Problem(400, "this is not a request of HTTP/1.1", code="invalid_http")
+NOT_HTTP = Problem(400, "this is not an HTTP/1.1 request", code="invalid_http")
 TimerName = Literal["head", "body", "unread"]
 
 
@@ -207,7 +208,7 @@ class HttpConnection(HttpToolsProtocol):
     def _give_up(self) -> None:
         self._stop("head")
         self._end_with(
-            Problem(408, "the request did not come in time", code="slow_request")
+            Problem(408, "timeout while reading the request", code="slow_request")
         )
 
     def _end_with(self, problem: Problem) -> None:
@@ -244,4 +245,6 @@ def wire_bytes(problem: Problem) -> bytes:
         (b"connection", b"close"),
     ]
     headers = map(b": ".join, with_security_headers(ours, SECURITY_HEADERS))
-    return b"\r\n".join([b"HTTP/1.1 %d Refused" % problem.status, *headers, b"", body])
+    phrase = HTTPStatus(problem.status).phrase.encode()
+    line = b"HTTP/1.1 %d %s" % (problem.status, phrase)
+    return b"\r\n".join([line, *headers, b"", body])

@@ -32,6 +32,10 @@ class HeldBytes:
     refused: Callable[[RefusedRequest], None]
     total: int = 0
 
+    @property
+    def is_scarce(self) -> bool:
+        return 2 * self.total > self.limit
+
 
 @dataclass(slots=True)
 class Holding:

@@ -28,7 +28,7 @@ SENTENCES = "sentences"
 DECIDERS = {TABLE: "the table", SENTENCES: "the sentence encoder"}
 """What decides, as people read it."""
 REASONS = {
-    _OUT_OF_SCOPE: "it seems to belong to no domain",
+    _OUT_OF_SCOPE: "it seems out of scope",
     LOW_CONFIDENCE: "too unsure",
 }
 """Why a router abstains, as people read it; of several reasons the first is told."""
@@ -71,7 +71,9 @@ class Decision(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The same on the command line and over HTTP."""
-        return self._asdict() | {"belongs": self.belongs}
+        told = self._asdict()
+        told["belongs"] = self.belongs
+        return told
 
     def __repr__(self) -> str:
         shown = ranked(self.scores)[:SHOWN_DOMAINS]
@@ -301,7 +303,7 @@ def decide(
     ):
         best = domains[place]
         scope = scope if legible or scope is None else 0.0
-        reason = _reason(law, confidence, scope, legible)
+        reason = _reason(law, best, confidence, scope, legible)
         found.append(
             Decision(
                 law.fallback if reason else best,
@@ -319,9 +321,11 @@ def decide(
 
 
 def _reason(
-    law: Confidence, confidence: float, scope: float | None, readable: bool
+    law: Confidence, best: str, confidence: float, scope: float | None, readable: bool
 ) -> str | None:
     """Why the router abstains; None if it does not."""
+    if best in law.outside:
+        return _OUT_OF_SCOPE
     least = law.scope.least if law.scope else 0.0
     if least > 0 and scope is not None and not (readable and scope >= least):
         return _OUT_OF_SCOPE

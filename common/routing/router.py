@@ -167,7 +167,7 @@ class Router:
         """Where each of many prompts and chats should go; the prompts in parallel."""
         if isinstance(prompts, str):
             raise InputError(
-                "route_many takes a list of prompts; for a single one there is route"
+                "route_many takes a list of prompts; use route for one prompt"
             )
         asked = list(prompts)
         texts = iter(

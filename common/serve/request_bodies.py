@@ -28,7 +28,12 @@ from pydantic import (
 from pydantic_core import from_json
 
 from ridgeway.common.experts.experts_file import AUTO
-from ridgeway.common.http.http_errors import ClientGone, Problem, validation_problem
+from ridgeway.common.http.http_errors import (
+    ClientGone,
+    Problem,
+    json_problem,
+    validation_problem,
+)
 from ridgeway.common.http.request_context import current_request, hold
 from ridgeway.common.routing.conversation import Message, Turn, weighted_turns
 from ridgeway.common.routing.exchange import (
@@ -392,8 +397,8 @@ async def read_gateway_body(
     content = await _content(request)
     try:
         fields = from_json(content, allow_inf_nan=False)
-    except ValueError:
-        raise Problem(400, "the body is not valid JSON", code="invalid_json") from None
+    except ValueError as error:
+        raise json_problem(str(error)) from None
     if not isinstance(fields, dict):
         raise Problem(400, "the body is not a JSON object", code="invalid_value")
     try:
@@ -469,8 +474,8 @@ async def _content(request: Request) -> bytes:
 
 def _check_values(content: bytes) -> None:
     """Refuse a body that would take long to read: while it is read, every other request waits."""
-    # whatever stands in texts counted too, which is mostly enough to know
-    if _values(content) <= MAX_VALUES:
+    # its length, then whatever stands in texts counted too, is mostly enough to know
+    if len(content) <= MAX_VALUES or _values(content) <= MAX_VALUES:
         return
     outside = content.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
     if _values(b"".join(outside)) > MAX_VALUES:

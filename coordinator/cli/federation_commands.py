@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 NOT_AS_WISHED = 1
 """The exit code of a command that did what it was asked, and found that something is amiss."""
 
+EVERYWHERE = (
+    "invitations name an address that no holder can reach",
+    "set `address` in coordinator.toml, and the certificate with `renew`, or make DIR"
+    " anew with --address HOST:PORT",
+)
 CoordinatorFolder = Annotated[Path, argument("The coordinator's folder.", "DIR")]
 
 
@@ -119,6 +124,7 @@ def init(
             "mode": chosen,
         },
         ("made", str(folder), f"certificates for {', '.join(hosts)}"),
+        ("warning", *EVERYWHERE) if _is_everywhere(address) else None,
         ("key", made.identity.public, "releases are signed with it; holders pin it"),
         ("mode", chosen, MODE_SENTENCES[chosen]),
         ("prior", "made of built-in text", made_with) if chosen == "private" else None,
@@ -128,6 +134,10 @@ def init(
         ),
         json=json,
     )
+
+
+def _is_everywhere(address: str) -> bool:
+    return address.rpartition(":")[0].strip("[]") in ("0.0.0.0", "::")
 
 
 def up(
@@ -348,7 +358,7 @@ def verify(folder: CoordinatorFolder, json: Json = False) -> None:
     federation = open_federation(folder)
     counts = federation.verify()
     numbers = (count(number, noun.rstrip("s")) for noun, number in counts.items())
-    show(counts, ("verified", str(folder), *numbers), json=json)
+    show(counts, f"verified  {folder}: {', '.join(numbers)}", json=json)
 
 
 def page(

@@ -4,9 +4,9 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,9 @@ from ridgeway.coordinator.round.progress import (
     HoldersAbsent,
     ReleaseStands,
 )
+
+if TYPE_CHECKING:
+    from ridgeway.coordinator.round.federation import Federation
 
 RunsBundle = Annotated[
     str | None,
@@ -66,6 +69,9 @@ def preflight(
             tell_event(event)
     holders = [each for each in told if isinstance(each, HolderChecked)]
     mode = federation.settings.mode
+    privacy = None
+    if mode == "private":
+        privacy = federation.settings.privacy.model_dump(mode="json")
     stops = [each.reason for each in told if isinstance(each, RoundForeseen)]
     is_clear = not stops and not any(each.obstacles for each in holders)
     rows = [
@@ -85,11 +91,13 @@ def preflight(
             "clear": is_clear,
             "mode": mode,
             "sentence": MODE_SENTENCES[mode],
+            "privacy": privacy,
             "bundle": runs,
             "stops": stops[0] if stops else None,
             "holders": rows,
         },
         ("mode", mode, MODE_SENTENCES[mode]),
+        ("cost", _cost_words(privacy)) if privacy else None,
         TextTable(["holder", "domain", *CHECKED], [_marks(each) for each in holders]),
         *(line for each in holders for line in _remedies(each, runs)),
         *(("stops", f"a round would end without a release: {each}") for each in stops),
@@ -98,6 +106,14 @@ def preflight(
     )
     if not is_clear:
         raise typer.Exit(NOT_AS_WISHED)
+
+
+def _cost_words(privacy: Mapping[str, Any]) -> str:
+    return (
+        f"a round costs a document of a new epoch ε {privacy['epsilon']:g} at δ"
+        f" {privacy['delta']:g}, sums and counts together; a holder whose budget does"
+        " not suffice is named below"
+    )
 
 
 def _remedies(checked: HolderChecked, bundle: str) -> Iterator[tuple[str, ...]]:
@@ -193,16 +209,9 @@ def round_(
     from ridgeway.coordinator.page.narrator import Narrator
     from ridgeway.coordinator.round.run_order import RunOrder
 
-    federation = open_federation(folder)
-    domains = {holder.domain for holder in federation.ledger.standing().active.values()}
     worse = tuple(accept_worse or ())
     missing = tuple(allow_missing or ())
     unevaluated = tuple(accept_unevaluated or ())
-    if unknown := {*worse, *missing, *unevaluated} - domains:
-        raise InputError(
-            f"there is no domain {min(unknown)!r}; there are"
-            f" {', '.join(sorted(domains))}"
-        )
     told: list[Event] = []
     tell = Narrator()
 
@@ -220,6 +229,8 @@ def round_(
         end_rollback=end_rollback,
     )
     try:
+        federation = open_federation(folder)
+        _check_domains(federation, {*worse, *missing, *unevaluated})
         with stamped_steps(times):
             run_work(federation, order, watch, bundle)
     except RidgewayError as error:
@@ -244,6 +255,15 @@ def round_(
     show(facts, json=json)
     if not json:
         show_held_out(federation, newest.number)
+
+
+def _check_domains(federation: Federation, named: set[str]) -> None:
+    domains = set(federation.standing.domain_of.values())
+    if unknown := named - domains:
+        raise InputError(
+            f"there is no domain {min(unknown)!r}; there are"
+            f" {', '.join(sorted(domains))}"
+        )
 
 
 def schedule(

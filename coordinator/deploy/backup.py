@@ -72,7 +72,8 @@ def back_up(federation: Federation, target: Path) -> BackupManifest:
         raise InputError(
             f"{target} exists already, and no backup is overwritten; name a new file"
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.parent.is_dir():
+        raise InputError(f"there is no folder {target.parent}; make it first")
     with tempfile.TemporaryDirectory(
         dir=target.parent, prefix=f".{target.name}."
     ) as place:

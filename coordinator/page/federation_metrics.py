@@ -43,7 +43,7 @@ LABELLED = (
     ),
 )
 """How each figure of the view is called, and what it says; those with a label have many values."""
-LOOPBACK = "127.0.0.1"
+METRICS_HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ def serve_metrics(view: FederationView, port: int) -> None:
     registry = CollectorRegistry()
     registry.register(FederationCollector(view))
     try:
-        start_http_server(port, addr=LOOPBACK, registry=registry)
+        start_http_server(port, addr=METRICS_HOST, registry=registry)
     except OSError as error:
         raise InputError(
-            f"metrics cannot be had on {LOOPBACK} port {port} ({error.strerror}); choose"
+            f"metrics cannot be had on {METRICS_HOST} port {port} ({error.strerror}); choose"
             " another port"
         ) from None

@@ -100,6 +100,11 @@ class FederationView:
                 "listen": federation.settings.listen,
                 "mode": federation.settings.mode,
                 "sentence": MODE_SENTENCES[federation.settings.mode],
+                "privacy": (
+                    federation.settings.privacy.model_dump(mode="json")
+                    if federation.settings.mode == "private"
+                    else None
+                ),
                 "certificates": self._certificates(),
                 "release": newest.number if newest else None,
                 "entries": self._read,

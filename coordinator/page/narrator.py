@@ -21,6 +21,27 @@ OLDER_COPY = (
 )
 
 
+_ASKED = {
+    "hello": "whether it is there",
+    "announce": "to take part",
+    "collect": "for its sums",
+    "share": "to deal shares of its secrets",
+    "hold": "to keep the others' shares",
+    "seal": "for its sealed numbers",
+    "confirm_sum": "to confirm who is in a sum",
+    "lock_sum": "to lock a sum",
+    "open_sum": "to open a sum",
+    "evaluate": "to count",
+    "deliver": "to take the release",
+}
+"""What a holder is asked at each step."""
+
+
+def no_answer(at: str) -> str:
+    """That a holder did not answer at a step of a round."""
+    return f"no answer when asked {_ASKED.get(at, at)}"
+
+
 class Step(Protocol):
     """Takes one line: what was done, to what, and figures."""
 
@@ -120,7 +141,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             if name and code in REMEDIES:
                 step("next", name, REMEDIES[code])
         case progress.HoldersAbsent(at, names):
-            step("absent", ", ".join(names), f"no answer to {at}")
+            step("absent", ", ".join(names), no_answer(at))
         case progress.TotalGathered(holders, domains):
             sums = f"sums of {count(holders, 'holder')}"
             step("added", sums, f"{len(domains)} domains", ", ".join(domains))
@@ -152,9 +173,9 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             if event.before and event.after:
                 was = _interval(event.before)
                 figures = f"accuracy {_interval(event.after)} %, was {was} %"
-            who = [f"new {name}" for name in newcomers]
-            who += [f"changed {name}" for name in changed]
-            step("worse", domain, figures, *who)
+            causes = [f"new {name}" for name in newcomers]
+            causes += [f"changed {name}" for name in changed]
+            step("worse", domain, figures, *causes)
         case progress.ReleaseStands(number):
             words = "nothing has changed since it was made, so it stands"
             step("kept", f"release {number:04}", words)

@@ -169,9 +169,15 @@ def bundle_facts(federation: Federation) -> dict[str, Any] | None:
     if not kept:
         return None
     newest = kept[0].sha256
+    approved = {each for those in standing.approvals.values() for each in those}
+    refused = {each for those in standing.refusals.values() for each in those}
+    order = ranked(kept, standing)
+    # before holders were asked about a new one, the one that they have approved runs
+    if newest not in approved | refused:
+        order = [each for each in order if each in approved] + order
     return {
         "newest": newest,
-        "in_use": ranked(kept, standing)[0],
+        "in_use": order[0],
         "waiting": waiting(newest, standing),
     }
 

@@ -36,7 +36,7 @@ from ridgeway.common.statistics.sums import (
 MAX_TOTALS = 4
 """How many masked totals are kept, the newest ones: a file of gram's size each."""
 
-ROUND = "round"
+MADE_BY_ROUND = "round"
 ROLLED_BACK = "rolled back to"
 """What releases come of, before a number: that of the round, or of the earlier release."""
 
@@ -242,7 +242,7 @@ class Standing:
                 cause, _, number = made.cause.rpartition(" ")
                 if cause == ROLLED_BACK:
                     self.rolled_back = int(number)
-                elif cause == ROUND:
+                elif cause == MADE_BY_ROUND:
                     self.rolled_back = None
             case "pruned":
                 self.pruned |= set(facts["releases"])

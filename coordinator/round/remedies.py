@@ -40,7 +40,7 @@ REMEDIES: Mapping[str, str] = {
     "epoch_does_not_fit": (
         "its owner opens an epoch under these terms with `ridgeway client ready DIR`"
     ),
-    "forged_roster": (
+    "not_pinned": (
         "it must pin the members that are new to it: `ridgeway client pin DIR`"
     ),
     "roster_not_pinned": "it must pin the other members: `ridgeway client pin DIR`",
@@ -109,7 +109,7 @@ _CHECK_OF: Mapping[str, str] = {
     NO_ANSWER: "online",
     BUNDLE: "code",
     "version": "code",
-    "forged_roster": "members",
+    "not_pinned": "members",
     "roster_not_pinned": "members",
     "too_few_of_roster": "members",
     "key_handed_over": "members",

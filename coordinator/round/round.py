@@ -40,6 +40,7 @@ from ridgeway.common.protocol.packet import Blob, vector_blob, weights_blob
 from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
+    EXAMPLES,
     MANIFEST,
     PRIVACY,
     QUALITY,
@@ -54,7 +55,7 @@ from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import Gathered, Gathering, RoundCounts
 from ridgeway.coordinator.round.ledger import (
-    ROUND,
+    MADE_BY_ROUND,
     Contribution,
     LedgerRelease,
     Standing,
@@ -554,6 +555,8 @@ class _Round:
         domains = gathered.total.domains
         number = federation.next_number
         more: dict[str, Any] = {}
+        if federation.settings.examples:
+            more[EXAMPLES] = list(federation.settings.examples)
         if made.quality:
             more[QUALITY] = made.quality.to_json()
         if self._terms.privacy:
@@ -574,7 +577,7 @@ class _Round:
         published = LedgerRelease(
             number,
             release,
-            f"{ROUND} {self._standing.rounds}",
+            f"{MADE_BY_ROUND} {self._standing.rounds}",
             domains,
             gathered.members,
             self._terms,
@@ -587,9 +590,7 @@ class _Round:
 
     def _choices(self, gathered: Gathered, made: _Evaluated) -> RouterChoices:
         router = self._federation.settings.router
-        threshold = self._federation.settings.abstention.threshold
-        fallback = self._federation.settings.abstention.fallback
-        confidence = Confidence(threshold=threshold, fallback=fallback)
+        confidence = Confidence(**dict(self._federation.settings.abstention))
         if self._terms.privacy and made.noisy:
             confidence = confidence_under_noise(
                 gathered.total.statistics,
@@ -602,7 +603,7 @@ class _Round:
                 confidence,
             )
         if made.fitted:
-            confidence = made.fitted.confidence(threshold, fallback)
+            confidence = made.fitted.confidence(confidence)
         return RouterChoices(
             weighting=self._terms.weighting,
             ridge=router.penalty,

@@ -24,7 +24,7 @@ from ridgeway.simulations.experiments.report import ReportPart, ReportTable, wri
 
 MINUTES = ("route", "sums", "prepare", "masking", "serving")
 """What `all` runs; the others take longer."""
-NAMES = (*MINUTES, "deployment", "cohorts")
+NAMES = (*MINUTES, "deployment", "cohorts", "peers")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -31,6 +31,7 @@ START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 
 Work = Callable[[], object]
+SecondsClock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class BenchOptions:
 class Row:
     """Two figures, their ratio (or one figure), and the aim for it, such as `≥ 10` or `≤ 0.5`.
 
+    ratio:  None where there is nothing to compare with.
     spread: the least and the largest ratio of the single runs; empty where there was one run.
     timed:  whether other work on the machine can change it.
     """
@@ -71,7 +73,7 @@ class Row:
     name: str
     ours: str
     theirs: str
-    ratio: float
+    ratio: float | None
     aim: str = ""
     spread: tuple[float, ...] = ()
     timed: bool = True
@@ -81,6 +83,8 @@ class Row:
         """Whether the aim is missed; a ratio that is not a number misses any."""
         if not self.aim:
             return False
+        if self.ratio is None:
+            return True
         sign, limit = self.aim.split()
         reached = (
             self.ratio >= float(limit) if sign == "≥" else self.ratio <= float(limit)
@@ -99,7 +103,7 @@ class Row:
         """Under HEADINGS."""
         spread = "–".join(f"{each:.3g}" for each in self.spread)
         verdict = self.verdict(machine)
-        ratio = f"{self.ratio:.3g}"
+        ratio = "–" if self.ratio is None else f"{self.ratio:.3g}"
         return self.name, ratio, spread, self.aim, verdict, self.ours, self.theirs
 
 
@@ -115,20 +119,24 @@ def show(name: str, machine: Machine, rows: Sequence[Row], *, as_json: bool) -> 
     return all(row.verdict(machine) in ("yes", "") for row in rows)
 
 
-def runs_in_turns(*contenders: Work, rounds: int = 5) -> list[list[float]]:
+def runs_in_turns(
+    *contenders: Work, rounds: int = 5, clock: SecondsClock = time.perf_counter
+) -> list[list[float]]:
     """The seconds of each contender in each of several rounds, in turns, once untimed."""
     times: list[list[float]] = [[] for _ in contenders]
     for work in contenders:
         work()
     for _ in range(rounds):
         for taken, work in zip(times, contenders, strict=True):
-            taken.append(once(work))
+            taken.append(once(work, clock))
     return times
 
 
-def seconds_in_turns(*contenders: Work, rounds: int = 5) -> list[float]:
+def seconds_in_turns(
+    *contenders: Work, rounds: int = 5, clock: SecondsClock = time.perf_counter
+) -> list[float]:
     """The median seconds of each contender over several rounds."""
-    times = runs_in_turns(*contenders, rounds=rounds)
+    times = runs_in_turns(*contenders, rounds=rounds, clock=clock)
     return [statistics.median(taken) for taken in times]
 
 
@@ -140,11 +148,11 @@ def spread_of(
     return min(ratios), max(ratios)
 
 
-def once(work: Work) -> float:
+def once(work: Work, clock: SecondsClock = time.perf_counter) -> float:
     """The seconds of a single run."""
-    started = time.perf_counter()
+    started = clock()
     work()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def measured_apart(module: str, *words: object) -> Any:

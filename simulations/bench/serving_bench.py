@@ -63,7 +63,7 @@ def release_rows(release: Path, text: str, work: Path) -> Iterator[Row]:
     tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
     with stand_in(work) as expert:
         experts = work / "experts.toml"
-        experts.write_text(_experts(Router.load(release).domains, expert.url))
+        experts.write_text(experts_toml(Router.load(release).domains, expert.url))
         with ridgeway_serve(work, str(release), "--experts", str(experts)) as ours:
             for size in _SIZES:
                 prompts = prompts_of(tokenizer, text, size)
@@ -86,7 +86,7 @@ def prompts_of(tokenizer: Tokenizer, text: str, size: int) -> list[str]:
     ][:BODIES]
 
 
-def _experts(domains: Sequence[str], url: str) -> str:
+def experts_toml(domains: Sequence[str], url: str) -> str:
     return "\n".join(
         f'[experts."{domain}"]\nbase_url = "{url}/v1"\nmodel = "steady"\n'
         f"max_concurrent = {2 * STREAMS}\n"
@@ -129,11 +129,12 @@ def ridgeway_serve(work: Path, *words: str) -> Iterator[Server]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests a second, and milliseconds of a request."""
+    """Requests a second, milliseconds of a request, and how many there were."""
 
     rate: float
     p50_ms: float
     p99_ms: float
+    requests: int
 
 
 def loads_in_turns(
@@ -171,7 +172,7 @@ async def put_load(
     rate = len(times) / (time.monotonic() - started)
     middle = times[len(times) // 2]
     near_end = times[len(times) * 99 // 100]
-    return Load(rate, middle * 1e3, near_end * 1e3)
+    return Load(rate, middle * 1e3, near_end * 1e3, len(times))
 
 
 def _request(server: Server, path: str, body: Any) -> bytes:
@@ -255,12 +256,12 @@ def _batch_row(tokenizer: Tokenizer, prompts: list[str], ours: Server) -> Row:
 # The gateway
 
 
-def _chat(prompt: str) -> dict[str, Any]:
+def chat(prompt: str) -> dict[str, Any]:
     return {"model": "auto", "messages": [{"role": "user", "content": prompt}]}
 
 
 def _chat_row(prompts: Sequence[str], *servers: Server) -> Row:
-    bodies = [_chat(prompt) for prompt in prompts]
+    bodies = [chat(prompt) for prompt in prompts]
     targets = [(server, CHAT) for server in servers]
     loads = loads_in_turns(targets, bodies, connections=1)
     ours, expert = ([load.p50_ms for load in each] for each in loads)
@@ -309,7 +310,7 @@ async def stream(
     pace: float,
 ) -> float:
     """The seconds to the first piece of a stream, which is read to its end."""
-    body = _chat(prompt) | {"stream": True, "max_tokens": pieces, "pace": pace}
+    body = chat(prompt) | {"stream": True, "max_tokens": pieces, "pace": pace}
     started = time.perf_counter()
     first = 0.0
     last = b""

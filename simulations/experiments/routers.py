@@ -197,10 +197,10 @@ def _random(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
 def our_router(plan: ExperimentPlan, dataset: Dataset) -> Router:
     """Of a masked round with all settings at their defaults."""
-    return Router.load(_our_release(plan, dataset, WORDS))
+    return Router.load(our_release(plan, dataset, WORDS))
 
 
-def _our_release(plan: ExperimentPlan, dataset: Dataset, features: str) -> Path:
+def our_release(plan: ExperimentPlan, dataset: Dataset, features: str) -> Path:
     """Of a masked round with one holder a domain. features: the ending of the encoder's name."""
 
     def make() -> Path:
@@ -239,7 +239,7 @@ def _ours(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
 
 def _ours_with_sentences(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
-    release = _our_release(plan, dataset, WORDS + SENTENCE)
+    release = our_release(plan, dataset, WORDS + SENTENCE)
     uses: dict[str, SentenceUse] = {"cascade": "auto", "every text read": "always"}
     lines = []
     for name, use in uses.items():

@@ -39,7 +39,7 @@ STRENGTHS = (1.0, 10.0, 100.0)
 """Inverse penalties of logistic regression."""
 
 
-def _vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
+def sentence_vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
     assert encoder.sentences is not None
     ids, lengths = encoder.tokenizer.encode_many(texts)
     sums, _ = encoder.sentences.vector_sums(ids, lengths)
@@ -57,7 +57,7 @@ def _known(plan: ExperimentPlan, dataset: Dataset) -> tuple[Embed, _Rows, Places
         known = dataset.sampled(plan.seed, train=plan.short(SHORT_KNOWN_TEXTS))
         texts, labels = labelled(split(known).fit)
         order = np.random.default_rng(plan.seed).permutation(len(texts))
-        read = read_once(partial(_vectors, encoder))
+        read = read_once(partial(sentence_vectors, encoder))
         return read, read(texts)[order], labels[order]
 
     return plan.once(dataset, "vectors", make)

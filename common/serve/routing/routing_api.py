@@ -144,7 +144,8 @@ def routing_api(
             served, decision = await service.decide(turns)
             answer = with_expert(served.router, decision)
             answer |= origin(served.router)
-            answer |= _cut(left_out)
+            if left_out:
+                answer |= _cut(left_out)
             if wanted.after is not None:
                 answer |= await asyncio.to_thread(
                     _staying, served.router, decision, wanted.after, turns[0].text
@@ -213,7 +214,10 @@ def _add_state(
                 "refused": service.current.refused,
                 "activity": service.activity.to_json(),
                 "drift": service.drift.to_json(served),
-                "experts": experts(),
+                "experts": {
+                    name: {"state": state, **service.metrics.of_expert(name)}
+                    for name, state in experts().items()
+                },
             }
         )
 

@@ -229,7 +229,7 @@ class RoutingService:
             return served, decision
         with self.tracing.span("route") as span:
             served, decision = await self.threads.route_turns(turns)
-            span.set_attribute("ridgeway.domain", decision.best)
+            span.set_attribute("ridgeway.domain", decision.domain or NO_DOMAIN)
             span.set_attribute("ridgeway.confidence", decision.confidence)
             span.set_attribute("ridgeway.router", decision.router)
             span.set_attribute("ridgeway.release", served.id)

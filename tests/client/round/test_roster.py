@@ -148,7 +148,7 @@ def test_an_invitation_pins_everybody_it_names_and_says_whose_word_that_is(desk:
     done = desk("pin", "--invite", desk.invitation(OWN, *OTHERS))
     assert done.code == 0
     assert {each.name for each in load_roster(desk.home)} == {"code-1", "medicine-1"}
-    assert "the operator's word" in done.stderr
+    assert "these keys come from the operator" in done.stderr
     quiet = desk("pin", "--invite", desk.invitation(OWN, *OTHERS), "--json")
     assert len(quiet.json) == 2
 
@@ -157,9 +157,9 @@ def test_an_invitation_that_cannot_be_used_pins_nobody(desk: Desk) -> None:
     """By another coordinator, for nobody, beside cards, changed, or not there: the error says what was expected."""
     words = f"the invitation is by {fixed_identity(9).public[:12]}…, not by"
     failed(desk("pin", "--invite", desk.invitation(*OTHERS, identity=fixed_identity(9))), words)
-    failed(desk("pin", "--invite", desk.invitation()), "the invitation names no members yet")
+    failed(desk("pin", "--invite", desk.invitation()), "the invitation has no members yet")
     folder = desk.invitation(*OTHERS)
-    words = "name cards, --invite or --remove, one of them"
+    words = "give either cards, --invite or --remove"
     failed(desk("pin", desk.cards["code"], "--invite", folder), words)
     text = (folder / INVITE).read_text()
     (folder / INVITE).write_text(text.replace(desk.keys["code"], desk.keys[OWN]))
@@ -199,7 +199,7 @@ def test_a_key_that_is_ambiguous_too_short_or_not_there_unpins_nobody(desk: Desk
     before = desk.pinned
     failed(
         desk("pin", "--remove", desk.keys["code"][:10]),
-        "names 2 pinned keys; give at least 8 of the first digits of one",
+        "matches 2 pinned keys; give at least the first 8 digits of one",
     )
     failed(desk("pin", "--remove", desk.keys["code"][:7]), "names 2 pinned keys")
     failed(desk("pin", "--remove", "f" * 64), "names 0 pinned keys")

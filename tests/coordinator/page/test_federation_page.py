@@ -114,12 +114,12 @@ def test_a_refusal_is_shown_with_its_remedy_and_is_never_more_than_text(later: P
     federation.ledger.note("opened", round="n2", number=2, terms={"mode": "masked"})
     facts = {"round": "n2", "step": "announce", "reason": HOSTILE}
     for name in ("law-1", "law-2"):
-        federation.ledger.note("refused", name=name, code="forged_roster", **facts)
+        federation.ledger.note("refused", name=name, code="not_pinned", **facts)
     federation.ledger.note("refused", name=None, code="unknown_holder", **facts)
     federation.ledger.note("closed", round="n2", release=None, reason="too few holders")
     with asked(later, set(MEMBERS)) as http:
         answer = http.get("/v1/standing")
-        assert metric(http, "round_refusals_total", code="forged_roster") == 2
+        assert metric(http, "round_refusals_total", code="not_pinned") == 2
         assert metric(http, "rounds_total", outcome="failed") == metric(http, "rounds_total", outcome="released") == 1
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -142,7 +142,7 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(later:
         {"event": "opened", "number": 2, "holders": 5, **terms},
         *({"event": "offered", "name": name, "domain": MEMBERS[name]} for name in ("code-1", "law-1")),
         {"event": "sealed", "name": "law-1", "lot": "statistics", "bytes": 1000},
-        {"event": "refused", "step": "announce", "name": "law-2", "code": "forged_roster", "reason": HOSTILE},
+        {"event": "refused", "step": "announce", "name": "law-2", "code": "not_pinned", "reason": HOSTILE},
     ]
     path.write_text("".join(json.dumps(each) + "\n" for each in told) + '{"event": "offer')
     with (later.folder / "coordinator/lock").open("a") as lock:
@@ -157,7 +157,7 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(later:
         {"name": "sealed statistics", "done": 1, "of": 5},
     ]
     states = {each["name"]: each["in_round"] for each in dead["members"]}
-    assert states["law-1"] == "sealed statistics" and states["law-2"] == "refused: forged_roster"
+    assert states["law-1"] == "sealed statistics" and states["law-2"] == "refused: not_pinned"
     assert ["round", "2", "5 holders", "encoder tiny"] in running["progress"]["lines"]
     assert ["mode", "masked", MODE_SENTENCES["masked"]] in running["progress"]["lines"]
     assert "round 2 was cut off" in words_of(dead)

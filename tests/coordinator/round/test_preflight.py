@@ -131,7 +131,7 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
     told: list[Event] = []
     run_round(parties.federation(), Asked(parties), told.append)
     [refused] = [each for each in told if isinstance(each, AnswerRefused)]
-    assert (refused.name, refused.code) == ("medicine", "forged_roster")
+    assert (refused.name, refused.code) == ("medicine", "not_pinned")
     assert refused.reason.endswith(": law-1, law-2")
 
 
@@ -228,7 +228,7 @@ def test_each_holder_is_named_with_what_is_in_its_way(parties: Parties, monkeypa
     transport = Asked(parties, "law-2")
     transport.down = {"medicine"}
     assert obstacles(parties, transport) == {
-        "code-1": {"cohort_too_small": [], "forged_roster": ["law-1", "law-2"]},
+        "code-1": {"cohort_too_small": [], "not_pinned": ["law-1", "law-2"]},
         "code-2": {"no_epoch": []},
         "law-1": {"disk_full": []},
         "law-2": {"bundle_refused": []},
@@ -287,7 +287,7 @@ def test_what_a_holder_answers_holds_codes_and_known_keys_alone(parties: Parties
     assert isinstance(message, Here) and not reply.blobs
     known = {each.key for each in parties.federation().ledger.standing().roster.values()}
     assert {key for each in message.obstacles for key in each.keys} <= known
-    assert {each.code for each in message.obstacles} == {"forged_roster"} <= set(REMEDIES)
+    assert {each.code for each in message.obstacles} == {"not_pinned"} <= set(REMEDIES)
     assert set(message.model_dump()) == {"release", "epoch", "obstacles"}
 
 
@@ -350,7 +350,7 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
     assert said.pop()[0] == "stops" and "2 holders can take part, and a round under masks needs 3" in done.stderr
     assert said == [
         ["next", name, code]
-        for name, code in (("code-1", "forged_roster:"), ("law-2", "bundle_refused"), ("medicine", "away"))
+        for name, code in (("code-1", "not_pinned:"), ("law-2", "bundle_refused"), ("medicine", "away"))
     ]
     assert "law-1" in done.stderr and HASH in done.stderr
     parties.pin_all()

@@ -457,11 +457,11 @@ def test_features_of_words_are_refused_on_both_sides(parties: Parties, monkeypat
     terms, plain = parties.federation().terms, parties.encoder
     more = with_words(plain, WordFeatures(4))
     monkeypatch.setattr(Holder, "encoder", lambda *_: more)
-    with pytest.raises(InputError, match=r"features of tokens and of sentences.*--encoder"):
+    with pytest.raises(InputError, match=r"token features and USE sentence features only.*--encoder"):
         open_epoch(parties.holder("law-1"), terms, new_epoch=True)
     federation = parties.federation()
     monkeypatch.setattr(Federation, "encoder", more)
-    with pytest.raises(InputError, match=r"features of tokens and of sentences.*--encoder"):
+    with pytest.raises(InputError, match=r"token features and USE sentence features only.*--encoder"):
         _ = federation.prior
 
 

@@ -124,6 +124,15 @@ def test_who_has_counted_for_another_router_is_known_before_anything_is_paid(par
     assert run_round(parties.federation(), Direct(parties), no_watch, wishes).number == 2
 
 
+def test_a_holder_that_is_away_need_not_count_where_nothing_has_changed(parties: Parties) -> None:
+    """The release stands, and the round ends well."""
+    first = round_of(parties, Direct(parties))
+    transport = Direct(parties)
+    transport.down = {"medicine"}
+    again = round_of(parties, transport)
+    assert (again.number, again.release) == (first.number, first.release)
+
+
 def test_the_command_says_so_by_its_exit_code_and_in_json(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not 0, and an object with the error on stdout; a domain that is not there is one sentence; so is a mode."""
 
@@ -145,5 +154,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(parties: Parties, monk
     ):
         wrong = shop.call(*command, *options)
         assert (wrong.code, wrong.stdout, words in wrong.stderr) == (2, "", True)
+    absent = shop.call("coordinator", "round", parties.folder, "--json")
+    assert absent.code == 2 and "is not a coordinator's folder" in absent.json["error"]
     done: Any = shop.call(*command, "--json", "--accept-unevaluated", "medicine")
     assert (done.code, done.json["released"], done.json["number"]) == (0, True, 1)
