@@ -60,7 +60,7 @@ def _meaning_row(epsilon: float) -> tuple[Cell, ...]:
 
 def _multiples() -> ReportTable:
     """Of k documents the noise is k times smaller, so ρ counts k² times; rounds add their ρ up."""
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for epsilon in EPSILONS:
         rho = rho_for(epsilon, DEFAULT_DELTA)
         for what, power in (("documents of one person", 2), ("rounds", 1)):
