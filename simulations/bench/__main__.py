@@ -18,7 +18,7 @@ from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import run, step
-from ridgeway.simulations.bench.measuring import HEADINGS, BenchOptions, Row, show
+from ridgeway.simulations.bench.measuring import ROW_HEADINGS, BenchOptions, Row, show
 from ridgeway.simulations.bench.provenance import MachineWatch, provenance
 from ridgeway.simulations.experiments.report import ReportPart, ReportTable, write_part
 
@@ -123,7 +123,7 @@ def figure(
     """What a page of the docs shows of a benchmark."""
     facts = provenance(watch, "ridgeway.simulations.bench", device)
     cells = tuple(row.cells(watch.machine()) for row in rows)
-    table = ReportTable(f"Benchmark {name}", HEADINGS, cells)
+    table = ReportTable(f"Benchmark {name}", ROW_HEADINGS, cells)
     return ReportPart(table.title, (), (table,), facts=facts)
 
 

@@ -56,6 +56,7 @@ def memory_row(size: int) -> Row:
         f"{plain / 1e6:.0f} MB",
         taken / plain,
         "≤ 3",
+        timed=False,
     )
 
 

@@ -26,7 +26,7 @@ from ridgeway.simulations.bench.provenance import Machine
 if TYPE_CHECKING:
     from ridgeway.common.protocol.packet import Packet
 
-HEADINGS = ("what", "ratio", "from – to", "aim", "met", "ours", "beside it")
+ROW_HEADINGS = ("what", "ratio", "from – to", "aim", "met", "ours", "beside it")
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 
@@ -67,6 +67,7 @@ class Row:
 
     ratio:  None where there is nothing to compare with.
     spread: the least and the largest ratio of the single runs; empty where there was one run.
+    timed:  whether other work on the machine can change it.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Row:
     ratio: float | None
     aim: str = ""
     spread: tuple[float, ...] = ()
+    timed: bool = True
 
     @property
     def misses(self) -> bool:
@@ -95,10 +97,10 @@ class Row:
             return "NO"
         if not self.aim:
             return ""
-        return "not judged" if machine.is_busy else "yes"
+        return "not judged" if self.timed and machine.is_busy else "yes"
 
     def cells(self, machine: Machine) -> tuple[str, ...]:
-        """Under HEADINGS."""
+        """Under ROW_HEADINGS."""
         spread = "–".join(f"{each:.3g}" for each in self.spread)
         verdict = self.verdict(machine)
         ratio = "–" if self.ratio is None else f"{self.ratio:.3g}"
@@ -113,7 +115,7 @@ def show(name: str, machine: Machine, rows: Sequence[Row], *, as_json: bool) -> 
         emit_json({**facts, "rows": found})
     else:
         cells = [list(row.cells(machine)) for row in rows]
-        table(list(HEADINGS), cells, title=str(machine))
+        table(list(ROW_HEADINGS), cells, title=str(machine))
     return all(row.verdict(machine) in ("yes", "") for row in rows)
 
 

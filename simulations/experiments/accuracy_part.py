@@ -4,6 +4,8 @@ routers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.simulations.experiments.dataset import Dataset, in_turn
 from ridgeway.simulations.experiments.plan import ExperimentPlan
@@ -54,15 +56,23 @@ _SHORT_WORDS = (
 )
 
 
+MEAN = "mean"
+
+
 def run(plan: ExperimentPlan) -> ReportPart:
     tables = []
     left_out = []
+    means: dict[str, dict[str, Cell]] = {}
     for dataset in plan.datasets:
         routers, lacks = learnt_routers(plan, dataset, METHODS)
         left_out += lacks
         if routers[-1].method is not OURS:
             raise RoundFailed(lacks[-1])
-        tables += [_accuracies(dataset, routers), _costs(dataset, routers)]
+        found = _accuracies(dataset, routers)
+        rows = zip(found.column("router"), found.column(MEAN), strict=True)
+        means[dataset.name] = {str(name): cell for name, cell in rows}
+        tables += [found, _costs(dataset, routers)]
+    tables.insert(0, means_table(means))
     words = (_WORDS,) if plan.full else (_WORDS, _SHORT_WORDS)
     title = "How often prompts reach the right expert"
     return ReportPart(title, words, tuple(tables), tuple(left_out))
@@ -78,11 +88,21 @@ def _accuracies(dataset: Dataset, routers: list[LearntRouter]) -> ReportTable:
     count = sum(map(len, dataset.test.values()))
     return ReportTable(
         f"Accuracy on {dataset.name}, percent",
-        ("router", *dataset.domains, "mean"),
+        ("router", *dataset.domains, MEAN),
         tuple(rows),
         f"Over {count:,} test texts. The mean is over domains.",
         best="more",
     )
+
+
+def means_table(means: Mapping[str, Mapping[str, Cell]]) -> ReportTable:
+    """The mean accuracy of every router on every dataset."""
+    names = list(dict.fromkeys(name for column in means.values() for name in column))
+    rows = tuple(
+        (name, *(column.get(name) for column in means.values())) for name in names
+    )
+    title = "Accuracy, mean over domains, percent"
+    return ReportTable(title, ("router", *means), rows, best="more")
 
 
 def _costs(dataset: Dataset, routers: list[LearntRouter]) -> ReportTable:

@@ -11,7 +11,7 @@ from ridgeway.common.privacy.accountant import epsilon_of, rho_for
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 
-EPSILONS = (0.3, 1.0, 3.0, 8.0)
+_EPSILONS = (0.3, 1.0, 3.0, 8.0)
 _TIMES = (1, 2, 3, 5, 10, 12)
 _BELIEF = 0.01
 """Held beforehand that a document is there; and the share of false alarms."""
@@ -35,7 +35,7 @@ def _meaning() -> ReportTable:
     return ReportTable(
         "What ε means for one document in one round",
         columns,
-        tuple(_meaning_row(epsilon) for epsilon in EPSILONS),
+        tuple(_meaning_row(epsilon) for epsilon in _EPSILONS),
         f"δ = {DEFAULT_DELTA:g}. 50 % of pairs is guessing.",
         digits=2,
     )
@@ -60,8 +60,8 @@ def _meaning_row(epsilon: float) -> tuple[Cell, ...]:
 
 def _multiples() -> ReportTable:
     """Of k documents the noise is k times smaller, so ρ counts k² times; rounds add their ρ up."""
-    rows = []
-    for epsilon in EPSILONS:
+    rows: list[tuple[Cell, ...]] = []
+    for epsilon in _EPSILONS:
         rho = rho_for(epsilon, DEFAULT_DELTA)
         for what, power in (("documents of one person", 2), ("rounds", 1)):
             shares = [epsilon_of(rho * times**power, DEFAULT_DELTA) for times in _TIMES]

@@ -75,7 +75,7 @@ def _paragraphs(table: ReportTable) -> Iterator[str]:
         yield table.note
 
 
-def main(root: Path = IMPORT_ROOT) -> int:
+def main(root: Path = IMPORT_ROOT) -> None:
     """Write the tables of all pages."""
     for path in pages(root):
         text = path.read_text(encoding="utf-8")
@@ -83,8 +83,10 @@ def main(root: Path = IMPORT_ROOT) -> int:
         if filled != text:
             write_whole(path, filled.encode())
             step("wrote", str(path.relative_to(root)))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -16,7 +16,7 @@ from ridgeway.simulations.experiments.privacy_part import (
     PrivateTrial,
     accuracy,
 )
-from ridgeway.simulations.experiments.report import ReportPart, ReportTable
+from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
     OURS,
     OURS_WITH_SENTENCES,
@@ -41,7 +41,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
     for dataset in plan.datasets:
         private = PrivateGround(dataset, encoder, {BUILT_IN: prior})
         found[dataset.name] = dict(_accuracies(plan, dataset, private))
-    rows = tuple(
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (name, *(column[name] for column in found.values()))
         for name in next(iter(found.values()))
     )

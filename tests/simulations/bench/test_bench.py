@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,12 @@ def test_what_was_not_met_is_the_exit_code(
     monkeypatch.setattr(command, "measured", lambda name, options: [Row("speed", "here", "there", ratio, "≥ 2")])
     assert run(typer.main.get_command(command.app), ["masking"]) == code
     assert capsys.readouterr().out.startswith(str(machine))
+
+
+def test_what_takes_no_time_is_judged_on_any_machine() -> None:
+    """A size, a share of exact runs: other work does not change them."""
+    row = Row("a", "", "", 1.0, "≥ 1", timed=False)
+    assert (row.verdict(BUSY), replace(row, ratio=0.9).verdict(BUSY)) == ("yes", "NO")
 
 
 def test_a_machine_says_why_it_is_not_judged() -> None:

@@ -145,7 +145,7 @@ def test_the_command_says_what_is_wrong(
 ) -> None:
     """A part that there is not, a folder that there is not; exit 1 where a part failed."""
     assert call("oracle") == 2
-    assert "there is no part 'oracle'; there are accuracy" in capsys.readouterr().err
+    assert "there is no part 'oracle'; there are summary" in capsys.readouterr().err
     assert call("--data", tmp_path / "nowhere") == 2
     fake_parts.wrong = "privacy"
     assert call("privacy", "--data", data, "--out", tmp_path / "out", "--device", "cpu") == 1
