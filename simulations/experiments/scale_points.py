@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -50,7 +51,7 @@ from ridgeway.simulations.experiments.dataset import builtin_dataset, in_turn
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.scaling_part import domain_costs, width_costs
 
-Figures = dict[str, float]
+Figures = dict[str, float | None]
 _ENCODER = "smollm2"
 _LEAST_CPU_S = 0.5
 """Prompts are routed for at least as long."""
@@ -91,13 +92,18 @@ def holders(mode: Mode) -> Callable[[float, Path], Figures]:
     return measure
 
 
-def federation_figures(count: int, found: dict[str, float]) -> Figures:
-    """Of what a federation of `bench cohorts` prints."""
-    own: dict[str, float] = found["own"]  # type: ignore[assignment]
+def federation_figures(count: int, found: dict[str, Any]) -> Figures:
+    """Of what a federation of `bench cohorts` prints. A small one runs in one process, so that the
+    coordinator's part of it cannot be told.
+    """
+    own: dict[str, float] = found["own"]
+    coordinator: float = found["coordinator_cpu"]
     return {
         "holders": count,
         "CPU s": found["cpu"],
-        "of the coordinator, CPU s": found["coordinator_cpu"],
+        "of the coordinator, CPU s": None
+        if coordinator == found["cpu"]
+        else coordinator,
         "of a holder, CPU s": sum(own.values()),
         "a holder sends, MB": found["sent"] / 1e6,
         "memory, GB": found["gb"],
