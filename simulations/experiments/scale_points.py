@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ from ridgeway.simulations.experiments.scaling_part import domain_costs, width_co
 
 Figures = dict[str, float | None]
 _ENCODER = "smollm2"
+_FEW = 30
 _LEAST_CPU_S = 0.5
 """Prompts are routed for at least as long."""
 
@@ -180,7 +182,13 @@ def clients(connections: float, work: Path) -> Figures:
 
 
 def _release(text: BenchText, work: Path, endings: str) -> Path:
-    return make_release(find_encoder(_ENCODER + endings), text, work)
+    """Of a few documents of each domain: what a prompt costs does not depend on how many."""
+    few = {}
+    for domain, path in text.training.items():
+        few[domain] = work / f"few-{path.name}"
+        few[domain].write_bytes(b"".join(path.read_bytes().splitlines(True)[:_FEW]))
+    encoder = find_encoder(_ENCODER + endings)
+    return make_release(encoder, replace(text, training=few), work)
 
 
 def _milliseconds(router: Router, prompts: list[str]) -> float:
