@@ -80,7 +80,7 @@ HEAVY_FILES = {
     "common/base/threads.py",
     "coordinator/solving/solve.py",
 }
-FLOWER_INTERNALS = ("common/deploy/flower_patches.py", "simulations/bench/peers/")
+FLOWER_INTERNALS = ("common/deploy/flower_patches.py", "simulations/bench/peers/peer_flower.py")
 """What runs on Flower's internals, and benchmarks beside Flower's own secure aggregation."""
 FLOWER_FILES = {
     "client/client_app.py",

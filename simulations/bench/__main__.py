@@ -67,9 +67,14 @@ def bench(
     width: Annotated[
         int, typer.Option(min=1, help="The features of a deployment's encoder.")
     ] = 576,
+    only: Annotated[
+        str, typer.Option(help="Of peers: means, sums, gateway or routing.")
+    ] = "",
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also write the rows to DIR/NAME.json."),
+        typer.Option(
+            metavar="DIR", help="Also write the rows to DIR/NAME.json, one by one."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -93,19 +98,21 @@ def bench(
             holders=tuple(holders or (1000,)),
             drop_rate=drop_rate,
             width=width,
+            only=only,
         )
         for each in MINUTES if name == "all" else (name,):
             watch = MachineWatch()
             step("machine", str(watch.before()))
+            words = [each, only, *(gpu.partition(":")[0] for gpu in gpus)]
+            kept = "-".join(filter(None, words))
             rows = []
             for row in measured(each, options):
                 step("measured", row.name, row.ours)
                 watch.machine()
                 rows.append(row)
-            if out:
-                kept = "-".join([each, *(gpu.partition(":")[0] for gpu in gpus)])
-                part = figure(each, rows, watch, device)
-                write_part(out / f"{kept}.json", part)
+                if out:
+                    part = figure(each, rows, watch, device)
+                    write_part(out / f"{kept}.json", part)
             all_met &= show(each, watch.machine(), rows, as_json=json)
     if not all_met:
         raise typer.Exit(1)

@@ -44,6 +44,7 @@ class BenchOptions:
     size_mb: text to prepare is repeated up to this size.
     holders: the sizes of cohorts. drop_rate: the share of holders that drop out.
     width:   the features of a deployment's encoder.
+    only:    the part of `peers` to measure; empty for all.
     """
 
     work: Path
@@ -54,6 +55,7 @@ class BenchOptions:
     holders: tuple[int, ...] = (1000,)
     drop_rate: float = 0.0
     width: int = 576
+    only: str = ""
 
     def find_encoder(self) -> TableEncoder:
         from ridgeway.common.encoding.encoder_sources import find_encoder

@@ -7,17 +7,30 @@ not there, or does not run, has a row that says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from ridgeway.common.base.errors import InputError
 from ridgeway.simulations.bench.measuring import BenchOptions, Row
 from ridgeway.simulations.bench.peers.gateway_peers import gateway_rows
 from ridgeway.simulations.bench.peers.private_means import private_mean_rows
 from ridgeway.simulations.bench.peers.routing_peers import routing_rows
 from ridgeway.simulations.bench.peers.secure_sums import secure_sum_rows
 
+_PARTS: dict[str, Callable[[BenchOptions], Iterator[Row]]] = {
+    "means": lambda options: private_mean_rows(options.work),
+    "sums": lambda options: secure_sum_rows(options.work),
+    "gateway": gateway_rows,
+    "routing": lambda options: routing_rows(
+        options.text, options.encoder, options.work
+    ),
+}
+
 
 def rows(options: BenchOptions) -> Iterator[Row]:
-    yield from private_mean_rows(options.work)
-    yield from secure_sum_rows(options.work)
-    yield from gateway_rows(options)
-    yield from routing_rows(options.text, options.encoder, options.work)
+    if options.only and options.only not in _PARTS:
+        raise InputError(
+            f"peers has no part {options.only!r}; it has {', '.join(_PARTS)}"
+        )
+    for name, part in _PARTS.items():
+        if options.only in ("", name):
+            yield from part(options)

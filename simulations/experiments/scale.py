@@ -87,7 +87,7 @@ def measure(axis: str, up_to: float, out: Path) -> None:
 
 
 def add_point(
-    axis: str, found: dict[str, float], watch: MachineWatch, path: Path
+    axis: str, found: dict[str, float | None], watch: MachineWatch, path: Path
 ) -> None:
     """One more row of an axis's table, and its slopes anew."""
     kept = read_part(path)
@@ -112,20 +112,26 @@ def _number(cell: Cell) -> float:
 
 def slope_words(table: ReportTable) -> str:
     """The slopes over all points and over the last ones: b of y = a·xᵇ."""
-    if len(table.rows) < 2:
-        return ""
-    places = [_number(cell) for cell in table.column(table.columns[0])]
     words = []
     for name in table.columns[1:-1]:
-        values = [_number(cell) for cell in table.column(name)]
-        if all(values):
+        places, values = curve(table, name)
+        if len(places) > 1 and all(values):
             whole = fitted_slope(places, values)
             end = fitted_slope(places[-_LAST:], values[-_LAST:])
             words.append(f"{name} {whole:.2f} ({end:.2f})")
+    if not words:
+        return ""
     return (
         "Slopes of log y over log x, over all points and (over the last"
         f" {_LAST}): {'; '.join(words)}."
     )
+
+
+def curve(table: ReportTable, name: str) -> tuple[list[float], list[float]]:
+    """The places and values of a column, where it has any."""
+    pairs = zip(table.column(table.columns[0]), table.column(name), strict=True)
+    there = [(_number(x), _number(y)) for x, y in pairs if y is not None]
+    return [x for x, _ in there], [y for _, y in there]
 
 
 def fitted_slope(places: Sequence[float], values: Sequence[float]) -> float:
@@ -141,10 +147,8 @@ def draw_curves(table: ReportTable, path: Path) -> None:
     rcParams["svg.hashsalt"] = table.title  # the same points give the same file
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    places = [_number(cell) for cell in table.column(table.columns[0])]
     for name in table.columns[1:-1]:
-        values = [_number(cell) for cell in table.column(name)]
-        axes.plot(places, values, marker="o", label=name)
+        axes.plot(*curve(table, name), marker="o", label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel(table.columns[0])

@@ -15,8 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -50,8 +52,9 @@ from ridgeway.simulations.experiments.dataset import builtin_dataset, in_turn
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.scaling_part import domain_costs, width_costs
 
-Figures = dict[str, float]
+Figures = dict[str, float | None]
 _ENCODER = "smollm2"
+_FEW = 30
 _LEAST_CPU_S = 0.5
 """Prompts are routed for at least as long."""
 
@@ -91,13 +94,18 @@ def holders(mode: Mode) -> Callable[[float, Path], Figures]:
     return measure
 
 
-def federation_figures(count: int, found: dict[str, float]) -> Figures:
-    """Of what a federation of `bench cohorts` prints."""
-    own: dict[str, float] = found["own"]  # type: ignore[assignment]
+def federation_figures(count: int, found: dict[str, Any]) -> Figures:
+    """Of what a federation of `bench cohorts` prints. A small one runs in one process, so that the
+    coordinator's part of it cannot be told.
+    """
+    own: dict[str, float] = found["own"]
+    coordinator: float = found["coordinator_cpu"]
     return {
         "holders": count,
         "CPU s": found["cpu"],
-        "of the coordinator, CPU s": found["coordinator_cpu"],
+        "of the coordinator, CPU s": None
+        if coordinator == found["cpu"]
+        else coordinator,
         "of a holder, CPU s": sum(own.values()),
         "a holder sends, MB": found["sent"] / 1e6,
         "memory, GB": found["gb"],
@@ -174,7 +182,13 @@ def clients(connections: float, work: Path) -> Figures:
 
 
 def _release(text: BenchText, work: Path, endings: str) -> Path:
-    return make_release(find_encoder(_ENCODER + endings), text, work)
+    """Of a few documents of each domain: what a prompt costs does not depend on how many."""
+    few = {}
+    for domain, path in text.training.items():
+        few[domain] = work / f"few-{path.name}"
+        few[domain].write_bytes(b"".join(path.read_bytes().splitlines(True)[:_FEW]))
+    encoder = find_encoder(_ENCODER + endings)
+    return make_release(encoder, replace(text, training=few), work)
 
 
 def _milliseconds(router: Router, prompts: list[str]) -> float:

@@ -88,10 +88,9 @@ def gateway_rows(options: BenchOptions) -> Iterator[Row]:
         with serving as ours, litellm_proxy(command, expert, options.work) as theirs:
             yield _chat_row(what, prompts, ours, theirs, expert)
             yield _stream_row(what, prompts, ours, theirs, expert)
-            sizes = [server_memory(server) / 1e6 for server in (ours, theirs)]
-            yield compared(
-                f"{what}, memory", _LITELLM.name, Contest(*sizes, "MB", "less")
-            )
+            own, other = (server_memory(server) / 1e6 for server in (ours, theirs))
+            memory = Contest(own, other, "MB", "less")
+            yield compared(f"{what}, memory", _LITELLM.name, memory)
 
 
 @contextmanager

@@ -87,13 +87,10 @@ class ModifiedClients:
         if node in self._away and stage == Stage.COLLECT_MASKED_VECTORS:
             return Message(Error(0, "away"), reply_to=message)
         # several messages may hold one record, and the modifier takes entries out of it
-        own = RecordDict(
-            {
-                name: ConfigRecord(dict(record))
-                for name, record in message.content.config_records.items()
-            }
-            | dict(message.content.array_records)
-        )
+        records: dict[str, Any] = dict(message.content.array_records)
+        for name, record in message.content.config_records.items():
+            records[name] = ConfigRecord(dict(record))
+        own = RecordDict(records)
         arrived = Message(own, node, "train", group_id="1")
         reply = secaggplus_mod(arrived, self._contexts[node], self._fit)
         self.sent[node] += _size(reply)

@@ -75,6 +75,6 @@ def test_a_point_begins_with_its_place(tmp_path: Path) -> None:
     """The first figure is where the point lies; all others are costs."""
     found = features(16, tmp_path)
     assert next(iter(found.items())) == ("features", 16)
-    assert all(value > 0 for value in found.values())
+    assert all(value is not None and value > 0 for value in found.values())
     told: dict[str, Any] = {"cpu": 3.0, "coordinator_cpu": 1.0, "own": {"a": 0.1, "b": 0.2}, "sent": 5e5, "gb": 0.5}
     assert federation_figures(7, told)["of a holder, CPU s"] == pytest.approx(0.3)
