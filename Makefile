@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup adapters-env demo test test-quick test-long check check-mutants same fuzz soak audit docs bench report clean
+.PHONY: setup adapters-env peers demo test test-quick test-long check check-mutants same fuzz soak audit docs bench report figures reproducible sbom release-artifacts clean
 
 setup: .venv/ready
 
@@ -24,6 +24,21 @@ adapters-env: .venv-adapters/ready
 	$(PYTHON) -m venv .venv-adapters
 	.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.106.2' langchain-core==1.7.2 .
 	touch .venv-adapters/ready
+
+# Other projects beside which `bench peers` measures, each in an environment of its own; one that does not install is left out.
+PEERS := semantic-router lunar nvflare pfl
+PEER_semantic-router := semantic-router==1.1.1
+PEER_lunar := lunar-router==0.2.1 scikit-learn
+PEER_nvflare := nvflare==2.9.0 tenseal==0.3.18
+PEER_pfl := pfl==0.6.0
+
+peers: setup adapters-env
+	$(MAKE) --keep-going $(PEERS:%=.venv-peers-%/ready)
+
+.venv-peers-%/ready:
+	$(PYTHON) -m venv .venv-peers-$*
+	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check $(PEER_$*)
+	touch $@
 
 demo: setup
 	$(BIN)/python -m ridgeway.simulations.demo
@@ -78,10 +93,39 @@ docs: setup
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 bench: setup
-	$(BIN)/python -m ridgeway.simulations.bench all
+	$(BIN)/python -m ridgeway.simulations.bench all --out report
 
 report: setup
 	$(BIN)/python -m ridgeway.simulations.experiments --out report
 
+# The tables of the docs, out of docs/figures. An experiment or a benchmark writes these with --out docs/figures.
+figures: setup
+	$(BIN)/python -m ridgeway.simulations.experiments.figures
+
+# Sdist and wheel into dist/, built twice: the same bytes, or it fails.
+reproducible: setup
+	$(BIN)/python -m tests.support.release_files dist
+
+# Every package of a holder, an operator and a service into dist/, in the versions of .venv: with hashes, for pip, and as
+# an SBOM.
+sbom: setup .venv-release/ready
+	mkdir -p build dist
+	$(BIN)/python -m pip freeze --exclude-editable > build/pins.txt
+	.venv-release/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --extra client --extra coordinator --extra serve \
+		-c build/pins.txt -o dist/requirements.txt pyproject.toml
+	.venv-release/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/sbom.cdx.json dist/requirements.txt
+
+.venv-release/ready:
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2 cyclonedx-bom==7.5.0
+	touch .venv-release/ready
+
+# All files of a release, with their hashes and a signature: make release-artifacts SIGNING_KEY=key.pem
+release-artifacts: reproducible sbom
+	cd dist && sha256sum *.tar.gz *.whl requirements.txt sbom.cdx.json > SHA256SUMS
+	openssl pkeyutl -sign -rawin -inkey '$(SIGNING_KEY)' -in dist/SHA256SUMS -out dist/SHA256SUMS.sig
+
 clean:
-	rm -rf .venv .venv-adapters build *.egg-info demo-run report
+	rm -rf .venv .venv-adapters .venv-peers-* .venv-release build dist *.egg-info demo-run report

@@ -122,8 +122,8 @@ def read_summed(
     if not counts.any():
         limited = f", or its documents are cut after {limit} tokens" if limit else ""
         raise CorpusError(
-            f"{_names(job)} holds no tokens that would be summed; all of it may be held"
-            f" out{limited}"
+            f"{_names(job)} contains no tokens to sum; all of it may be held "
+            f"out{limited}"
         )
     return counts, {
         sampling: each.statistics(each.state(), job.threads)
@@ -181,9 +181,9 @@ def true_counts(
     here = summed[prepared.sampling]
     if not here.equals(there):
         raise CorpusError(
-            f"{_names(job)} is not what the statistics of {prepared.domain!r} were made"
-            f" of: it gives {here.mass:,} samples and they hold {there.mass:,}, or"
-            " other sums; name the same files and --text-field as for prepare"
+            f"mismatch: {_names(job)} gives {here.mass:,} samples, the statistics of "
+            f"{prepared.domain!r} have {there.mass:,}, or the sums differ; use the "
+            "same files and --text-field as for prepare"
         )
     return counts
 
@@ -196,9 +196,9 @@ def must_fit(prepared: Prepared, encoder: TableEncoder) -> None:
     """Raise unless this is the encoder that the sums were made with."""
     if encoder.fingerprint != prepared.fingerprint:
         raise EncoderMismatch(
-            f"the statistics of {prepared.domain!r} were made with encoder"
-            f" {prepared.encoder_name} ({prepared.fingerprint[:12]}), not with"
-            f" {encoder.name} ({encoder.fingerprint[:12]}); name it with --encoder"
+            f"the statistics of {prepared.domain!r} were made with encoder "
+            f"{prepared.encoder_name} ({prepared.fingerprint[:12]}), not with "
+            f"{encoder.name} ({encoder.fingerprint[:12]}); use --encoder"
         )
 
 
@@ -381,20 +381,20 @@ def advice(finding: Finding) -> str:
     """One plain sentence on what to do, by the attack on the whole statistics."""
     if finding.proven:
         return (
-            "Every token of this corpus and its exact count follow from these sums:"
-            " send them to nobody whom you would not show the vocabulary, and prefer"
-            " windows in a masked round."
+            "Every token of this corpus and its exact count can be computed from "
+            "these sums. Send them only to someone who may see the vocabulary, and "
+            "prefer windows in a masked round."
         )
     if only_counts(finding.sampling):
         return (
-            "The counts were not proven this time, but sums over single tokens"
-            " determine them as a rule: treat these sums as the vocabulary itself, and"
-            " prefer windows in a masked round."
+            "The counts were not proven this time, but sums over single tokens "
+            "usually determine them. Treat these sums as the vocabulary itself, and "
+            "prefer windows in a masked round."
         )
     return (
-        "These sums do not give the counts away, but they name a good part of the"
-        " tokens, some rare ones too: send them in a masked round, or in the clear only"
-        " to a coordinator that may know which words the corpus uses."
+        "These sums do not reveal the counts, but they reveal many of the tokens, "
+        "some rare ones too. Send them in a masked round, or in the clear only to a "
+        "coordinator that may know which words the corpus uses."
     )
 
 
@@ -473,9 +473,9 @@ def halves(
     own, control = (half_of(side, encoder, prior) for side in sides)
     if min(len(own.rows), len(control.rows)) < MIN_AUDITED_DOCUMENTS:
         raise CorpusError(
-            f"the halves of the corpus have {len(own.rows)} and {len(control.rows)}"
-            f" documents, and an audit under noise needs {MIN_AUDITED_DOCUMENTS} in"
-            " each; name more text"
+            f"the halves of the corpus have {len(own.rows)} and {len(control.rows)} "
+            f"documents, and an audit under noise needs {MIN_AUDITED_DOCUMENTS} in "
+            "each; add text"
         )
     return own, control
 

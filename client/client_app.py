@@ -12,10 +12,11 @@ from flwr.clientapp import ClientApp
 
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
+from ridgeway.common.base.errors import is_disk_full
 from ridgeway.common.protocol.flower import from_record, to_record
+from ridgeway.common.protocol.messages import CANNOT_ANSWER, DISK_FULL
 from ridgeway.common.protocol.packet import Packet
 
-CANNOT_ANSWER = 100
 SIMULATION = "RIDGEWAY_SIMULATION"
 
 
@@ -33,12 +34,12 @@ def holder_app(answer: Callable[[Holder, Packet], Packet] = answer) -> ClientApp
         try:
             reply = answer(Holder(holder_folder(context)), from_record(message.content))
             return Message(to_record(reply), reply_to=message)
-        except Exception:
+        except Exception as error:
             traceback.print_exc()  # into the holder's own log
-            return Message(
-                Error(code=CANNOT_ANSWER, reason="this holder could not answer"),
-                reply_to=message,
-            )
+            told = Error(code=CANNOT_ANSWER, reason="this holder could not answer")
+            if is_disk_full(error):
+                told = Error(code=DISK_FULL, reason="this holder's disk is full")
+            return Message(told, reply_to=message)
 
     return made
 

@@ -96,8 +96,8 @@ class HolderRecord:
     def __init__(self, folder: Path) -> None:
         if not (folder / CLIENT_TOML).is_file():
             raise InputError(
-                f"{folder} is not a holder's folder, nor a copy of one: it has no"
-                f" {CLIENT_TOML}"
+                f"{folder} is not a holder's folder, nor a copy of one: {CLIENT_TOML} "
+                "is missing"
             )
         self.folder = folder
         self.settings = read_settings(folder / CLIENT_TOML, HolderSettings)
@@ -208,22 +208,22 @@ class HolderRecord:
         pinned = self.settings.policy.coordinator
         if not all(link.holds for link in (*known.links, *known.forks)):
             raise JournalError(
-                "the journal has a hand-over of a key that is not signed with it;"
-                " restore it from a copy"
+                "the journal has a key hand-over without a valid signature; restore "
+                "it from a backup"
             )
         if known.forks:
             raise JournalError(
-                f"the key {known.forks[0].before[:12]}… was handed over twice; the"
-                " first one holds here, and both are in the journal: show them to its"
-                " owner, and to the other members"
+                f"the key {known.forks[0].before[:12]}… was handed over twice; the "
+                "first hand-over is valid here, and both are in the journal: show "
+                "them to its owner and the other members"
             )
         now = known.newest(pinned)
         since = "as it is pinned"
         if now != pinned:
             since = f"to which the pinned key {pinned[:12]}… was handed over"
         return (
-            f"the coordinator signs with {now}, {since}; {len(known.links)} hand-overs"
-            " are known, each signed with both keys"
+            f"the coordinator signs with {now}, {since}; {len(known.links)} "
+            "hand-overs, each signed with both keys"
         )
 
     def _check_sums(self) -> str:
@@ -241,15 +241,15 @@ class HolderRecord:
                 continue
             if name not in signed:
                 raise JournalError(
-                    f"a sum of {facts['lot']} of round {facts['round'][:8]} was opened,"
-                    " and the journal has no signature for it before that; restore the"
-                    " journal from a copy"
+                    f"a sum of {facts['lot']} of round {facts['round'][:8]} was "
+                    "opened without an earlier signature in the journal; restore the "
+                    "journal from a backup"
                 )
             if opened.setdefault((facts["epoch"], facts["lot"]), total) != total:
                 raise JournalError(
-                    f"two totals of {facts['lot']} with the data of epoch"
-                    f" {facts['epoch'][:12]} were opened, and only one may be; keep"
-                    " this journal, and report it"
+                    f"two totals of {facts['lot']} with the data of epoch "
+                    f"{facts['epoch'][:12]} were opened, and only one is allowed; "
+                    "keep this journal, and report it"
                 )
         return (
             f"{len(opened)} totals with this holder in them were opened, one for each"
@@ -271,24 +271,25 @@ class HolderRecord:
         if missing := sorted(left - paid):
             epoch, output = missing[0]
             raise JournalError(
-                f"the {output} of epoch {epoch[:12]} have left, and the journal does"
-                " not say that they were paid for; restore it from a copy"
+                f"the {output} of epoch {epoch[:12]} have left, and the journal has "
+                "no payment for them; restore it from a backup"
             )
         return f"{len(paid)} outputs were paid for, those that left among them"
 
     def _check_release(self, entry: JournalEntry) -> str:
         folder = release_folder(self.folder, entry.facts["number"])
         if not folder.exists():
-            return "not in this folder any more"
+            return "no longer in this folder"
         found = load_release(folder)
         if found.id != entry.facts["release"]:
             raise FormatError(
-                f"{folder} is not the release that was received; restore it from a copy"
+                f"{folder} is not the release that was received; restore it from a "
+                "backup"
             )
         if found.signer not in self.handovers.keys(self.settings.policy.coordinator):
             raise FormatError(
-                f"{folder} is signed by {found.signer[:12]}…, which is no key of the"
-                " coordinator"
+                f"{folder} is signed by {found.signer[:12]}…, which is not a key of "
+                "the coordinator"
             )
         return f"{entry.facts['release']}, whole, and signed by the coordinator"
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import httpx
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
 from ridgeway.common.base.errors import Refused, RidgewayError, RoundFailed
-from ridgeway.common.deploy.flower_patches import shorten_part_pause
+from ridgeway.common.deploy.flower_patches import part_puller, shorten_part_pause
 from ridgeway.common.protocol.flower import MESSAGE_TYPE, from_record, to_record
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
@@ -30,7 +29,7 @@ MOST_PAUSE_S = 2.0
 """A look for answers costs the SuperLink 10 ms a holder, so pauses are a tenth of the time waited,
 within these.
 """
-shorten_part_pause(pull_objects)
+shorten_part_pause(part_puller())
 UNREADABLE = Packet(b"", "")
 LINK = "RIDGEWAY_COORDINATOR"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ridgeway.common.routing.explanation import Explanation, WordWeight
     from ridgeway.common.routing.router import FollowedRouter, Router
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ConversationTurn",

@@ -1,10 +1,9 @@
 """Corpora for simulations: those of a folder, or real text of six domains that is found on any
-machine after set-up.
+machine after set-up, with questions as people type them, which lie beside this module.
 
     places → documents of a domain → paragraphs not read before → pieces → split by file → Corpus
 
-Reads files and parses them: imports nothing of what it reads, downloads nothing, writes no text of
-its own.
+Reads files and parses them: imports nothing of what it reads, downloads nothing.
 """
 
 from __future__ import annotations
@@ -54,6 +53,29 @@ MIN_TEST_PIECES = 10
 MIN_DOMAINS = 4
 """A demonstration with fewer domains would show little."""
 
+QUESTIONS = Path(__file__).parent / "questions"
+"""DOMAIN.txt, a question in each line, some with their answers."""
+EVERYDAY = "everyday"
+"""The questions that no expert is for."""
+FILE_PIECES = 12
+ENOUGH_CHARACTERS = 300_000
+QUESTIONS_TEST_EVERY = 10
+"""Of a domain with questions: how many pieces of files it has beside them, how much of its files is
+read to find them, and of how many questions one is for the test.
+"""
+
+VISITORS_PROMPTS = (
+    "May I sell this program if I keep the copyright notice and give no warranty?",
+    (
+        "Why does free() crash when I pass it a pointer into the middle of a malloc'd"
+        " buffer?"
+    ),
+    "Show that every bounded sequence of real numbers has a convergent subsequence.",
+    "How do I fine-tune a small language model on one GPU?",
+    "What should I cook for six friends tonight?",
+)
+"""Prompts for the page of a release of these corpora."""
+
 MACHINE_LEARNING = (
     "transformers/models/*/configuration_*.py",
     "transformers/generation/*.py",
@@ -78,6 +100,22 @@ def builtin() -> tuple[Corpus, ...]:
     return harvest(this_machine())
 
 
+def with_questions() -> tuple[Corpus, ...]:
+    """Corpora of some of this machine's text and of the questions of its domains, and one of
+    everyday questions.
+    """
+    files = harvest(this_machine(), ENOUGH_CHARACTERS)
+    return (*map(_mixed, files), _mixed(Corpus(EVERYDAY, (), ())))
+
+
+def _mixed(files: Corpus) -> Corpus:
+    asked = (QUESTIONS / f"{files.name}.txt").read_text(encoding="utf-8").splitlines()
+    test = asked[::QUESTIONS_TEST_EVERY]
+    kept = files.test[: FILE_PIECES // TEST_EVERY]
+    train = [each for each in asked if each not in test]
+    return Corpus(files.name, (*files.train[:FILE_PIECES], *train), (*kept, *test))
+
+
 def in_pieces(texts: Sequence[str], wanted: int) -> tuple[str, ...]:
     """At least so many texts, in their order: of those that there are, the longest is cut in two
     between words.
@@ -97,7 +135,8 @@ def in_pieces(texts: Sequence[str], wanted: int) -> tuple[str, ...]:
 
 
 def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
-    """The built-in corpora, or those of a folder with DOMAIN.train.jsonl and DOMAIN.test.jsonl.
+    """The built-in corpora with questions, or those of a folder with DOMAIN.train.jsonl and
+    DOMAIN.test.jsonl.
 
     holders: the built-in texts are cut so that so many can have MIN_HOLDER_TEXTS each, some of
              which are held out.
@@ -105,7 +144,7 @@ def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
     from ridgeway.common.base.settings import check_domain_name
 
     if data is None:
-        found = builtin()
+        found = with_questions()
         wanted = MIN_HOLDER_TEXTS * -(-holders // len(found))
         return [replace(each, train=in_pieces(each.train, wanted)) for each in found]
     names = sorted(path.name.removesuffix(TRAIN) for path in data.glob(f"*{TRAIN}"))
@@ -135,10 +174,12 @@ def _texts(path: Path) -> tuple[str, ...]:
     return texts
 
 
-def harvest(places: Places) -> tuple[Corpus, ...]:
-    """Every domain that has enough text in these places, in the order of DOMAINS."""
+def harvest(places: Places, limit: int = MAX_DOMAIN_CHARACTERS) -> tuple[Corpus, ...]:
+    """Every domain that has enough text in these places, in the order of DOMAINS; of each so many
+    characters at most.
+    """
     corpora = tuple(
-        corpus(name, documents(places)) for name, documents in _DOMAINS.items()
+        corpus(name, documents(places), limit) for name, documents in _DOMAINS.items()
     )
     enough = tuple(filter(_enough, corpora))
     if len(enough) < MIN_DOMAINS:
@@ -173,11 +214,13 @@ def _enough(each: Corpus) -> bool:
 # From documents to a corpus
 
 
-def corpus(name: str, documents: Iterable[Document]) -> Corpus:
+def corpus(
+    name: str, documents: Iterable[Document], limit: int = MAX_DOMAIN_CHARACTERS
+) -> Corpus:
     """Cut documents to pieces and divide them by file; a piece that stands in the test is not
     trained on.
     """
-    train, test = split(capped(unread(documents)))
+    train, test = split(capped(unread(documents), limit))
     kept = dict.fromkeys(piece for each in test for piece in pieces(each.text))
     rest = dict.fromkeys(piece for each in train for piece in pieces(each.text))
     return Corpus(
@@ -206,9 +249,7 @@ def _runs(paragraph: str) -> set[tuple[str, ...]]:
     return set(zip(*(words[start:] for start in range(WORDS_PER_RUN)), strict=False))
 
 
-def capped(
-    documents: Iterable[Document], limit: int = MAX_DOMAIN_CHARACTERS
-) -> Iterator[Document]:
+def capped(documents: Iterable[Document], limit: int) -> Iterator[Document]:
     """The first documents long enough for a piece, until they have `limit` characters."""
     total = 0
     for document in documents:

@@ -18,6 +18,7 @@ from ridgeway.common.base.errors import RidgewayError
 
 FOLDER = Path("demo-run")
 _COMMAND = Path(sys.executable).with_name("ridgeway")
+_ENCODER = "smollm2+words+sentence"
 _PROMPTS = (
     "May I sell this program if I keep the copyright notice and give no warranty?",
     (
@@ -25,6 +26,7 @@ _PROMPTS = (
         " eigenvectors."
     ),
     "for name in sorted(os.listdir(folder)): print(name)",
+    "What should I cook for six friends tonight?",
 )
 
 
@@ -33,8 +35,9 @@ def main() -> int:
     for name in ("federation", "release"):
         shutil.rmtree(FOLDER / name, ignore_errors=True)
     _say(
-        "Six holders with real text that is on this machine anyway: source code,"
-        " headers, licences, documentation."
+        "Seven holders: six with questions and with text that is on this machine anyway"
+        " (source code, headers, licences, documentation), one with everyday questions,"
+        " which no expert is for."
     )
     _say(
         "Each sums its own files and sends the sums under masks; the coordinator learns"
@@ -44,7 +47,8 @@ def main() -> int:
         "So rounds are in the published method. A deployment's are private unless it is"
         " told otherwise: under noise."
     )
-    _run("simulate", "--out", FOLDER / "release", "--work", FOLDER / "federation")
+    places = ("--out", FOLDER / "release", "--work", FOLDER / "federation")
+    _run("simulate", *places, "--encoder", _ENCODER)
     _say("All that one holder has sent:")
     _run(
         "client",

@@ -61,7 +61,8 @@ def dropout_app(
     from flwr.app import ConfigRecord, Context, Error, Message
     from flwr.clientapp import ClientApp
 
-    from ridgeway.client.client_app import CANNOT_ANSWER, app, holder_folder
+    from ridgeway.client.client_app import app, holder_folder
+    from ridgeway.common.protocol.messages import CANNOT_ANSWER
 
     answering = plain or app
     wrapped = ClientApp()

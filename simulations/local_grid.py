@@ -10,37 +10,31 @@ import gc
 import signal
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from flwr.app import Array, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import (
-    InflatableObject,
-    get_all_nested_objects,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.deploy.flower_patches import set_message_id
+from ridgeway.common.deploy.flower_patches import (
+    Parts,
+    identify_task,
+    put_together,
+    taken_apart,
+)
 
 RUN = 1
 _SERVER = 1
 ANSWERS_AHEAD = 3
 """How many requests a process has been sent, at most, before an answer is read."""
-
-Parts = Mapping[str, bytes]
-"""A message as Flower takes it apart: bytes by their ids, the message's own last."""
 
 
 class LocalGrid(Grid):
@@ -49,8 +43,7 @@ class LocalGrid(Grid):
     """
 
     def __init__(self, app: ClientApp, holders: Mapping[int, Path]) -> None:
-        TaskIdentity.run_id = TaskIdentity.task_id = RUN
-        TaskIdentity.node_id = _SERVER
+        identify_task(RUN, _SERVER)
         self._app = app
         self._contexts = {
             node: Context(
@@ -63,13 +56,13 @@ class LocalGrid(Grid):
             for node, folder in holders.items()
         }
         self._waiting: dict[str, tuple[int, Parts]] = {}
-        self._arrays: dict[str, InflatableObject] = {}
+        self._arrays: dict[str, Array] = {}
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         self._run = run
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Any:
         return self._run
 
     def create_message(
@@ -106,7 +99,7 @@ class LocalGrid(Grid):
         """What a node's app replies, in this process. Bulk that the node before was sent, too, is
         put together once.
         """
-        objects = dict(self._arrays)
+        objects: dict[str, Any] = dict(self._arrays)
         arrived = put_together(parts, objects)
         self._arrays = {
             number: each for number, each in objects.items() if isinstance(each, Array)
@@ -214,43 +207,3 @@ def _serve(grid: LocalGrid, far: Connection, connection: Connection) -> None:
     with one_blas_thread(), suppress(EOFError, OSError):
         while True:
             connection.send(grid.answered(*connection.recv()))
-
-
-def taken_apart(messages: Sequence[Message]) -> list[Parts]:
-    """Each message as bytes, by Flower's own code; a record that several of them hold is taken
-    apart once for all.
-    """
-    records = {
-        id(message.content): message.content
-        for message in messages
-        if message.has_content()
-    }
-    with no_object_id_recompute():
-        held = {
-            place: {
-                number: part.deflate()
-                for number, part in get_all_nested_objects(record).items()
-            }
-            for place, record in records.items()
-        }
-        return [
-            {
-                **(held[id(each.content)] if each.has_content() else {}),
-                each.object_id: each.deflate(),
-            }
-            for each in messages
-        ]
-
-
-def put_together(
-    parts: Parts, known: dict[str, InflatableObject] | None = None
-) -> Message:
-    """The message as it arrives, by Flower's own code. known: what was put together before; what is
-    new is added.
-    """
-    number = list(parts)[-1]
-    arrived = cast(
-        Message, inflate_object_from_contents(number, dict(parts), objects=known)
-    )
-    set_message_id(arrived, number)
-    return arrived

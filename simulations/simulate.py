@@ -23,7 +23,7 @@ from ridgeway.common.routing.router import router_of
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations import engines
-from ridgeway.simulations.corpora import read_corpora
+from ridgeway.simulations.corpora import EVERYDAY, VISITORS_PROMPTS, read_corpora
 from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
 from ridgeway.simulations.simulated_federation import (
     create_simulated_federation,
@@ -130,6 +130,8 @@ def simulate(
             mode=mode,
             privacy=privacy,
             prior=prior,
+            outside=() if data else (EVERYDAY,),
+            examples=() if data else VISITORS_PROMPTS,
         )
         stages = STAGES if simulated.federation.terms.uses_masks else UNMASKED_STAGES
         dropouts = choose_dropouts(list(simulated.nodes), drop_rate, stages=stages)

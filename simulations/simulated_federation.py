@@ -32,6 +32,7 @@ from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.federation import (
+    Abstention,
     Federation,
     PrivacySettings,
     RoundSettings,
@@ -82,10 +83,13 @@ def create_simulated_federation(
     weighting: Weighting = DEFAULT.weighting,
     privacy: PrivacySettings | None = None,
     prior: Path | None = None,
+    outside: Sequence[str] = (),
+    examples: Sequence[str] = (),
 ) -> SimulatedFederation:
     """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there.
 
     prior: the file of a public prior, if it is not to be that of built-in text.
+    outside: domains that no expert is for. examples: prompts for the release's page.
     """
     share_work()
     dealt = deal(found, len(found) if holders is None else holders)
@@ -120,6 +124,8 @@ def create_simulated_federation(
         weighting=weighting,
         round=RoundSettings(wait=0.0),
         privacy=privacy or PrivacySettings(),
+        abstention=Abstention(outside=tuple(outside)),
+        examples=tuple(examples),
     )
     federation = Federation(
         create_federation(folder / "coordinator", settings).folder, encoder=shared

@@ -80,15 +80,15 @@ HEAVY_FILES = {
     "common/base/threads.py",
     "coordinator/solving/solve.py",
 }
+FLOWER_INTERNALS = "common/deploy/flower_patches.py"
 FLOWER_FILES = {
     "client/client_app.py",
     "coordinator/server_app.py",
     "common/protocol/flower.py",
-    "common/deploy/approved_bundle.py",
-    "client/deploy/supernode_process.py",
-    "common/deploy/flower_patches.py",
-    "coordinator/deploy/superlink_client.py",
+    FLOWER_INTERNALS,
 }
+PUBLIC_FLOWER = re.compile(r"flwr\.(app|clientapp|serverapp)(\.[A-Z]\w*)?")
+"""Its public modules, and the classes in them."""
 HTTP = (
     "common/http/",
     "common/serve/",
@@ -189,7 +189,9 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
     elif each.place is not None and not _may_enter(room_of(file), each.place):
         yield f"{room_of(file)} knows nothing of {room_of(each.place)}"
     if each.package == "flwr" and package != "simulations" and file not in FLOWER_FILES:
-        yield "Flower is for the two apps, protocol/flower.py, the deployments and simulations"
+        yield "Flower is for the two apps, protocol/flower.py, flower_patches.py and simulations"
+    if each.package == "flwr" and file != FLOWER_INTERNALS and not PUBLIC_FLOWER.fullmatch(each.module):
+        yield f"what is not public in Flower is for {FLOWER_INTERNALS}"
     if (each.place or "").startswith(GPU.rstrip("/")) and not each.deferred and not file.startswith(GPU):
         yield "what knows GPUs is imported by the functions that use one"
     if each.package in HEAVY and package != "simulations" and not file.startswith(GPU):
@@ -328,6 +330,7 @@ def test_a_package_that_only_holds_rooms_exports_nothing() -> None:
         ("common/http/a.py", "from ridgeway.common.serve.gateway.gateway import Gateway"),
         ("common/serve/a.py", "import ridgeway.client"),
         ("client/round/holder.py", "import flwr"),
+        ("simulations/a.py", "def f():\n    from flwr.clientapp import utils"),
         ("common/protocol/messages.py", "def f():\n    from flwr.common import Message"),
         ("common/encoding/sentence_torch.py", "import torch"),
         ("common/encoding/sentence_torch.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
@@ -360,12 +363,13 @@ def test_a_forbidden_import_is_noticed(file: str, source: str) -> None:
         ("client/a.py", "from ridgeway.client.sums import prepare\nfrom ridgeway.client.round.holder import Holder"),
         ("client/client_app.py", "from flwr.clientapp import ClientApp"),
         ("coordinator/server_app.py", "from flwr.serverapp import ServerApp"),
-        ("common/protocol/flower.py", "from flwr.common import Message"),
+        ("common/protocol/flower.py", "from flwr.app import Message"),
+        ("common/deploy/flower_patches.py", "import flwr.supercore.heartbeat"),
         ("common/encoding/sentence_torch.py", "def f():\n    import torch"),
         ("client/sums/gpu/gpu_sums.py", "import torch\nfrom ridgeway.client.sums.gpu.digit_planes import split"),
         ("client/sums/prepare.py", "def f():\n    from ridgeway.client.sums.gpu.gpu_sums import sums"),
         ("common/encoding/sentence_torch.py", "if TYPE_CHECKING:\n    import torch"),
-        ("simulations/a.py", "import torch\nimport transformers\nimport flwr\nimport ridgeway.client"),
+        ("simulations/a.py", "import torch\nimport transformers\nfrom flwr.app import Context\nimport ridgeway.client"),
         ("common/serve/gateway/a.py", "from fastapi import FastAPI"),
         ("common/base/a.py", "import clients\nfrom torchless import pickles"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from ridgeway.common.encoding.encoder_files import save_encoder
 from tests.support.commands import Workshop, workshop
+from tests.support.release_files import SOURCES, build, copy_sources
 from tests.support.tiny import tiny_encoder
 
 pytestmark = pytest.mark.slow
@@ -23,24 +25,14 @@ pytestmark = pytest.mark.slow
 BUILT = ".so"
 NATIVE = "ridgeway/_native.abi3.so"
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("ridgeway", "common", "client", "coordinator", "simulations", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sdist of a copy of this checkout, and the wheel that is built from the sdist."""
-    copy, out = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("dist")
-    for name in SOURCES:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, copy / name)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(copy)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    [sdist], [wheel] = out.glob("*.tar.gz"), out.glob("*.whl")
-    return sdist, wheel
+    copy = tmp_path_factory.mktemp("checkout")
+    copy_sources(copy)
+    return build(copy, tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +53,20 @@ FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}
 def site_packages(environment: Path) -> Path:
     [place] = environment.glob("lib/python*/site-packages")
     return place
+
+
+def test_two_builds_are_the_same_bytes(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """Wheel and sdist, whatever the folder, the times of files and the user's umask."""
+    copy_sources(tmp_path / "another" / "checkout")
+    for path in (tmp_path / "another").rglob("*.py"):
+        os.utime(path, (10**9, 10**9))
+    before = os.umask(0o077)
+    try:
+        again = build(tmp_path / "another" / "checkout", tmp_path / "dist")
+    finally:
+        os.umask(before)
+    assert [path.name for path in again] == [path.name for path in built]
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in built]
 
 
 def test_the_wheel_owns_one_import_name(environment: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.support.browser import chromium, violations
-from tests.support.commands import check_words
+from tests.support.commands import Workshop, check_words, workshop
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -83,6 +85,77 @@ def test_the_readme_is_short() -> None:
     assert len(text.splitlines()) <= 150
     assert "make demo" in text
     assert "make test" in text
+
+
+# What runs as it is written, in a folder with a release, corpora and an experts file
+
+RUNS = {
+    "README.md": 0,
+    "docs/application/router-api.md": 6,
+    "docs/application/keys-and-limits.md": 6,
+    "docs/application/confidence.md": 1,
+    "docs/holder/prepare.md": 5,
+}
+"""Pages, and how many of their commands are run."""
+SAFE = (
+    "calibrate",
+    "client held-out",
+    "client inspect",
+    "client prepare",
+    "coordinator calibrate",
+    "coordinator solve",
+    "keys",
+    "route",
+)
+EXPERTS = """fallback = "generalist"
+[experts.generalist]
+base_url = "http://127.0.0.1:9/v1"
+model = "large"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Workshop:
+    """As a reader has it: a release, what a holder and an operator have, experts, and prompts."""
+    shop = workshop(tmp_path)
+    for place in ("demo-run/release", "co/releases"):
+        shutil.copytree(shop / "release", shop / place)
+    shutil.copytree(shop / "tests", shop / "data")
+    (shop / "held-out").mkdir()
+    for domain in ("code", "medicine"):
+        (shop / f"{domain}.stats").unlink(missing_ok=True)
+        assert shop.prepare(f"{domain}.jsonl", "--domain", domain, "--out", f"{domain}.stats").code == 0
+        shutil.copy(shop / f"tests/{domain}.test.jsonl", shop / "held-out")
+    shutil.copytree(shop / "tests", shop / "contracts")
+    with gzip.open(shop / "rulings.jsonl.gz", "wb") as file:
+        file.write((shop / "law.jsonl").read_bytes())
+    (shop / "experts.toml").write_text(EXPERTS)
+    (shop / "prompts.txt").write_text("abc\nnop\n")
+    return shop
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUNS)
+def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None:
+    """In their order; `prepare` and `solve` with the small encoder of tests, which the page need not name."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if "coordinator solve" in text:
+        shutil.rmtree(folder / "release")
+        (folder / "law.stats").unlink()
+    ran = 0
+    for words in commands_in(text):
+        said = " ".join(words[1:])
+        if not said.startswith(SAFE):
+            continue
+        small = ["--encoder", folder.encoder] if said.startswith(("client prepare", "coordinator solve")) else []
+        done = folder.call(*words[1:], *small, stdin="abc\n")
+        assert done.code == 0, f"{said}: {done.stderr}"
+        ran += 1
+    assert ran >= RUNS[page]
+    for code in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if "openai" not in code:
+            environment = folder.environment(PYTHONPATH=str(ROOT))
+            subprocess.run([sys.executable, "-c", code], cwd=folder.folder, env=environment, check=True)
 
 
 # The site

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 EncoderOption = Annotated[str, option(ENCODERS)]
 AuditedEpsilon = Annotated[
     float | None,
-    option("Attack sums of documents under noise of this ε instead.", "--epsilon"),
+    option("Attack sums under noise of this ε instead.", "--epsilon"),
 ]
 AuditedMode = Annotated[
-    str, option("What is noised and sent: columns or full.", "--privacy")
+    str, option("What the noise covers: columns or full.", "--privacy")
 ]
 PriorFile = Annotated[
     Path | None,
@@ -44,7 +44,7 @@ PriorFile = Annotated[
 ]
 
 RARE = "rare tokens: those that occur once or twice in what was summed"
-CHANCE = "by chance: what finding as many tokens at random would recover"
+CHANCE = "by chance: what a random guess of as many tokens recovers"
 UNDONE = (
     "hides nothing; the raw sums and the number of samples were computed from the"
     " weighted ones"
@@ -64,7 +64,7 @@ def audit(
     ],
     corpus: Annotated[
         list[Path] | None,
-        option("The files and folders it was made of; may be given again."),
+        option("The files and folders it was made of; repeatable."),
     ] = None,
     encoder: EncoderOption = DEFAULT.encoder,
     text_field: Fields = "text",
@@ -184,10 +184,7 @@ def audit_under_noise(
     from ridgeway.client.audit import audit_halves, halves, summed_documents
 
     if not job.roots:
-        raise InputError(
-            "what noise leaves is held against the text, so it is needed too: give"
-            " --corpus"
-        )
+        raise InputError("an audit under noise needs the text; use --corpus")
     with watching(job.domain) as watch:
         own, control = halves(summed_documents(job, watch, whole=True), encoder, public)
     documents = count(len(own.rows), "document")
@@ -233,16 +230,15 @@ def _of_folder(folder: Path, corpus: list[Path] | None) -> tuple[HolderSettings,
 
     if corpus:
         raise InputError(
-            "--corpus belongs to a statistics file; a holder's folder names its own"
-            " corpus"
+            "--corpus needs a statistics file; a holder's folder has its own corpus"
         )
     holder = open_holder(folder)
     current = holder.epochs.current()
     path = None if current is None else holder.epochs.statistics_file(current)
     if path is None:
         raise InputError(
-            f"{folder} has no exact sums ready; under terms with exact sums they are"
-            f" made with: ridgeway client ready {folder}"
+            f"{folder} has no exact sums; under terms with exact sums, make them "
+            f"with: ridgeway client ready {folder}"
         )
     return holder.settings, path
 

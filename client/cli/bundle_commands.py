@@ -39,6 +39,7 @@ def bundle(
     else that of this installation. It holds the rooms that a round needs and nothing else. A
     SuperNode runs it only if its hash stands in the holder's client.toml.
     """
+    from ridgeway.client.deploy.holder_folder import note_shown
     from ridgeway.common.deploy.bundle import (
         bundle_changes,
         bundle_sha256,
@@ -55,6 +56,8 @@ def bundle(
     changes = bundle_changes(unpacked_bundle(earlier), files) if earlier else []
     if out is not None:
         write_files(out, files)
+    if holder and approved is False:
+        note_shown(holder.journal, digest)
     listed = [
         {
             "name": name,
@@ -85,9 +88,9 @@ def bundle(
     )
     if approved is False:
         raise InputError(
-            f"the client.toml in {folder} does not approve the bundle {digest}, so no"
-            " round with it runs there; if you have read what changed, run: ridgeway"
-            f" client approve {folder} {digest}"
+            f"the client.toml in {folder} does not approve the bundle {digest}, so "
+            "its rounds are refused; if you have read what changed, run: ridgeway "
+            f"client approve {folder} {digest}"
         )
 
 
@@ -124,7 +127,7 @@ def approve(
     digest: Annotated[
         str | None,
         argument(
-            "The bundle; left out: the newest that the coordinator has announced.",
+            "The bundle; left out: the one that `client bundle DIR` showed last.",
             "[HASH]",
         ),
     ] = None,
@@ -132,23 +135,25 @@ def approve(
 ) -> None:
     """Allow a bundle to run in DIR.
 
-    Those that are allowed already stay so. `client bundle DIR` shows what it changes.
+    Those that are allowed already stay so. `client bundle DIR` shows what it changes; without
+    HASH, only what was shown is allowed.
 
     A SuperNode that is running takes this up by itself. To take an approval back, remove the hash
     from `bundles` in client.toml.
     """
-    from ridgeway.client.deploy.holder_folder import approve_bundle
+    from ridgeway.client.deploy.holder_folder import approve_bundle, last_shown
     from ridgeway.client.deploy.notices import unapproved
 
     holder = open_holder(folder)
     waiting = [each.sha256 for each in unapproved(folder, holder.settings.bundles)]
     if digest is None:
-        if not waiting:
+        shown = last_shown(holder.journal)
+        if shown is None:
             raise InputError(
-                "the coordinator has announced no bundle that is not approved here;"
-                " name one by its SHA-256"
+                "no bundle was shown here that is not approved; look at it first with:"
+                f" ridgeway client bundle {folder}"
             )
-        chosen = waiting[0]
+        chosen = shown
     else:
         found = [
             each
@@ -164,8 +169,11 @@ def approve(
     new = chosen not in holder.settings.bundles
     if new:
         approve_bundle(folder, chosen)
+    newer = bool(waiting) and chosen != waiting[0]
+    unseen = "the coordinator has announced another one that is not approved"
     show(
         {"approved": chosen, "new": new},
         ("approved", chosen, "" if new else "as before"),
+        ("note", unseen, f"see: ridgeway client bundle {folder}") if newer else None,
         json=json,
     )

@@ -60,7 +60,9 @@ if TYPE_CHECKING:
     from ridgeway.common.encoding.table_encoder import TableEncoder
     from ridgeway.common.statistics.statistics_file import Prepared
 
-app = command_group("The domain holder's side: private files to sums that may leave.")
+app = command_group(
+    "Commands of a domain holder: private files to sums that may leave."
+)
 
 COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single tokens"
 
@@ -112,8 +114,8 @@ def _check_output(out: Path, roots: list[Path]) -> None:
         if not is_url(each.path)
     ):
         raise InputError(
-            f"{out} is part of the corpus and would be overwritten; name another place"
-            " to write to"
+            f"{out} is part of the corpus and would be overwritten; write to another "
+            "path"
         )
 
 
@@ -142,14 +144,14 @@ def prepare(
     ] = "",
     engine: Annotated[
         str,
-        option("local, or ray for a Ray cluster whose machines all see the corpus."),
+        option("local, or ray for a Ray cluster whose machines all read the corpus."),
     ] = "local",
     address: Annotated[
         str,
         option("Address of the Ray cluster. (default: this machine)"),
     ] = "",
     fresh: Annotated[
-        bool, option("Ignore what interrupted runs have kept.", "--fresh")
+        bool, option("Ignore cached parts of interrupted runs.", "--fresh")
     ] = False,
     json: Json = False,
     **sampling: int | None,
@@ -205,7 +207,7 @@ def prepare(
         except Interrupted:
             again = "the same command without --fresh" if fresh else "the same command"
             raise KeyboardInterrupt(
-                f"interrupted; what was summed is kept, and {again} goes on from there"
+                f"interrupted; finished parts are kept, and {again} resumes"
             ) from None
     save_prepared(outcome.prepared, out)
     _report(outcome, out, broken, devices, json)
@@ -226,8 +228,7 @@ def _summing(
     """
     if engine not in ("local", "ray") or (address and engine != "ray"):
         raise InputError(
-            f"--engine {engine} --address {address!r} cannot be used; an address is for"
-            " --engine ray"
+            f"--engine {engine} does not take --address {address!r}; use --engine ray"
         )
     if engine == "local":
         devices = _devices(device)
@@ -382,7 +383,7 @@ def held_out(
     corpus: Corpus,
     out: Annotated[
         Path,
-        option("Where to write them: DOMAIN.test.jsonl, readable by you alone."),
+        option("Folder to write to: DOMAIN.test.jsonl, readable only by you."),
     ],
     preset_name: PresetName = "default",
     holdout: Holdout = None,
@@ -412,8 +413,8 @@ def held_out(
         first = next(texts, None)
         if first is None:
             raise InputError(
-                f"none of the {counters.documents:,} documents is held out at a share"
-                f" of {job.holdout:g}"
+                f"no document of {counters.documents:,} is held out at a share of "
+                f"{job.holdout:g}"
             )
         with whole_file(out, private=True) as file:
             for text in chain((first,), texts):
@@ -429,13 +430,13 @@ def held_out(
 
 
 MEANINGS = {
-    "domain": "the domain these sums speak for",
+    "domain": "the domain of these sums",
     "encoder": "the public encoder they were made with; local: from a folder",
     "fingerprint": "of that encoder",
     **{name: about["meaning"] for name, about in SAMPLING.items()},
     "holdout": "share of documents kept out of the sums",
     "features": "the encoder's width and a constant",
-    "samples": "total weight of all samples: it tells the size of the corpus",
+    "samples": "total weight of all samples: it reveals the size of the corpus",
     "numbers": "64-bit integers: the triangle of gram, and cross",
     "largest": "of them, in absolute value",
     "bytes": "of the file",

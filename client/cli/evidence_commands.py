@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Copy = Annotated[
     Path,
-    argument("The holder's folder, or a copy of it, also without keys.", "DIR"),
+    argument("The holder's folder, or a copy of it; keys are not needed.", "DIR"),
 ]
 _SHOWN_DIGITS = 12
 MEMBERS_SHOWN = 6
@@ -51,7 +51,7 @@ def verify(folder: Copy, json: Json = False) -> None:
         for each in results
     ]
     lines = (
-        ("verified" if each.good else "wrong", each.name, each.words)
+        f"{'verified' if each.good else 'wrong':<10}{each.name:<26}  {each.words}"
         for each in results
     )
     show(facts, *lines, json=json)
@@ -76,7 +76,7 @@ def export(
     from ridgeway.client.evidence import HolderRecord
 
     if json and as_csv:
-        raise InputError("--json and --csv cannot both be printed; give one of them")
+        raise InputError("--json and --csv exclude each other; give one")
     record = HolderRecord(folder)
     items = record.sent()
     if as_csv:
@@ -149,9 +149,7 @@ def statement(
     folder: Copy,
     html: Annotated[
         Path | None,
-        option(
-            "Write a page to print, with nothing in it from elsewhere.", metavar="FILE"
-        ),
+        option("Write a self-contained page to print.", metavar="FILE"),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHOWN_DIGITS = 12
 EXACT_COST = (
-    "exact sums cost ε = ∞: no ε bounds what is known of a document after a round"
+    "exact sums cost ε = ∞: nothing bounds what a round reveals about a document"
 )
 
 HolderFolder = Annotated[Path, argument("The holder's folder.", "DIR")]
@@ -64,8 +64,8 @@ def agreed_invitation(folder: Path) -> Invite:
     path = folder / PRIOR
     if not path.is_file() or read_prior(path).fingerprint != privacy.prior:
         raise InputError(
-            f"{path} is not the public prior that the invitation names; ask the"
-            " operator for the whole folder again"
+            f"{path} is not the public prior of the invitation; ask the operator for "
+            "the whole folder again"
         )
     return paper
 
@@ -143,7 +143,7 @@ def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyRepo
             )
         except Interrupted:
             raise KeyboardInterrupt(
-                "interrupted; no epoch was opened, and the same command goes on"
+                "interrupted; no epoch was opened; the same command resumes"
             ) from None
 
 
@@ -205,8 +205,8 @@ def _told_by_two_totals(changed: int | None) -> tuple[str, str]:
         else count(changed, "changed document")
     )
     return (
-        "comparing the last total with the next one tells",
-        f"the sum over {many}, and over what members that came or went have",
+        "the difference between the last total and the next reveals",
+        f"the sum over {many}, and over the documents of members that joined or left",
     )
 
 
@@ -241,7 +241,7 @@ def join(folder: HolderFolder) -> None:
         )
     if holder.epochs.current() is None:
         terms = _invited_terms(holder)
-        step("note", "no epoch is open yet, so the first one is opened now")
+        step("note", "no epoch is open yet; opening the first one")
         for line in _ready_lines(holder, terms, _open(holder, terms)):
             step(*line)
 
@@ -279,7 +279,7 @@ def join(folder: HolderFolder) -> None:
             news,
             report.tick,
         )
-        step("left", "every process has ended")
+        step("left", "all processes have stopped")
 
 
 def leave(folder: HolderFolder, json: Json = False) -> None:
@@ -309,7 +309,7 @@ def leave(folder: HolderFolder, json: Json = False) -> None:
 
 def accept(
     folder: HolderFolder,
-    invite: Annotated[Path, option("The folder that the operator handed over.")],
+    invite: Annotated[Path, option("The invitation folder from the operator.")],
     json: Json = False,
 ) -> None:
     """Take what the coordinator of DIR has renewed.
@@ -334,7 +334,7 @@ def accept(
     show(
         {"news": news},
         *(("accepted", words) for words in news),
-        None if news else ("note", "nothing is new"),
+        None if news else ("note", "nothing new"),
         json=json,
     )
 
@@ -369,8 +369,8 @@ def check_pinned(holder: Holder, paper: Invite) -> None:
         check_coordinator(holder.journal, pinned, paper.coordinator, paper.handovers)
     except Refused as error:
         raise InputError(
-            f"the invitation is by {paper.coordinator[:12]}…, not by the coordinator"
-            f" that is pinned here: {error}"
+            f"the invitation is signed by {paper.coordinator[:12]}…, not by the "
+            f"pinned coordinator: {error}"
         ) from None
 
 
@@ -387,8 +387,8 @@ def _check_agreed(holder: Holder, terms: Terms) -> None:
             else ""
         )
         raise InputError(
-            "the invitation's terms are others than client.toml agrees to:"
-            f" {error.reason}{means}; if you agree to them, change it under [policy]"
+            "the invitation's terms differ from those in client.toml: "
+            f"{error.reason}{means}; if you agree to them, change [policy]"
         ) from None
 
 
@@ -413,7 +413,8 @@ def _take_terms(holder: Holder, invite: Path, paper: Invite) -> list[str]:
         )
     if news:
         news.append(
-            f"open an epoch under them with: ridgeway client ready {holder.folder}"
+            "open an epoch under the new terms with: ridgeway client ready "
+            f"{holder.folder}"
         )
     return news
 
@@ -423,7 +424,7 @@ def renew(
     identity: Annotated[
         bool,
         option(
-            "Instead: give the holder another key to sign with, and hand over to it.",
+            "Rotate the holder's signing key instead.",
             "--identity",
         ),
     ] = False,
@@ -459,10 +460,10 @@ def renew(
         ("renewed", *signed),
         (
             "next",
-            f"hand {folder / CARD} to the operator, who runs: ridgeway coordinator"
-            " admit … --name as before",
+            f"send {folder / CARD} to the operator, who runs: ridgeway coordinator "
+            "admit … --name as before",
         ),
-        ("then", f"start again: ridgeway client join {folder}"),
+        ("then", f"restart: ridgeway client join {folder}"),
         json=json,
     )
 
@@ -494,10 +495,10 @@ def releases(folder: HolderFolder, json: Json = False) -> None:
 
 def prune(
     folder: HolderFolder,
-    keep: Annotated[int, option("How many releases stay, the newest ones.", min=1)] = 4,
+    keep: Annotated[int, option("Number of newest releases to keep.", min=1)] = 4,
     remove: Annotated[
         bool,
-        option("Remove it; without this it is only listed.", "--remove"),
+        option("Delete them; without this they are only listed.", "--remove"),
     ] = False,
     json: Json = False,
 ) -> None:

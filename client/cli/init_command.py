@@ -37,38 +37,35 @@ SMALL_WINDOW_TOKENS = 16
 AcceptMode = Annotated[
     list[str] | None,
     option(
-        "Take part in rounds of this mode: private, masked or clear; may be given"
-        " again. (default: private)",
+        "Accept rounds of this mode: private, masked or clear; repeatable. (default: "
+        "private)",
         metavar="MODE",
     ),
 ]
 RoundEpsilon = Annotated[
     float | None,
-    option(
-        "What one private round may cost a document at most, as ε. (default:"
-        f" {MAX_ROUND_EPSILON:g})"
-    ),
+    option(f"Largest ε of one private round. (default: {MAX_ROUND_EPSILON:g})"),
 ]
 LifetimeEpsilon = Annotated[
     float | None,
     option(
-        "What all that ever leaves may cost a document, as ε; inf: anything."
-        f" (default: {MAX_LIFETIME_EPSILON:g})"
+        "Largest ε of all rounds together; inf: no limit. (default: "
+        f"{MAX_LIFETIME_EPSILON:g})"
     ),
 ]
 
 
 def init(
     folder: HolderFolder,
-    invite: Annotated[Path, option("The folder that the operator handed over.")],
+    invite: Annotated[Path, option("The invitation folder from the operator.")],
     domain: Annotated[str, option("The domain that the text belongs to.")],
     corpus: Annotated[
         list[Path] | None,
-        option("A file or folder with the domain's text; may be given again."),
+        option("A file or folder with the domain's text; repeatable."),
     ] = None,
     statistics: Annotated[
         Path | None,
-        option("Instead of a corpus: sums made ahead with `client prepare`."),
+        option("Instead of a corpus: sums precomputed with `client prepare`."),
     ] = None,
     held_out: Annotated[
         Path | None,
@@ -88,19 +85,17 @@ def init(
     skip_broken: SkipBroken = 0.0,
     encoder: Annotated[
         str | None,
-        option("Where this machine finds the encoder, if not under its own name."),
+        option("The encoder on this machine, if it has another name here."),
     ] = None,
     coordinator_key: Annotated[
         str | None,
-        option(
-            "The coordinator's key as you know it: refuse an invitation by any other."
-        ),
+        option("The coordinator's expected key: refuse an invitation with any other."),
     ] = None,
     approve_bundle: Annotated[
         str | None,
         option(
-            "Approve a bundle that is not the code of this installation, by its"
-            " SHA-256."
+            "SHA-256 of a bundle to approve that differs from the code of this "
+            "installation."
         ),
     ] = None,
     json: Json = False,
@@ -153,16 +148,17 @@ def _accepted_modes(given: list[str] | None, terms: Terms) -> tuple[Mode, ...]:
     for name in given or ():
         if name not in MODE_SENTENCES:
             raise InputError(
-                f"--accept-mode cannot be {name!r}; it is {', '.join(MODE_SENTENCES)}"
+                f"there is no mode {name!r} for --accept-mode; there are "
+                f"{', '.join(MODE_SENTENCES)}"
             )
     modes: tuple[Mode, ...] = tuple(
         mode for mode in MODE_SENTENCES if mode in (given or ("private",))
     )
     if terms.mode not in modes:
         raise InputError(
-            f"the invitation is to {terms.mode} rounds ({MODE_SENTENCES[terms.mode]}),"
-            f" and you accept {' and '.join(modes)} ones; to accept these too, give"
-            f" --accept-mode {terms.mode}"
+            f"the invitation is to {terms.mode} rounds "
+            f"({MODE_SENTENCES[terms.mode]}), and you accept {' and '.join(modes)}; "
+            f"to accept these too, use --accept-mode {terms.mode}"
         )
     return modes
 
@@ -187,9 +183,9 @@ def _budget(
             )
     if terms.privacy and terms.privacy.epsilon > limits["max_round_epsilon"]:
         raise InputError(
-            "the invitation's rounds cost a document an ε of"
-            f" {terms.privacy.epsilon:g}, and you allow {limits['max_round_epsilon']:g}"
-            " a round; ask the operator for less, or allow it with --max-round-epsilon"
+            f"the invitation's rounds have ε {terms.privacy.epsilon:g}, and you allow "
+            f"{limits['max_round_epsilon']:g} per round; ask the operator for less, "
+            "or use --max-round-epsilon"
         )
     return limits
 
@@ -224,13 +220,12 @@ def _check_sources(
 
     if (corpus is None) == (statistics is None):
         raise InputError(
-            "name the text with --corpus, or sums made ahead with --statistics, one of"
-            " them"
+            "give either the text with --corpus, or precomputed sums with --statistics"
         )
     if held_out is not None and statistics is None:
         raise InputError(
-            "--held-out belongs to --statistics; with a corpus, documents are held out"
-            " by themselves"
+            "--held-out needs --statistics; with a corpus, documents are held out "
+            "automatically"
         )
     for path in (*(corpus or ()), *filter(None, (statistics, held_out, scores))):
         if not is_url(path) and not path.exists():
@@ -247,8 +242,8 @@ def _check_key(paper: Invite, given: str | None) -> None:
         != paper.coordinator
     ):
         raise InputError(
-            f"the invitation is by {paper.coordinator[:12]}…, not by the key you gave;"
-            " ask the operator which is right"
+            f"the invitation is signed by {paper.coordinator[:12]}…, not by the key "
+            "you gave; ask the operator which is right"
         )
 
 
@@ -261,9 +256,9 @@ def _check_bundle(paper: Invite, approved: str | None) -> bool:
     same = installed_sha256() == paper.bundle
     if not same and approved != paper.bundle:
         raise InputError(
-            f"rounds would run the bundle {paper.bundle} on this machine, which is not"
-            " the code of your installation; install the coordinator's version of"
-            " Ridgeway, or, if you have looked at it, name it with --approve-bundle"
+            f"rounds would run the bundle {paper.bundle} on this machine, which "
+            "differs from your installation; install the coordinator's version of "
+            "Ridgeway, or review it and use --approve-bundle"
         )
     return same
 
@@ -290,14 +285,14 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
         "means": MODE_SENTENCES[terms.mode],
         "accepted": list(policy.modes),
     }
-    approved = "the code of this very installation" if same else "approved by you"
+    approved = "the code of this installation" if same else "approved by you"
     privacy: tuple[str, ...] = ()
     if terms.privacy:
         privacy = (
             "privacy",
             terms.privacy.mode,
             f"ε {terms.privacy.epsilon:g}",
-            f"at most ε {policy.max_round_epsilon:g} a round",
+            f"at most ε {policy.max_round_epsilon:g} per round",
             f"{policy.max_epsilon:g} in all",
             f"δ {terms.privacy.delta:g}",
         )
@@ -316,8 +311,8 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
         *_warnings(terms),
         (
             "next",
-            f"read {folder / CLIENT_TOML}, and hand {folder / CARD} to the operator, who"
-            " admits you",
+            f"read {folder / CLIENT_TOML}, and send {folder / CARD} to the operator, "
+            "who admits you",
         ),
         ("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}"),
         ("and", others) if terms.uses_masks else None,
@@ -334,14 +329,14 @@ def _warnings(terms: Terms) -> list[tuple[str, ...]]:
     smallest = min(apart, terms.sampling.max_tokens or apart)
     if smallest < SMALL_WINDOW_TOKENS:
         words = (
-            f"a window for every {count(smallest, 'token')} gives away how often tokens"
-            " occur in your text"
+            f"a window every {count(smallest, 'token')} reveals how often tokens "
+            "occur in your text"
         )
         warnings.append(("warning", words, "ask the operator for larger ones"))
     if terms.mode == "clear":
-        words = "statistics travel in the clear: the coordinator will see yours"
+        words = "statistics are sent in the clear: the coordinator will see yours"
         warnings.append(("warning", words, "see `ridgeway client audit`"))
     if terms.weighting == "tokens":
-        words = "weighting by tokens tells how large your corpus is"
+        words = "weighting by tokens reveals how large your corpus is"
         warnings.append(("warning", words))
     return warnings

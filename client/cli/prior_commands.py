@@ -28,7 +28,7 @@ app = command_group("The public prior of private rounds.")
 def make(
     folders: Annotated[
         list[Path] | None,
-        argument("Public text; without it, what this machine has anyway.", "FOLDER..."),
+        argument("Public text (default: text on this machine).", "FOLDER..."),
     ] = None,
     out: Annotated[Path, option("The file to write.")] = Path("prior.safetensors"),
     encoder: Annotated[str, option(ENCODERS)] = PRIVATE_ENCODER,
@@ -76,8 +76,8 @@ def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
     sources, skipped = find_sources(folders)
     if not sources:
         raise InputError(
-            f"{', '.join(map(str, folders))} has no text that Ridgeway reads; name"
-            " files or folders of it"
+            f"{', '.join(map(str, folders))} has no text that Ridgeway reads; give "
+            "other files or folders"
         )
     groups = dict[Path, list[str]]()
     total = sum(source.bytes for source in sources)
@@ -96,6 +96,6 @@ def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
         "read",
         count(len(groups), "file"),
         count(sum(map(len, groups.values())), "text"),
-        f"{skipped:,} passed over",
+        f"{skipped:,} skipped",
     )
     return list(groups.values())

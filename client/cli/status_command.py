@@ -82,12 +82,12 @@ def _epoch(holder: Holder) -> dict[str, Any] | None:
 
 def _epoch_line(epoch: dict[str, Any] | None) -> Line:
     if epoch is None:
-        return "epoch", "none is open yet", "open one with `ridgeway client ready`"
+        return "epoch", "none open yet", "open one with `ridgeway client ready`"
     if "problem" in epoch:
         return "warning", epoch["problem"]
     number = epoch["documents"]
-    documents = count(number, "document") if number else "sums made ahead"
-    used = "used: something made of it has left" if epoch["used"] else "not used yet"
+    documents = count(number, "document") if number else "precomputed sums"
+    used = "used: results of it have left" if epoch["used"] else "not used yet"
     return "epoch", epoch["name"][:SHOWN_DIGITS], documents, used
 
 
@@ -98,7 +98,11 @@ def spent_line(holder: Holder) -> Line:
     exact = [each for each in account.expenses() if each.rho == float("inf")]
     if exact:
         left = f"{count(len(exact), 'exact output')} left"
-        return "spent", "ε ∞", f"{left}, so no ε bounds what is known"
+        return (
+            "spent",
+            "ε ∞",
+            f"{left}: no ε bounds what they reveal",
+        )
     rest = epsilon_words(max(0.0, allowed - spent))
     share = f"ε {spent:.3g} of {epsilon_words(allowed)}"
     return "spent", share, f"{rest} left", f"δ {account.delta:g}"
@@ -126,20 +130,20 @@ def notice_sentence(before: str, after: str, members: list[str]) -> str:
     rounds = f"the totals of rounds {before[:8]} and {after[:8]}"
     if not members:
         return (
-            f"{rounds} are of the same members: their difference tells the sum of what"
-            " all of them changed"
+            f"{rounds} have the same members: their difference reveals the sum of all "
+            "changes"
         )
     return (
-        f"{rounds} differ by {count(len(members), 'member')} ({', '.join(members)}):"
-        " their difference tells what these gave, together with what the others"
-        " changed"
+        f"{rounds} differ by {count(len(members), 'member')} ({', '.join(members)}): "
+        "their difference reveals what these contributed, together with changes of "
+        "the others"
     )
 
 
 def _handover_line(each: dict[str, Any]) -> Line:
     words = f"{each['before'][:12]}… handed over to {each['after'][:12]}…"
     if each["fork"]:
-        forked = "a second time, so it counts for nothing here; ask its owner"
+        forked = "a second time, so it is ignored; ask its owner"
         return "warning", each["whose"], words, forked
     return "key", each["whose"], words, each["time"][:10]
 

@@ -100,7 +100,7 @@ def _reached(address: str) -> None:
 
 def _no_answer(where: str, error: Exception) -> DeviceError:
     return DeviceError(
-        f"no Ray cluster answers at {where} ({first_line(error)}); is it started there?"
+        f"no Ray cluster at {where} ({first_line(error)}); is it started?"
     )
 
 
@@ -185,8 +185,7 @@ def workers(
             found += [Worker(each, gpu=False)] * (cores // each)
     if not found:
         raise DeviceError(
-            "the Ray cluster has no machine with a free core; start some with `ray"
-            " start`"
+            "the Ray cluster has no free core; add machines with `ray start`"
         )
     return found
 
@@ -241,17 +240,17 @@ def _received(ray: Any, task: Any) -> StoredPart:
         content, error = ray.get(task)
     except ray.exceptions.RayError as lost:
         raise CorpusError(
-            f"the cluster lost a task again and again ({first_line(lost)}); see that"
-            " its machines have enough memory and read the corpus. What was summed is"
-            " kept, and the same command goes on from there"
+            f"the cluster lost a task repeatedly ({first_line(lost)}); check that its "
+            "machines have enough memory and can read the corpus. Finished parts are "
+            "kept; the same command resumes"
         ) from lost
     if error:
         raise CorpusError(error)
     part = StoredPart.from_bytes(content)
     if part is None:
         raise CorpusError(
-            "a machine of the cluster returned sums that are damaged, or of another"
-            " version of Ridgeway"
+            "a machine of the cluster returned corrupt sums, or has another version "
+            "of Ridgeway"
         )
     return part
 
@@ -278,15 +277,15 @@ def _summed(
         encoder = _encoder(word)
         if encoder.fingerprint != fingerprint:
             raise EncoderMismatch(
-                f"a machine of the cluster has another encoder as {word}"
-                f" ({encoder.fingerprint[:12]}, not {fingerprint[:12]}), with Ridgeway"
-                f" {ridgeway.__version__}; install the same on all"
+                f"encoder mismatch: a machine of the cluster has another {word} "
+                f"({encoder.fingerprint[:12]}, not {fingerprint[:12]}), with Ridgeway "
+                f"{ridgeway.__version__}; install the same on all"
             )
         changed = first_changed(each.stamp for each in todo)
         if changed:
             raise CorpusError(
-                f"{changed.name} is not the same on all machines of the cluster, or has"
-                " changed; all need to read the corpus from one shared place"
+                f"{changed.name} differs between machines of the cluster, or has "
+                "changed; all must read the corpus from one shared place"
             )
         work = replace(job, devices=chosen("cuda")[:1] if gpu else ())
         return sum_pieces(work, encoder, todo).to_bytes(), ""

@@ -58,6 +58,8 @@ OPTIONAL = {
     "scores": '"scores.jsonl"',
 }
 """Settings that are left out where they are not made, and an example of each."""
+SHOWN_BUNDLE = "shown_bundle"
+"""The kind of a journal's entry about code that the owner was shown."""
 LIST_OF_BUNDLES = re.compile(r"^bundles\s*=\s*\[[^\]]*\]", re.MULTILINE)
 _TEMPLATE = """\
 # A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you
@@ -259,6 +261,17 @@ def approve_bundle(folder: Path, digest: str) -> None:
     finally:
         draft.unlink(missing_ok=True)
     Journal(folder / "journal.db").append(("approved", {"bundle": digest}))
+
+
+def note_shown(journal: Journal, digest: str) -> None:
+    """Write down that the holder's owner was shown a bundle that is not approved."""
+    journal.append((SHOWN_BUNDLE, {"bundle": digest}))
+
+
+def last_shown(journal: Journal) -> str | None:
+    """The bundle that the owner was shown last, if any."""
+    shown = journal.entries(SHOWN_BUNDLE)
+    return str(shown[-1].facts["bundle"]) if shown else None
 
 
 def settings_text(settings: HolderSettings) -> str:

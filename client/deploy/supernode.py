@@ -145,6 +145,7 @@ class LogTail:
         self._held_since: float | None = None
         self.said = ""
         self.node_id = ""
+        self.has_connected = False
 
     def read(self) -> None:
         if not self._path.exists():
@@ -179,6 +180,7 @@ class LogTail:
         if found:
             self._away = False
             self._held_since = None
+            self.has_connected = True
             self.node_id = found[1]
             write_whole(self._connected, self._address.encode())
             self._log(f"connected to {self._address} as node {found[1]}")
@@ -196,6 +198,7 @@ def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
     """
     tail.read()
     said, tail.said = tail.said, ""
+    has_connected, tail.has_connected = tail.has_connected, False
     if "[code: 2004]" in said:
         if not tail.may_be_held():
             raise NodeRefused(
@@ -213,7 +216,7 @@ def _judge_end(tail: LogTail, node: Child, settings: NodeSettings) -> None:
             " the authority was renewed, ask for the new invitation and run: ridgeway"
             f" client accept {settings.folder} --invite invite/"
         )
-    elif "SuperNode ID" not in said and node.process and not node.process.returncode:
+    elif not has_connected and node.process and not node.process.returncode:
         raise NodeRefused(
             f"the coordinator at {settings.superlink} rejects this holder's signature; a"
             " clock that is wrong by more than 5 s is the likely cause: set both clocks"

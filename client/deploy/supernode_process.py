@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from ridgeway.common.deploy.approved_bundle import wake
-from ridgeway.common.deploy.flower_patches import OtherFlower, quicken, stay_connected
+from ridgeway.common.deploy.flower_patches import OtherFlower, run_supernode
 
 WAKEUP_PIPE = "RIDGEWAY_WAKEUP_PIPE"
 """Names the pipe by which the SuperExec is told that a task is there."""
@@ -26,20 +26,12 @@ def main() -> None:
     """Run `flower-supernode` with the words of this command line."""
     code: object = 1
     try:
-        import flwr.supercore.heartbeat as heartbeat
-        import flwr.supernode.fleet_http_connection as connection
-        import flwr.supernode.start_client_internal as loop
-        from flwr.supernode.cli import flower_supernode
-
-        quicken(loop, partial(wake, os.environ[WAKEUP_PIPE]))
         held = os.environ.get(HELD_NODE)
-        stay_connected(
-            connection,
-            heartbeat,
+        run_supernode(
+            partial(wake, os.environ[WAKEUP_PIPE]),
             Path(os.environ[AUTHORITY_FILE]),
             int(held) if held else None,
         )
-        flower_supernode()
     except OtherFlower as error:
         sys.stderr.write(f"Exit Code: 1 {error}\n")
     except SystemExit as end:

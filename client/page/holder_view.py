@@ -163,6 +163,7 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
     return {
         **{name: account[name] for name in ("spent", "allowed", "delta")},
         "exact": sum(output["rho"] == "exact" for output in outputs),
+        "next": _after_next(record),
         "outputs": len(outputs),
         "sums": Counter(f"{item.lot} {item.opened}" for item in opened),
         "unopened": sum(item.opened == "no" for item in masked),
@@ -170,6 +171,23 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
         "noisy": sum(item.opened == "noisy" for item in items),
         "round_limit": None if limit == math.inf else limit,
         "min_cohort": record.settings.policy.min_cohort,
+    }
+
+
+def _after_next(record: HolderRecord) -> dict[str, Any] | None:
+    """What a document will have cost after a private round with another epoch, and whether that is
+    allowed; None in exact modes, and where the invitation is gone.
+    """
+    privacy = record.terms.privacy if record.terms else None
+    if privacy is None:
+        return None
+    account = record.account
+    due = account.private_round(privacy, record.settings.holdout)
+    cost = account.epsilon(due)
+    return {
+        "cost": privacy.epsilon,
+        "afterwards": None if cost == math.inf else cost,
+        "allowed": cost <= account.max_epsilon,
     }
 
 

@@ -7,7 +7,6 @@ mode releases.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -109,7 +108,7 @@ def _refusal(holder: Holder, error: Exception) -> messages.Refusal:
             code=error.code, reason=error.reason[:500], keys=error.keys[:MAX_HOLDERS]
         )
     holder.log.error("could not answer: %s", errors.first_line(error), exc_info=error)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if errors.is_disk_full(error):
         return messages.Refusal(code="disk_full", reason="this holder's disk is full")
     for kind, (code, reason) in _REASONS.items():
         if isinstance(error, kind):

@@ -73,7 +73,7 @@ def _knows_the_members(holder: Holder, cohort: Cohort) -> None:
     check_members(holder.handovers, pinned, keys)
     if unknown := keys - pinned:
         raise Refused(
-            "forged_roster",
+            "not_pinned",
             "members are not on the roster that this holder has pinned",
             unknown,
         )

@@ -197,13 +197,13 @@ def documents(
     except Exception as error:
         if is_url(source.path):  # stores raise what they like
             why = (
-                "it is gone"
+                "it is missing"
                 if isinstance(error, FileNotFoundError)
                 else first_line(error).rstrip(".")
             )
             next_move = (
-                "see that its store can be reached and that the file is whole, and run"
-                " the same command again"
+                "check that its store is reachable and the file complete, then run "
+                "the command again"
             )
             raise CorpusError(
                 f"{place_name(source.path)} cannot be read: {why}; {next_move}"
@@ -211,8 +211,8 @@ def documents(
         if not isinstance(error, READ_ERRORS) or getattr(error, "errno", None):
             raise
         raise CorpusError(
-            f"{source.path} cannot be read: {first_line(error)}; it may be cut off or"
-            " damaged"
+            f"{source.path} cannot be read: {first_line(error)}; it may be truncated "
+            "or corrupt"
         ) from error
 
 
@@ -263,8 +263,8 @@ def _source(path: Path) -> CorpusFile:
     kind = RECORD_KINDS.get(_inner_name(path).suffix.lower(), "text")
     if kind == "parquet" and compression:
         raise CorpusError(
-            f"{path} is a compressed parquet file; parquet is compressed inside, so"
-            " unpack it first"
+            f"{path} is a compressed parquet file; unpack it, since parquet is "
+            "compressed inside"
         )
     return CorpusFile(path, kind, compression)
 
@@ -296,8 +296,8 @@ class _BrokenRecords:
             return False
         if self._places is None:
             raise CorpusError(
-                f"{error}; mend it, or let a small share of records be passed over"
-                f" ({SKIP_WORDS})"
+                f"{error}; fix it, or allow a small share of records to be skipped "
+                f"({SKIP_WORDS})"
             )
         self._counters.broken += 1
         if len(self._places) < MAX_PLACES:
@@ -415,7 +415,7 @@ def _blocks(stream: IO[bytes], counters: Counters, source: CorpusFile) -> Iterat
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     raw = stream.read(1 << 20)
     if b"\0" in raw[:8192]:
-        raise CorpusError(f"{place_name(source.path)} holds binary data, not text")
+        raise CorpusError(f"{place_name(source.path)} is binary data, not text")
     while raw:
         begun, _ = decoder.getstate()  # a character whose end is in this block
         text = decoder.decode(raw)

@@ -28,7 +28,8 @@ def part_numbers(word: str) -> tuple[int, int]:
     found = PART_WORD.fullmatch(word)
     if not found or int(found[1]) > int(found[2]):
         raise InputError(
-            f"{word!r} names no part of a corpus; the third of 64 parts is --part 3/64"
+            f"{word!r} is not a part of a corpus; use --part 3/64 for the third of 64 "
+            "parts"
         )
     return int(found[1]), int(found[2])
 
@@ -71,8 +72,8 @@ def add_parts(files: Mapping[Path, Prepared]) -> tuple[Prepared, dict[str, int],
         for what, one, other in _compared(prepared, model, parts[path], parts[first]):
             if one != other:
                 raise InputError(
-                    f"{path} is of {what} {one}, and {first} of {other}; parts of one"
-                    " corpus agree in it"
+                    f"mismatch: {path} has {what} {one}, and {first} has {other}; "
+                    "parts of one corpus must agree"
                 )
     _must_be_all(parts)
     met = {
@@ -85,10 +86,7 @@ def add_parts(files: Mapping[Path, Prepared]) -> tuple[Prepared, dict[str, int],
 
 def _part(path: Path, prepared: Prepared) -> CorpusPart:
     if prepared.part is None:
-        raise InputError(
-            f"{path} holds a whole corpus, not a part; whole files of a domain add up"
-            " when it is solved"
-        )
+        raise InputError(f"{path} contains a whole corpus, not a part; give parts only")
     return prepared.part
 
 
@@ -110,7 +108,7 @@ def _compared(
         f"{model.skip_broken:g}",
     )
     yield (
-        "the files (which may have changed in between) or text fields",
+        "the text fields, or files (they may have changed)",
         part.corpus[:12],
         model.corpus[:12],
     )
@@ -121,7 +119,8 @@ def _must_be_all(parts: Mapping[Path, CorpusPart]) -> None:
     for path, part in parts.items():
         if part.number in found:
             raise InputError(
-                f"{found[part.number]} and {path} both hold {part}; name each part once"
+                f"{found[part.number]} and {path} both contain {part}; give each part "
+                "once"
             )
         found[part.number] = path
     of = next(iter(parts.values())).of

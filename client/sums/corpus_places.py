@@ -115,8 +115,8 @@ def file_status(path: Path) -> FileStatus:
         )
     if info["size"] is None:
         raise InputError(
-            f"{place_name(path)} cannot be read: its server does not tell its size;"
-            " copy it first"
+            f"{place_name(path)} cannot be read: its server does not report its size; "
+            "copy it first"
         )
     version = sha256(str((key, *map(info.get, HTTP_VERSIONS))).encode())
     return FileStatus(int(info["size"]), int(version[:15], 16), 0, 0)
@@ -133,9 +133,9 @@ def _store(path: Path) -> Iterator[tuple[Any, str]]:
         files, name = import_module("fsspec.core").url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise InputError(
-            f"{url} cannot be read ({first_line(error)}); corpora at a URL are read"
-            " with fsspec and its package for the store, as s3fs is for s3: install"
-            " them, or copy the corpus to this machine"
+            f"{url} cannot be read ({first_line(error)}); URLs need fsspec and its "
+            "package for the store, such as s3fs for s3: install them, or copy the "
+            "corpus to this machine"
         ) from None
     try:
         yield files, name
@@ -143,6 +143,6 @@ def _store(path: Path) -> Iterator[tuple[Any, str]]:
         raise
     except Exception as error:
         raise InputError(
-            f"{url} cannot be read: {first_line(error).rstrip('.')}; see that the store"
-            " can be reached and lets you in"
+            f"{url} cannot be read: {first_line(error).rstrip('.')}; check that the "
+            "store is reachable and you have access"
         ) from error

@@ -53,7 +53,7 @@ def sum_documents(
     """Read the corpus, and sum its documents."""
     stamps = job.stamps()
     if not stamps:
-        raise CorpusError(f"{_names(job)} has no file that can be read")
+        raise CorpusError(f"{_names(job)} has no readable file")
     counters = Counters()
     total = empty_sums(job.mode, job.encoder.document_width)
     for texts in _batches(job.corpus, counters, watch):
@@ -70,9 +70,7 @@ def sum_documents(
         total = total + bounded_sums(job.mode, rows)
     check_text(counters, _names(job))
     if job.stamps() != stamps:
-        raise CorpusError(
-            "the corpus changed while it was read; run the same command again"
-        )
+        raise CorpusError("the corpus changed while it was read; run the command again")
     return total
 
 

@@ -118,8 +118,8 @@ class PrepareJob:
         check_domain_name(self.domain)
         if not 0 <= self.skip_broken < 1:
             raise InputError(
-                "the share of broken records to skip lies between 0 and 1, not at"
-                f" {self.skip_broken:g}"
+                "the share of records to skip must be between 0 and 1, not "
+                f"{self.skip_broken:g}"
             )
         if not 0 <= self.holdout < 1:
             raise InputError(
@@ -174,9 +174,7 @@ def prepare(
         store.clear()
     sources, skipped = find_sources(job.roots)
     if not sources:
-        raise CorpusError(
-            f"{_names(job)} has no file that can be read; {skipped} were passed over"
-        )
+        raise CorpusError(f"{_names(job)} has no readable file; {skipped} were skipped")
     stamps = stamped(sources)
     corpus = corpus_digest(terms, stamps) if job.part else ""
     if job.part:
@@ -194,7 +192,7 @@ def prepare(
     changed = first_changed(stamps)
     if changed:  # sums over a file that changed while it was read belong to no corpus that ever was
         raise CorpusError(
-            f"{changed.name} changed while it was read; run the same command again"
+            f"{changed.name} changed while it was read; run the command again"
         )
     counters = Counters()
     for part in parts:
@@ -363,23 +361,25 @@ def check_readable(counters: Counters, skip_broken: float, which: str) -> None:
     records = counters.documents + counters.empty + counters.broken
     if counters.broken > skip_broken * records:
         raise CorpusError(
-            f"{counters.broken:,} of {records:,} records cannot be read, and a share of"
-            f" {skip_broken:g} may be passed over ({SKIP_WORDS}); {which}"
+            f"{counters.broken:,} of {records:,} records cannot be read, more than "
+            f"the allowed share of {skip_broken:g} ({SKIP_WORDS}); {which}"
         )
 
 
 def check_text(counters: Counters, names: str) -> None:
     """Raise if there is nothing to sum."""
     if not counters.documents:
-        raise CorpusError(f"{names} holds no text; empty documents: {counters.empty}")
+        raise CorpusError(
+            f"{names} contains no text; empty documents: {counters.empty}"
+        )
     if counters.documents == counters.held_out:
         raise CorpusError(
-            f"all documents of {names} ({counters.documents}) fall into the held-out"
-            " share; add text, or --holdout 0"
+            f"all documents of {names} ({counters.documents}) are held out; add text, "
+            "or use --holdout 0"
         )
     if not counters.tokens:
         raise CorpusError(
-            f"{names} holds no tokens: its documents are made of special tokens alone"
+            f"{names} contains no tokens: its documents are special tokens only"
         )
 
 

@@ -42,11 +42,7 @@ def missed() -> str | None:
     nothing is missed.
     """
     names, reason = _seen()
-    return (
-        None
-        if names or not _any(DRIVERS)
-        else f"an NVIDIA driver is here, but {reason}"
-    )
+    return None if names or not _any(DRIVERS) else f"NVIDIA driver found, but {reason}"
 
 
 def chosen(device: str) -> tuple[str, ...]:
@@ -60,17 +56,18 @@ def chosen(device: str) -> tuple[str, ...]:
     numbered = re.fullmatch("cuda:([0-9]{1,3})", device)
     if device not in ("auto", "cuda") and not numbered:
         raise InputError(
-            f"{device!r} is no device; say auto, cpu, cuda, or one GPU such as cuda:0"
+            f"unknown device {device!r}; use auto, cpu, cuda, or one GPU such as cuda:0"
         )
     names, reason = _seen()
     if not names and device != "auto":
-        raise DeviceError(f"the device {device} cannot be used: {reason}")
+        raise DeviceError(f"device {device} is not available: {reason}")
     if not numbered:
         return tuple(names)
     name = f"cuda:{int(numbered[1])}"
     if name not in names:
         raise DeviceError(
-            f"there is no {device} on this machine; its GPUs are {', '.join(names)}"
+            f"device {device} not found; the GPUs of this machine are "
+            f"{', '.join(names)}"
         )
     return (name,)
 
@@ -99,8 +96,8 @@ def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
                 raise
             if size // 2 < least:
                 raise DeviceError(
-                    "the GPU has too little free memory for these sums; free"
-                    " some, or use --device cpu"
+                    "not enough free GPU memory for these sums; free some, or use "
+                    "--device cpu"
                 ) from error
         size //= 2
         torch.cuda.empty_cache()
@@ -109,13 +106,16 @@ def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
 def _seen() -> tuple[list[str], str]:
     """The GPUs, and the reason if there are none."""
     if not (sys.platform == "win32" or _any(DRIVERS) or _any(POSSIBLE_DRIVERS)):
-        return [], "no NVIDIA driver was found on this machine"
+        return [], "no NVIDIA driver found on this machine"
     if importlib.util.find_spec("torch") is None:
         return [], f"torch is not installed; {INSTALL}"
     try:
         import torch
     except (ImportError, OSError) as error:
-        return [], f"torch cannot be loaded ({first_line(error)}); {INSTALL} anew"
+        return (
+            [],
+            f"torch fails to import ({first_line(error)}); reinstall it: {INSTALL}",
+        )
     if torch.version.cuda is None:
         return (
             [],
@@ -131,7 +131,7 @@ def _seen() -> tuple[list[str], str]:
     told = f" ({first_line(heard[0].message)})" if heard else ""
     return [
         f"cuda:{place}" for place in range(count)
-    ], f"torch {torch.__version__} finds no GPU it can use{told}"
+    ], f"torch {torch.__version__} finds no usable GPU{told}"
 
 
 def _any(paths: tuple[Path, ...]) -> bool:

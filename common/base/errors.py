@@ -3,6 +3,7 @@
 Each message says what was seen, the likely cause, and the next move, in one sentence.
 """
 
+import errno
 from collections.abc import Iterable
 
 
@@ -66,6 +67,10 @@ class JournalError(RidgewayError):
     """A journal or ledger that was altered, or cannot be read."""
 
 
+class DiskFull(JournalError):
+    """A journal that finds no room on its disk."""
+
+
 class MaskingError(RidgewayError):
     """A secret that cannot be shared or put together."""
 
@@ -119,3 +124,11 @@ class NodeRefused(NodeError):
 def first_line(error: object) -> str:
     """What an error of another library says, in one line; its kind where it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether something could not be written for want of room."""
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return isinstance(error, DiskFull) or (
+        isinstance(error, OSError) and error.errno in codes
+    )

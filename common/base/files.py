@@ -80,13 +80,13 @@ def without_place(words: object, folder: Path) -> str:
 def check_output(path: Path) -> None:
     """Raise unless a file may be written here: over nothing or over an ordinary file."""
     if path.is_dir():
-        raise InputError(f"{path} is a folder; name the file to write")
+        raise InputError(f"{path} is a folder; give a file to write")
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise InputError(
-            f"{path} is not an ordinary file; name another place to write to"
-        )
+        raise InputError(f"{path} is not a regular file; write to another path")
     if path.parent.exists() and not path.parent.is_dir():
-        raise InputError(f"{path.parent} is a file, so nothing can be written below it")
+        raise InputError(
+            f"{path.parent} is a file, not a folder; write to another path"
+        )
 
 
 def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
@@ -138,7 +138,7 @@ def whole_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
                 temporary.replace(path)
             except OSError:
                 raise InputError(
-                    f"{path} exists already and is not empty; name a new folder"
+                    f"{path} already exists and is not empty; use a new folder"
                 ) from None
         else:
             _exchange(temporary, path)
@@ -153,10 +153,10 @@ def check_new_folder(path: Path) -> None:
     nobody stands in.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(f"{path} exists already and is not empty; name a new folder")
+        raise InputError(f"{path} already exists and is not empty; use a new folder")
     if path.resolve() == Path.cwd():
         raise InputError(
-            "the folder that you are in cannot be used; name a new one inside it"
+            "the current folder cannot be used; use a new folder inside it"
         )
 
 

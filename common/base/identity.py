@@ -93,7 +93,7 @@ def write_key(path: Path, content: bytes) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise IdentityError(
-            f"{path} exists already; a key is never overwritten"
+            f"{path} already exists; keys are never overwritten"
         ) from None
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -105,10 +105,10 @@ def load_identity(path: Path) -> Identity:
     except FileNotFoundError:
         raise IdentityError(f"there is no key file {path}") from None
     except (ValueError, TypeError) as error:
-        raise IdentityError(f"{path} is not a private key in PEM form") from error
+        raise IdentityError(f"{path} is not a private key in PEM format") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise IdentityError(
-            f"{path} holds a key of another kind; Ridgeway signs with Ed25519"
+            f"{path} contains an unsupported key type; Ridgeway signs with Ed25519"
         )
     return Identity(key)
 
@@ -123,8 +123,8 @@ def public_key(words: str) -> str:
             text = Path(text).read_text(encoding="utf-8", errors="replace").strip()
     if not _DIGITS.fullmatch(text):
         raise IdentityError(
-            f"{words!r} is not a public key; give its 64 hexadecimal digits or a file"
-            " that holds them"
+            f"{words!r} is not a public key; give its 64 hexadecimal digits, or a "
+            "file with them"
         )
     return text.lower()
 
@@ -173,7 +173,9 @@ class HandOver:
             or [len(each) for each in words] != [64, 64, 128, 128]
             or not 0 <= self.issued <= MAX_ISSUED
         ):
-            raise ValueError("a hand-over names two keys, a time and two signatures")
+            raise ValueError(
+                "a key hand-over needs two keys, a time and two signatures"
+            )
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> HandOver:
@@ -258,8 +260,7 @@ class HandOvers:
             if not own_record and not link.holds:
                 raise Refused(
                     "bad_hand_over",
-                    "a hand-over of a key is not signed with the key that it hands"
-                    " over",
+                    "a key hand-over is not signed with the old key",
                 )
             if (
                 link.after in known._previous
@@ -331,8 +332,8 @@ def owned_identity(path: Path, handovers: HandOvers) -> Identity:
         found = load_identity(next_key(path))
         if found.public != newest:
             raise IdentityError(
-                f"{path} was handed over to {newest[:12]}…, and that key is not here;"
-                " restore a backup"
+                f"{path} was replaced by {newest[:12]}…, and that key is missing; "
+                "restore a backup"
             )
         next_key(path).replace(path)
     return found.with_handovers(handovers.leading_to(newest))

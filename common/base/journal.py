@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ridgeway.common.base.errors import JournalError
+from ridgeway.common.base.errors import DiskFull, JournalError
 from ridgeway.common.base.files import sha256, syncs
 from ridgeway.common.base.schema import record_json
 
@@ -132,8 +132,8 @@ class Journal:
         except (ValueError, RecursionError):
             pass
         raise JournalError(
-            f"{self.path}: entry {number} was altered after it was written; restore the"
-            " file from a copy"
+            f"{self.path}: entry {number} was altered after it was written; restore "
+            "the file from a backup"
         )
 
     def verify(self) -> int:
@@ -146,16 +146,16 @@ class Journal:
             expected += 1
             if number != expected:
                 raise JournalError(
-                    f"{self.path}: entry {expected} is missing; restore the file from a"
-                    " copy"
+                    f"{self.path}: entry {expected} is missing; restore the file from "
+                    "a backup"
                 )
             if (
                 not words.endswith("\n")
                 or _hash(number, time, kind, words, previous) != hash_
             ):
                 raise JournalError(
-                    f"{self.path}: entry {number} ({kind}) was altered after it was"
-                    " written, or the one before it was; restore the file from a copy"
+                    f"{self.path}: entry {number} ({kind}) or the one before it was "
+                    "modified after it was written; restore the file from a backup"
                 )
             previous = hash_
         return expected
@@ -168,14 +168,16 @@ class Journal:
             yield self._opened
         except sqlite3.OperationalError as error:
             full = (
-                "the disk may be full, or the file may not be written; make room, and"
-                " do the same again"
+                "the disk may be full, or the file read-only; free some space and try "
+                "again"
             )
-            words = full if "disk" in str(error) else str(error)
-            raise JournalError(f"{self.path} cannot be used now: {words}") from error
+            is_full = "disk" in str(error)
+            words = full if is_full else str(error)
+            kind = DiskFull if is_full else JournalError
+            raise kind(f"{self.path} is not available now: {words}") from error
         except (sqlite3.DatabaseError, ValueError) as error:
             raise JournalError(
-                f"{self.path} cannot be used ({error}); restore it from a copy"
+                f"{self.path} is unusable ({error}); restore it from a backup"
             ) from error
         finally:
             if self._opened is not None and self._opened.in_transaction:

@@ -32,7 +32,7 @@ def field_names(words: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in words.split(",") if name.strip())
     if not names:
         raise InputError(
-            "name at least one text field, such as --text-field prompt,text"
+            "give at least one text field, such as --text-field prompt,text"
         )
     return names
 
@@ -43,16 +43,16 @@ def record_text(record: Mapping[str, Any], fields: Sequence[str], place: str) ->
         if name in record and record[name] is not None:
             if not isinstance(record[name], str):
                 raise CorpusError(
-                    f"{place}: field {name!r} holds {type(record[name]).__name__}, not"
-                    " text"
+                    f"{place}: field {name!r} is {type(record[name]).__name__}, not "
+                    "text"
                 )
             return storable(record[name])
     if any(name in record for name in fields):
         return ""
     wanted = " or ".join(repr(name) for name in fields)
     raise CorpusError(
-        f"{place}: no field {wanted}; its fields are"
-        f" {', '.join(map(str, record)) or 'none'}"
+        f"{place}: no field {wanted}; its fields are "
+        f"{', '.join(map(str, record)) or 'none'}"
     )
 
 
@@ -62,7 +62,7 @@ def parse_line(line: str, place: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise CorpusError(
-            f"{place}: not JSON ({reason}); each line must hold one record"
+            f"{place}: not JSON ({reason}); each line must be one record"
         ) from None
     if not isinstance(record, dict):
         raise CorpusError(
@@ -122,8 +122,8 @@ def labelled_texts(
     missing = [name for name in domains if name not in there]
     if missing:
         raise InputError(
-            f"{folder} has no {missing[0]}{TEST_SUFFIX}; it has"
-            f" {', '.join(there) or 'no test files'}"
+            f"{folder} has no {missing[0]}{TEST_SUFFIX}; it has "
+            f"{', '.join(there) or 'no test files'}"
         )
     texts = {
         name: [text for text in _read(there[name], fields) if text.strip()]

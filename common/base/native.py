@@ -40,6 +40,7 @@ def _agrees() -> bool:
     ids, _ = native.Encoder(0, *tables).encode_many(["aabc"])
     return (
         hasattr(native, "sentence_vectors")
+        and hasattr(native, "chances")
         and means.tolist() == [-3, 4, 7, 7, -7, 10, 5, -3, -14, 0]
         and array("q", sums).tolist() == [15, 9]
         and array("I", ids).tolist() == [97, 256, 99]
@@ -53,8 +54,8 @@ if not why_not:
     try:
         import ridgeway._native as native
     except ImportError:
-        why_not = "not built: install a wheel, or a C compiler before Ridgeway"
+        why_not = "not built: install a wheel, or install a C compiler before Ridgeway"
     else:
-        why_not = "" if _agrees() else "wrong results: build it again"
+        why_not = "" if _agrees() else "wrong results: rebuild it"
 if why_not:
     native = None  # type: ignore[assignment]

@@ -37,7 +37,7 @@ _ROWS = frozenset((list, tuple))
 
 def check_port(address: str) -> str:
     if not 1 <= int(address.rpartition(":")[2]) <= 65535:
-        raise ValueError("a port lies between 1 and 65535")
+        raise ValueError("a port is between 1 and 65535")
     return address
 
 
@@ -51,13 +51,13 @@ def check_name(name: str) -> str:
 
 def check_printable(text: str) -> str:
     if not text.isprintable() or text != text.strip():
-        raise ValueError("a name has no line breaks and no blanks around it")
+        raise ValueError("a name has no line breaks, and no spaces at its ends")
     return text
 
 
 def check_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
-        raise ValueError("a name stands here twice")
+        raise ValueError("duplicate name")
     return names
 
 
@@ -65,7 +65,7 @@ def check_sampling_numbers(given: Any) -> Sampling:
     if isinstance(given, Sampling):
         return given
     if not isinstance(given, dict):
-        raise ValueError("a sampling is given by its numbers")
+        raise ValueError("sampling must be a table of numbers")
     try:
         return Sampling.of_json(given)
     except InputError as error:
@@ -97,6 +97,10 @@ ExpertNames = Annotated[
     Field(max_length=MAX_EXPERTS),
     AfterValidator(check_distinct),
 ]
+Example = Annotated[
+    str, Field(min_length=1, max_length=500), AfterValidator(check_printable)
+]
+"""A prompt that a release offers to the visitors of its page."""
 EncoderName = Annotated[
     str, Field(max_length=200, pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.:/+-]*$")
 ]
@@ -112,14 +116,13 @@ Mode = Literal["private", "masked", "clear"]
 """private: sums under noise. masked: exact sums under masks. clear: exact sums."""
 MODE_SENTENCES: Mapping[Mode, str] = {
     "private": (
-        "every document is bounded, and noise is added before anything leaves its"
-        " holder"
+        "each document is bounded, and its holder adds noise before anything leaves"
     ),
     "masked": (
-        "exact sums under masks: the coordinator learns each epoch's exact total, and"
-        " what changed between two of them"
+        "exact sums under masks: the coordinator learns the exact total of each "
+        "epoch, and the change between two totals"
     ),
-    "clear": "exact sums: the coordinator sees those of every holder",
+    "clear": "exact sums: the coordinator sees the sums of every holder",
 }
 """What each mode means, in one sentence."""
 

@@ -77,8 +77,8 @@ otherwise.
 def check_domain_name(name: str, what: str = "domain") -> None:
     if not DOMAIN_NAME.fullmatch(name):
         raise InputError(
-            f"{name!r} cannot name a {what}; use letters, digits, dots, dashes and"
-            " underscores, at most 64 of them"
+            f"invalid {what} name {name!r}; use at most 64 letters, digits, dots, "
+            "dashes and underscores"
         )
 
 
@@ -89,8 +89,8 @@ def check_expert_name(name: str) -> str:
         or name != name.strip()
     ):
         raise InputError(
-            f"an expert cannot be called {name[:40]!r}; use 1 to {MAX_EXPERT_LETTERS}"
-            " letters, no blanks around them"
+            f"invalid expert name {name[:40]!r}; use 1 to {MAX_EXPERT_LETTERS} "
+            "characters, without spaces at the ends"
         )
     return name
 
@@ -113,34 +113,32 @@ class Sampling:
         64, 1, MAX_WINDOW_TOKENS, "tokens per window; 1 is the published method"
     )
     max_tokens: int = _number(
-        0, 0, 1 << 40, "a document is cut after so many tokens; 0: never"
+        0, 0, 1 << 40, "only the first N tokens of a document are used; 0: all"
     )
     stride: int = _number(
         0,
         0,
         MAX_WINDOW_TOKENS,
-        "a window begins every so many tokens; 0: where the one before it ends",
+        "tokens between the starts of two windows; 0: no overlap",
     )
     units: int = _number(
         0,
         0,
         MAX_DOCUMENT_TIMES,
-        "what every document counts in all: two fifths for its windows, a fifth each for"
-        " the whole, its first `stride` and its first `window` tokens; 0: windows count"
-        " once each",
+        "weight of a document: two fifths for its windows, one fifth each for the "
+        "whole, its first `stride` and its first `window` tokens; 0: one per window",
     )
     mistyped: int = _number(
         0,
         0,
         MAX_DOCUMENT_TIMES,
-        "how often a copy of a document's beginning with typing errors counts; 0: never",
+        "weight of a misspelt copy of a document's opening; 0: off",
     )
     opening: int = _number(
         0,
         0,
         MAX_WINDOW_TOKENS,
-        "the first so many tokens of a document count a fifth of `units` beside them;"
-        " 0: never",
+        "the first N tokens of a document weigh another fifth of `units`; 0: off",
     )
 
     def __post_init__(self) -> None:
@@ -148,20 +146,20 @@ class Sampling:
             value = getattr(self, name)
             if type(value) is not int or not limits["least"] <= value <= limits["most"]:
                 raise InputError(
-                    f"{name} cannot be {value!r}; give {limits['least']} to"
-                    f" {limits['most']}"
+                    f"{name} is {value!r}; it must be {limits['least']} to "
+                    f"{limits['most']}"
                 )
         if 0 < self.stride < self.window:
             raise InputError(
-                f"windows of {self.window} tokens cannot begin every {self.stride};"
-                f" give a stride of {self.window} or more, or 0"
+                f"a stride of {self.stride} is shorter than the window of "
+                f"{self.window}; use {self.window} or more, or 0"
             )
         if self.units % UNIT_SHARES:
             raise InputError(
-                f"units cannot be {self.units}; give a multiple of {UNIT_SHARES}, or 0"
+                f"units is {self.units}; it must be a multiple of {UNIT_SHARES}, or 0"
             )
         if self.opening and not self.units:
-            raise InputError("an opening counts a share of `units`; give those, too")
+            raise InputError("`opening` needs `units`; set both")
 
     @property
     def is_plain(self) -> bool:
@@ -174,15 +172,12 @@ class Sampling:
         numbers = dict(said)
         documents = numbers.pop("documents", 0)
         if type(documents) is not int or documents:
-            raise InputError(
-                "whole documents are no longer counted beside windows (`documents`);"
-                " use `units`"
-            )
+            raise InputError("`documents` is no longer supported; use `units`")
         unknown = numbers.keys() - SAMPLING.keys()
         if unknown or "window" not in numbers:
             raise InputError(
-                f"a sampling has a window, and any of {', '.join(SAMPLING)}; this one"
-                f" has {', '.join(map(str, numbers)) or 'none'}"
+                f"sampling needs `window`, and may have {', '.join(SAMPLING)}; this "
+                f"one has {', '.join(map(str, numbers)) or 'none'}"
             )
         return cls(**numbers)
 
@@ -231,18 +226,18 @@ class WordFeatures:
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WORD_FEATURES:
             raise InputError(
-                f"words cannot have {self.width} features; give 1 to"
-                f" {MAX_WORD_FEATURES}"
+                f"{self.width} word features are not supported; use 1 to "
+                f"{MAX_WORD_FEATURES}"
             )
         if not 1 <= self.amplitude <= FEATURE_LIMIT:
             raise InputError(
-                f"a run of letters cannot count {self.amplitude}; give 1 to"
-                f" {FEATURE_LIMIT}"
+                f"the amplitude of letter runs is {self.amplitude}; it must be 1 to "
+                f"{FEATURE_LIMIT}"
             )
         if not SHORTEST_RUN <= self.shortest <= self.longest <= LONGEST_RUN:
             raise InputError(
-                f"runs cannot have {self.shortest} to {self.longest} letters; give"
-                f" {SHORTEST_RUN} to {LONGEST_RUN}"
+                f"letter runs of {self.shortest} to {self.longest} are not supported; "
+                f"use {SHORTEST_RUN} to {LONGEST_RUN}"
             )
 
     @property
@@ -254,9 +249,7 @@ class WordFeatures:
     def of_json(cls, said: Mapping[str, Any]) -> WordFeatures:
         """As it stands in files."""
         if set(said) != {each.name for each in fields(cls)}:
-            raise InputError(
-                "its features of words are those of another version; make it again"
-            )
+            raise InputError("its word features have another version; save it again")
         return cls(**said)
 
     def to_json(self) -> dict[str, Any]:
@@ -273,8 +266,7 @@ class Ridge:
     def __post_init__(self) -> None:
         if not 0 < self.value < float("inf"):
             raise InputError(
-                f"the ridge λ must be a positive number, not {self.value:g}; the"
-                " default is 0.001"
+                f"ridge λ must be positive, not {self.value:g}; the default is 0.001"
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -293,8 +285,7 @@ class Selector:
     def __post_init__(self) -> None:
         if self.name not in ("average", "entropy", "all"):
             raise InputError(
-                f"there is no selector {self.name!r}; there are average, entropy"
-                " and all"
+                f"there is no selector {self.name!r}; there are average, entropy and all"
             )
         if self.k < 1:
             raise InputError(f"k must be at least 1, not {self.k}")
@@ -322,13 +313,12 @@ class Scope:
             or not self.slope > 0
         ):
             raise InputError(
-                "a scope has a positive slope, and a growth and an offset that are"
-                " numbers"
+                "a scope needs a positive slope, and numbers for growth and offset"
             )
         if not 0 <= self.least <= 1:
             raise InputError(
-                "the least chance of belonging is a probability between 0 and 1, not"
-                f" {self.least:g}"
+                "the scope threshold is a probability between 0 and 1, not "
+                f"{self.least:g}"
             )
 
 
@@ -348,6 +338,8 @@ class Confidence:
     threshold:   below this confidence the router abstains and names `fallback`.
     scope:       what text belongs to any domain, if that was learnt; on all other text the router
                  abstains as well, unless the least chance is 0.
+    outside:     domains of text that no expert is for; where one of them is ahead, the router
+                 abstains.
     """
 
     temperature: float = 1.0
@@ -358,20 +350,19 @@ class Confidence:
     scope: Scope | None = None
     half: float = 0.0
     tail: float = 0.0
+    outside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
-            raise InputError(
-                f"a temperature must be a positive number, not {self.temperature!r}"
-            )
+            raise InputError(f"temperature must be positive, not {self.temperature!r}")
         if not 0 <= self.growth <= 1:
-            raise InputError(f"a growth lies between 0 and 1, not {self.growth!r}")
+            raise InputError(f"growth must be between 0 and 1, not {self.growth!r}")
         if not (0 <= self.half < math.inf and 0 <= self.tail <= 1):
-            words = "half is a number of tokens, and a tail lies between 0 and 1"
-            raise InputError(f"{words}; they cannot be {self.half!r} and {self.tail!r}")
+            words = "half is a number of tokens, and tail is between 0 and 1"
+            raise InputError(f"{words}; got {self.half!r} and {self.tail!r}")
         if not 0 <= self.threshold <= 1:
             raise InputError(
-                f"a threshold is a probability between 0 and 1, not {self.threshold:g}"
+                f"threshold is a probability between 0 and 1, not {self.threshold:g}"
             )
         if self.threshold > 0 and not self.fallback:
             raise InputError("to abstain below a threshold, name a fallback")
@@ -385,7 +376,8 @@ class Confidence:
         """The same with another threshold, fallback or least chance of belonging; None changes
         nothing.
 
-        A threshold of 0 is meant as never: then scope is 0 too, unless it is given.
+        A threshold of 0 is meant as never: then scope is 0 too, unless it is given. With a scope
+        of 0 every domain has its own text.
         """
         if scope is None and threshold == 0:
             scope = 0.0
@@ -397,22 +389,23 @@ class Confidence:
             threshold=self.threshold if threshold is None else threshold,
             fallback=self.fallback if fallback is None else fallback,
             scope=known,
+            outside=() if scope == 0 else self.outside,
         )
 
     @classmethod
     def of_json(cls, facts: Mapping[str, Any]) -> Confidence:
         """As a manifest has it; one from before scopes were learnt has none."""
-        facts = {"scope": None, **facts}
-        return cls(
-            **facts | {"scope": Scope(**facts["scope"]) if facts["scope"] else None}
-        )
+        facts = {"scope": None, "outside": (), **facts}
+        scope = Scope(**facts["scope"]) if facts["scope"] else None
+        return cls(**facts | {"scope": scope, "outside": tuple(facts["outside"])})
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest: scope, half and tail are left out where there is none."""
+        """As it stands in a manifest: what is there only at times is left out where it is not."""
+        facts = asdict(self) | {"outside": list(self.outside)}
         return {
             name: value
-            for name, value in asdict(self).items()
-            if name not in ("scope", "half", "tail") or value
+            for name, value in facts.items()
+            if name not in ("scope", "half", "tail", "outside") or value
         }
 
 

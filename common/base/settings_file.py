@@ -20,10 +20,8 @@ from ridgeway.common.base.settings import SAMPLING, Sampling
 _Model = TypeVar("_Model", bound=BaseModel)
 
 KNOWN = {
-    "extra_forbidden": (
-        "there is no setting of this name; check its spelling, or remove it"
-    ),
-    "missing": "this is missing; add it",
+    "extra_forbidden": ("unknown setting; check its spelling, or remove it"),
+    "missing": "missing; add it",
 }
 """What is said in our own words."""
 
@@ -35,11 +33,11 @@ def read_settings(path: Path, model: type[_Model]) -> _Model:
     try:
         return model.model_validate_json(_as_json(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise InputError(f"there is no {path}; `init` makes one") from None
+        raise InputError(f"{path} not found; create it with `init`") from None
     except RecursionError:
-        raise InputError(f"{path} is nested too deeply to be a settings file") from None
+        raise InputError(f"{path} is nested too deeply for a settings file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a settings file in TOML: {error}") from None
+        raise InputError(f"{path} is not valid TOML: {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

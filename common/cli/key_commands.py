@@ -19,7 +19,7 @@ KeysPath = Annotated[
     Path,
     argument("The file of keys, as given to `ridgeway serve --keys`.", "FILE"),
 ]
-KeyName = Annotated[str, argument("Whose key it is.", "NAME")]
+KeyName = Annotated[str, argument("Name of the key's owner.", "NAME")]
 
 
 @app.command()
@@ -28,27 +28,25 @@ def add(
     name: KeyName,
     rate: Annotated[
         float | None,
-        option("Requests a second that this key may make. (default: serve's --rate)"),
+        option("Requests per second of this key. (default: serve's --rate)"),
     ] = None,
     scope: Annotated[
         Literal["all", "metrics"],
-        option("What the key is for: all, or metrics (/metrics alone)."),
+        option("Scope of the key: all, or metrics (/metrics only)."),
     ] = "all",
     window: Annotated[
         Literal["minute", "hour", "day", "month"] | None,
-        option("The window of the key's budget."),
+        option("Budget window."),
     ] = None,
-    max_requests: Annotated[
-        int | None, option("Requests in each window.", min=1)
-    ] = None,
+    max_requests: Annotated[int | None, option("Requests per window.", min=1)] = None,
     max_tokens: Annotated[
         int | None,
-        option("Tokens of prompts and answers in each window.", min=1),
+        option("Prompt and answer tokens per window.", min=1),
     ] = None,
     max_cost: Annotated[
-        float | None, option("Cost in each window, by the experts' prices.")
+        float | None, option("Cost per window, at the experts' prices.")
     ] = None,
-    max_parallel: Annotated[int | None, option("Requests at a time.", min=1)] = None,
+    max_parallel: Annotated[int | None, option("Concurrent requests.", min=1)] = None,
     json: Json = False,
 ) -> None:
     """Make a key for NAME and print it, this once. The file, made if it is not there, keeps its
@@ -72,7 +70,7 @@ def add(
     step(
         "added",
         name,
-        f"to {file}; the key is shown this once; send it as Authorization: Bearer KEY",
+        f"to {file}; the key is shown only now; send it as Authorization: Bearer KEY",
     )
 
 

@@ -37,14 +37,14 @@ Key = Annotated[
 Fields = Annotated[
     str,
     option(
-        "The field that holds the text; of several names, the first a record has.",
+        "Text field; of several names, the first that a record has.",
         "--text-field",
     ),
 ]
 SkipBroken = Annotated[
     float,
     option(
-        "Pass over records that cannot be read, up to this share, and list them.",
+        "Skip unreadable records, up to this share, and list them.",
         metavar="SHARE",
     ),
 ]
@@ -52,31 +52,29 @@ EncoderSource = Annotated[str, argument(ENCODERS)]
 Sentences = Annotated[
     SentenceUse,
     option(
-        "Which prompts a release's sentence encoder reads: those that its table is"
-        " unsure of (auto), none, or all."
+        "Which prompts the sentence encoder reads: those that the table is unsure of "
+        "(auto), none, or all."
     ),
 ]
-Host = Annotated[
-    str, option("The address to listen on; any but loopback needs --keys.")
-]
-Port = Annotated[int, option("The port to listen on.", min=1, max=65535)]
+Host = Annotated[str, option("Address to listen on; all but loopback need --keys.")]
+Port = Annotated[int, option("Port to listen on.", min=1, max=65535)]
 Keys = Annotated[
     Path | None,
-    option("The keys that let clients in.", "--keys", metavar="FILE"),
+    option("API keys file.", "--keys", metavar="FILE"),
 ]
-TlsCert = Annotated[
-    Path | None, option("The certificate to show, in PEM.", metavar="FILE")
-]
+TlsCert = Annotated[Path | None, option("TLS certificate, in PEM.", metavar="FILE")]
 TlsKey = Annotated[
-    Path | None, option("The certificate's private key.", metavar="FILE")
+    Path | None, option("Private key of the TLS certificate.", metavar="FILE")
 ]
 RequestRate = Annotated[
     float | None,
-    option("Requests a second of each key, or without keys of each address.", "--rate"),
+    option(
+        "Requests per second of each key, or of each address without keys.", "--rate"
+    ),
 ]
 AllowHost = Annotated[
     list[str] | None,
-    option("A name by which the service may be called.", metavar="NAME"),
+    option("Allowed Host header.", metavar="NAME"),
 ]
 ReleaseFolder = Annotated[Path, argument("The folder of a release.", "RELEASE")]
 DataFolder = Annotated[

@@ -35,8 +35,8 @@ def serve_page(
     if not encrypted and not is_loopback(host):
         step(
             "note",
-            "without --tls-cert and --tls-key, keys and what the page shows travel"
-            " unencrypted",
+            "without --tls-cert and --tls-key, keys and page contents are sent "
+            "unencrypted",
         )
     step("showing", address.url, "stop it with Ctrl-C")
     watched = [address.certificate.watch] if address.certificate else []

@@ -39,11 +39,11 @@ def route(
     release: ReleaseFolder,
     prompt: Annotated[
         str,
-        argument("The prompt; - reads prompts from standard input, one a line."),
+        argument("The prompt; - reads prompts from standard input, one per line."),
     ],
     explain: Annotated[
         bool,
-        option("Show the words that decided, and how much each weighed.", "--explain"),
+        option("Show the words that decided, with their weights.", "--explain"),
     ] = False,
     json: Json = False,
     threshold: Annotated[
@@ -51,15 +51,16 @@ def route(
     ] = None,
     scope: Annotated[
         float | None,
-        option("Abstain below this chance of belonging to any domain; 0: never."),
+        option("Abstain below this probability of being in scope; 0: never."),
     ] = None,
     fallback: Annotated[
-        str | None, option("Where prompts go when the router abstains.")
+        str | None, option("Domain or expert for prompts on which the router abstains.")
     ] = None,
     experts: Annotated[
         Path | None,
         option(
-            "Name the expert too: experts.toml, as docs/application/confidence.md shows.",
+            "Also name the expert: experts.toml, as docs/application/confidence.md "
+            "shows.",
             metavar="FILE",
         ),
     ] = None,
@@ -88,7 +89,7 @@ def route(
     if prompt != "-":
         _show_one(router, prompt, explain, json, chooser)
     elif sys.stdin is None:
-        raise InputError("standard input is closed, so no prompts can be read from it")
+        raise InputError("standard input is closed; no prompts to read")
     else:
         lines = _arriving_lines(cast(BufferedReader, sys.stdin.buffer))
         _show_many(router, lines, explain, json, chooser)
@@ -217,7 +218,7 @@ def _explanation_table(explanation: Explanation, most: int = 12) -> TextTable:
     return TextTable(
         ["word", "speaks for", "times", "weight", "of margin"],
         rows,
-        f"{best} over {runner_up}, margin {margin:.4f}: what each word added",
+        f"{best} over {runner_up}, margin {margin:.4f}: weight of each word",
     )
 
 
@@ -266,8 +267,8 @@ def tell_left_out(data: Path, domains: Sequence[str]) -> None:
     if others := other_domains(data, domains):
         step(
             "note",
-            f"the release does not know {', '.join(others)}, so these test files are"
-            " left out",
+            "test files skipped, since the release does not know their domains: "
+            f"{', '.join(others)}",
         )
 
 
@@ -278,11 +279,17 @@ are named instead.
 MAX_ROWS_SHOWN = 20
 
 
-def evaluation_lines(result: Evaluation) -> list[TextTable | tuple[str, str]]:
+def evaluation_lines(
+    result: Evaluation, told: Mapping[str, str] | None = None, mean: str = ""
+) -> list[TextTable | tuple[str, str]]:
     """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they
     are taken for.
+
+    told, mean: the accuracies in words, by domain and in all, where the counts do not tell them.
     """
-    accuracy = {name: f"{share:.1f} %" for name, share in result.by_domain.items()}
+    accuracy = told or {
+        name: f"{share:.1f} %" for name, share in result.by_domain.items()
+    }
     many = len(result.domains) > MAX_MATRIX_DOMAINS
     rows = []
     for name, row in zip(result.domains, result.confusion, strict=True):
@@ -291,10 +298,10 @@ def evaluation_lines(result: Evaluation) -> list[TextTable | tuple[str, str]]:
     columns = [f"→ {name}" for name in result.domains]
     shown = rows
     if many:
-        columns = ["most often taken for"]
+        columns = ["most confused with"]
         weakest = sorted(rows, key=lambda row: result.by_domain.get(str(row[0]), 101.0))
         shown = weakest[:MAX_ROWS_SHOWN]
-    mean = f"{result.accuracy:.1f} %" if accuracy else "–"
+    mean = mean or (f"{result.accuracy:.1f} %" if accuracy else "–")
     total = ["mean over domains", sum(map(sum, result.confusion)), mean]
     lines: list[TextTable | tuple[str, str]] = [
         TextTable(["domain", "texts", "accuracy", *columns], [*shown, total])
@@ -430,7 +437,7 @@ def advice(loaded: Release, chosen: Point | None, accuracy: float) -> list[str]:
             f"No threshold with at least {MIN_ANSWERED_TEXTS} answered texts reaches"
             f" {accuracy:g} %"
         )
-        return [*notes, f"{missed}: wish for less, or measure on more or longer text."]
+        return [*notes, f"{missed}: lower the target, or use more or longer text."]
     figures = (
         f"{100 * chosen.coverage:.1f} % of prompts are answered,"
         f" {_percent(chosen.accuracy)} % of them right"
@@ -445,8 +452,8 @@ def advice(loaded: Release, chosen: Point | None, accuracy: float) -> list[str]:
         *notes,
         f"For {accuracy:g} %, abstain below {chosen.threshold}: {figures} ({within}).",
         (
-            "The threshold was picked on this same text, so expect slightly less on"
-            " other text."
+            "The threshold was chosen on this same text; expect slightly less on "
+            "other text."
         ),
     ]
 
@@ -468,8 +475,8 @@ def ways_to_set(
         yield f"To set it in the release:  {fit} {option}"
     else:
         yield (
-            "To set it in the release, fit its confidence on this text, and choose"
-            f" again:  {fit}"
+            "To set it in the release, calibrate on this text, then choose again: "
+            f"{fit}"
         )
     yield (
         f"To set it for serving:     threshold = {chosen.threshold} and fallback ="

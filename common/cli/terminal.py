@@ -4,7 +4,6 @@ sentence.
 
 from __future__ import annotations
 
-import errno
 import io
 import json as codec
 import os
@@ -21,7 +20,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from ridgeway.common.base.errors import RidgewayError, first_line
+from ridgeway.common.base.errors import RidgewayError, first_line, is_disk_full
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -238,7 +237,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         asked = True
         os.write(
             2,
-            b"\nstopping after this batch; Ctrl-C again aborts and loses it\n",
+            b"\nstopping (Ctrl-C again stops at once)\n",
         )
 
     before = {
@@ -259,6 +258,7 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # a terminal that lacks a character shows its number
             stream.reconfigure(errors="backslashreplace")
+    _flow(application)
     try:
         # Not application.main(): it would turn an interrupt and a closed pipe into exit codes of
         # its own.
@@ -298,11 +298,20 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
             f"this command needs the package {error.name}; {extras}", BAD_INPUT
         )
     except (OverflowError, UnicodeError, ValueError) as error:
-        return _fail(f"a value cannot be used: {first_line(error)}", BAD_INPUT)
+        return _fail(f"invalid value: {first_line(error)}", BAD_INPUT)
     except MemoryError:
         return _fail(
-            "memory ran out; try fewer --threads or a smaller encoder", BAD_INPUT
+            "out of memory; use fewer --threads or a smaller encoder", BAD_INPUT
         )
+
+
+def _flow(command: Any) -> None:
+    """Let the help of a command, and of those below it, fill the lines of any terminal."""
+    if command.help:
+        parts = re.split(r"\n\s*\n", command.help)
+        command.help = "\n\n".join(" ".join(part.split()) for part in parts)
+    for each in getattr(command, "commands", {}).values():
+        _flow(each)
 
 
 def _fail(sentence: str, code: int) -> int:
@@ -312,7 +321,7 @@ def _fail(sentence: str, code: int) -> int:
 
 def _system(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_disk_full(error):
         return (
             f"the disk is full{where}; nothing was changed, so make room and run the"
             " same command again"

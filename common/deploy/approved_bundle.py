@@ -447,14 +447,12 @@ class ForkingExecutor:
 
     def launch(self, spec: Any) -> Any:
         """Start one task. One that is refused gets no heartbeat, so the other side gives it up."""
-        from flwr.supercore.superexec.executor import LaunchResult
-
         if spec.task_type != self._task:
             self._note(
                 f"refused, {spec.task_type} was asked for; this machine runs"
                 f" {self._task} and nothing else"
             )
-            return LaunchResult.failed("refused")
+            return patches.launched("refused")
         preloaded = self._preloaded
         if (
             preloaded is None
@@ -462,7 +460,7 @@ class ForkingExecutor:
             or not preloaded.takes(spec.token)
         ):
             fork(lambda: self._answer(spec.token), self._note)
-        return LaunchResult.accepted()
+        return patches.launched()
 
     def reconcile(self) -> None:
         """Between two looks for a task: start a preloaded bundle, or end one that is idle."""
@@ -535,23 +533,15 @@ def main(task: str, address: str, secret: str, own: str) -> None:
     """
     note = note_in(os.environ.get(LOG))
     try:
-        import flwr.supercore.superexec.run_superexec as loop
-        from flwr.cli.config_utils import get_fab_metadata
-        from flwr.clientapp.utils import get_load_client_app_fn
-        from flwr.supercore.exit import exit_handler
-        from flwr.supercore.utils import disable_process_dumping
-
-        runtime = importlib.import_module(patches.RUNTIMES[task])
-        keeper = BundleGuard(approved_bundles(os.environ), note, get_fab_metadata)
+        loop = patches.superexec()
+        runtime = patches.runtime_of(task)
+        reader = patches.metadata_reader()
+        keeper = BundleGuard(approved_bundles(os.environ), note, reader)
         holds = task == patches.CLIENT_APP
-        load: Any = (
-            get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-            if holds
-            else None
-        )
+        load: Any = patches.client_app_loader() if holds else None
 
         def answer(token: str) -> None:
-            exit_handler.registered_exit_handlers.clear()
+            patches.forget_exit_handlers()
             if holds:
                 runtime.run_clientapp(address, token, insecure=True)
             else:
@@ -569,7 +559,7 @@ def main(task: str, address: str, secret: str, own: str) -> None:
     except Exception as error:
         note(f"refused, {error}")
         raise SystemExit(1) from error
-    disable_process_dumping(strict=False)
+    patches.forbid_dumps()
     await_listener(address)
     authority = None if holds else own
     loop.run_superexec(

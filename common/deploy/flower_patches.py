@@ -1,5 +1,5 @@
-"""Everything that changes or relies on Flower's internals, for flwr 1.41; it imports nothing of
-Ridgeway.
+"""Everything that changes, calls or imports Flower's internals, for flwr 1.41 and 1.42; it imports
+nothing of Ridgeway. All other files use flwr.app, flwr.clientapp and flwr.serverapp alone.
 
     what                why                                                   test
     guard               no code of a bundle runs before it is approved        test_approved_bundle
@@ -7,21 +7,30 @@ Ridgeway.
     quicken             fixed waits of seconds; a late reply delays others    test_supernode_process
     stay_connected      renewed certificates, lost connections, redirects     test_supernode_process
     shorten_part_pause  a wait of a second for each late part of a message    test_supernode_process
-    set_message_id      messages between processes keep their ids             test_local_grid
+    control_messages    a SuperLink is asked without starting a process       test_superlink_client
+    taken_apart         a simulation's messages are those of a deployment     test_local_grid
 
-Each looks for the names that it replaces and raises OtherFlower where they are missing.
+What replaces a name looks for it first, and raises OtherFlower where it is missing. What Flower
+could offer instead is in docs/contributing/flower.md.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+Parts = Mapping[str, bytes]
+"""A message as Flower takes it apart: bytes by their ids, the message's own last."""
 
 CLIENT_APP = "flwr-clientapp"
 SERVER_APP = "flwr-serverapp"
@@ -77,6 +86,54 @@ class OtherFlower(Exception):
         )
 
 
+# A SuperExec
+
+
+def superexec() -> ModuleType:
+    """The module of Flower's loop that looks for tasks."""
+    return importlib.import_module("flwr.supercore.superexec.run_superexec")
+
+
+def runtime_of(task: str) -> ModuleType:
+    """The module that runs tasks of this kind."""
+    return importlib.import_module(RUNTIMES[task])
+
+
+def metadata_reader() -> Callable[[bytes], tuple[str, str]]:
+    """Reads the version and the id of a bundle."""
+    from flwr.cli.config_utils import get_fab_metadata
+
+    return get_fab_metadata
+
+
+def client_app_loader() -> Any:
+    """Imports the ClientApp of a bundle that was unpacked."""
+    from flwr.clientapp.utils import get_load_client_app_fn
+
+    return get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+
+
+def launched(problem: str = "") -> Any:
+    """What an executor answers to a task: it runs, or it does not."""
+    from flwr.supercore.superexec.executor import LaunchResult
+
+    return LaunchResult.failed(problem) if problem else LaunchResult.accepted()
+
+
+def forget_exit_handlers() -> None:
+    """In a fork: those of the process that was forked."""
+    from flwr.supercore.exit import exit_handler
+
+    exit_handler.registered_exit_handlers.clear()
+
+
+def forbid_dumps() -> None:
+    """Nobody reads this process's memory, where the system can see to that."""
+    from flwr.supercore.utils import disable_process_dumping
+
+    disable_process_dumping(strict=False)
+
+
 def guard(runtime: ModuleType, keeper: Any, task: str = CLIENT_APP) -> None:
     """Put a guard's methods, named in HOOKS, before what Flower calls to get and run a bundle."""
     called = getattr(runtime, RUNTIMES[task].rpartition(".")[2]).__code__.co_names
@@ -100,6 +157,21 @@ def replace_executor(loop: ModuleType, executor: Any, clock: Any = None) -> None
     loop.get_executor = lambda *words, **named: executor  # type: ignore[attr-defined]
     if clock is not None:
         loop.time = clock  # type: ignore[attr-defined]
+
+
+# A SuperNode
+
+
+def run_supernode(wake: Callable[[], None], authority: Path, held: int | None) -> None:
+    """Run `flower-supernode` with the words of this command line, changed as below."""
+    import flwr.supercore.heartbeat as heartbeat
+    import flwr.supernode.fleet_http_connection as connection
+    import flwr.supernode.start_client_internal as loop
+    from flwr.supernode.cli import flower_supernode
+
+    quicken(loop, wake)
+    stay_connected(connection, heartbeat, authority, held)
+    flower_supernode()
 
 
 class Pace:
@@ -234,6 +306,27 @@ def lasting(made: Any, authority: Path, held: int | None) -> Any:
     return LastingClient
 
 
+# A SuperLink
+
+
+def control_messages(method: str) -> tuple[Any, Any]:
+    """The request and the response of a method of the control API."""
+    from flwr.proto import control_pb2
+
+    request = getattr(control_pb2, f"{method}Request")
+    return request, getattr(control_pb2, f"{method}Response")
+
+
+# Messages
+
+
+def part_puller() -> Any:
+    """What fetches the parts of a message."""
+    from flwr.supercore.inflatable.inflatable_utils import pull_objects
+
+    return pull_objects
+
+
 def shorten_part_pause(pull_objects: Any) -> None:
     """Wait PART_PAUSE_S and not a second for a part of a message."""
     defaults = pull_objects.__kwdefaults__ or {}
@@ -242,6 +335,52 @@ def shorten_part_pause(pull_objects: Any) -> None:
     defaults["initial_backoff"] = PART_PAUSE_S
 
 
-def set_message_id(message: Any, number: str) -> None:
-    """Give a message that was put together from its parts the id that it was sent under."""
-    message.metadata.__dict__["_message_id"] = number
+def identify_task(run: int, node: int) -> None:
+    """Say whose messages this process makes."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id = TaskIdentity.task_id = run
+    TaskIdentity.node_id = node
+
+
+def taken_apart(messages: Sequence[Message]) -> list[Parts]:
+    """Each message as bytes, by Flower's own code; a record that several of them hold is taken
+    apart once for all.
+    """
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        no_object_id_recompute,
+    )
+
+    records = {
+        id(message.content): message.content
+        for message in messages
+        if message.has_content()
+    }
+    with no_object_id_recompute():
+        held = {
+            place: {
+                number: part.deflate()
+                for number, part in get_all_nested_objects(record).items()
+            }
+            for place, record in records.items()
+        }
+        return [
+            {
+                **(held[id(each.content)] if each.has_content() else {}),
+                each.object_id: each.deflate(),
+            }
+            for each in messages
+        ]
+
+
+def put_together(parts: Parts, known: dict[str, Any] | None = None) -> Message:
+    """The message as it arrives, by Flower's own code, with the id that it was sent under. known:
+    what was put together before; what is new is added.
+    """
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+    number = list(parts)[-1]
+    arrived = inflate_object_from_contents(number, dict(parts), objects=known)
+    arrived.metadata.__dict__["_message_id"] = number  # type: ignore[attr-defined]
+    return cast("Message", arrived)

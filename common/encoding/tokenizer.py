@@ -40,12 +40,12 @@ def plain_definition(raw: bytes) -> bytes:
         definition = json.loads(raw)
     except ValueError as error:
         raise EncoderError(
-            f"the tokenizer's definition is not JSON ({error}); fetch its"
-            " tokenizer.json again"
+            f"the tokenizer definition is not JSON ({error}); download its "
+            "tokenizer.json again"
         ) from error
     if not isinstance(definition, dict) or "model" not in definition:
         raise EncoderError(
-            "the tokenizer's definition has no model in it; is it a tokenizer.json?"
+            "the tokenizer definition has no model; is it a tokenizer.json?"
         )
     definition["truncation"] = definition["padding"] = None
     return json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode()
@@ -87,7 +87,7 @@ class Tokenizer:
             backend = Backend.from_str(self._definition.decode())
         except Exception as error:  # the library raises bare Exception
             raise EncoderError(
-                f"the tokenizer's definition cannot be used: {error}"
+                f"the tokenizer definition is invalid: {error}"
             ) from error
         backend.no_truncation()
         backend.no_padding()

@@ -118,9 +118,11 @@ class ExpertChooser:
             return None
         chances = np.array(list(decision.scores.values()))[:, None]
         # Row by row, so that experts of the same qualities are worth the same bits.
-        expected = np.add.reduce(chances * self.quality, 0)
-        worth = expected - self._costs
-        equals = np.flatnonzero(worth == worth.max()).tolist()
+        summed = np.add.reduce(chances * self.quality, 0)
+        expected: list[float] = summed.tolist()
+        worth: list[float] = (summed - self._costs).tolist()
+        most = max(worth)
+        equals = [place for place, each in enumerate(worth) if each == most]
         servers = self._servers[decision.best]
         if len(equals) > 1:
             known = np.add.reduce(chances * self._known, 0).tolist()
@@ -131,15 +133,13 @@ class ExpertChooser:
             [place] = equals
         name = self.names[place]
         if self.is_measured:
-            reason: Reason = "quality" if expected[place] == expected.max() else "cost"
+            reason: Reason = "quality" if expected[place] == max(expected) else "cost"
             factor = float(self._factors[place])
             return ExpertChoice(
-                name, reason, float(expected[place]) / factor if factor else None
+                name, reason, expected[place] / factor if factor else None
             )
-        if (
-            name not in servers
-            or expected[place]
-            < expected[[self.names.index(each) for each in servers]].max()
+        if name not in servers or expected[place] < max(
+            expected[self.names.index(each)] for each in servers
         ):
             return ExpertChoice(name, "cost")
         return ExpertChoice(

@@ -74,14 +74,14 @@ def make_rules(
     check_rate_option(rate)
     if keys is None and not is_loopback(host):
         raise InputError(
-            f"--host {host} can be reached from other machines, so keys are required;"
-            " make one with `ridgeway keys add FILE NAME` and give --keys FILE"
+            f"--host {host} is reachable from other machines, so API keys are "
+            "required; make one with `ridgeway keys add FILE NAME` and use --keys FILE"
         )
     ring = None if keys is None else KeyRing(keys)
     if ring is not None and not len(ring):
         raise InputError(
-            "the file of --keys holds no key, so nobody could ask; make one with"
-            " `ridgeway keys add`"
+            "the file of --keys is empty, so every request would be refused; make a "
+            "key with `ridgeway keys add`"
         )
     return AccessRules(
         keys=ring,
@@ -120,8 +120,8 @@ def plain_host(name: str) -> bytes:
     bare = name.strip("[]")
     if "/" in name or " " in name or bare.count(":") == 1:
         raise InputError(
-            f"{name!r} is not a host name alone, as router.example.org; leave out"
-            " scheme and port"
+            f"{name!r} is not a plain host name, such as router.example.org; leave "
+            "out scheme and port"
         )
     try:
         return host_name(_bracketed(name).encode("idna"))
@@ -142,7 +142,7 @@ def host_name(host: bytes) -> bytes:
 
 def plain_origin(text: str) -> bytes:
     """An origin as browsers write it: scheme://host, and :port where it is not the usual one."""
-    reason = f"{text!r} is not an origin, as https://app.example.com"
+    reason = f"{text!r} is not an origin, such as https://app.example.com"
     try:
         parts = urlsplit(text.lower())
         port = parts.port

@@ -72,8 +72,8 @@ class KeyRecord(BaseModel):
             and self.max_cost is None
         ):
             raise ValueError(
-                "a window, and one or more of max_requests, max_tokens and max_cost, go"
-                " together"
+                "a budget needs a window, and at least one of max_requests, "
+                "max_tokens and max_cost"
             )
         return self
 
@@ -99,7 +99,7 @@ class KeysFile(BaseModel):
         if len({each.name for each in keys}) < len(keys) or len(
             {each.sha256 for each in keys}
         ) < len(keys):
-            raise ValueError("a name or a hash stands there twice")
+            raise ValueError("duplicate name or hash")
         return keys
 
     def to_toml(self) -> str:
@@ -117,15 +117,14 @@ class KeysFile(BaseModel):
 def read_keys(path: Path) -> list[KeyRecord]:
     """The keys of a file, perhaps none."""
     if path.is_dir():
-        raise InputError(f"{path} is a folder; name the file of keys in it")
+        raise InputError(f"{path} is a folder; give the keys file in it")
     if not path.is_file():
         raise InputError(
-            f"there is no file of keys at {path}; `ridgeway keys add` makes one"
+            f"there is no keys file {path}; create it with `ridgeway keys add`"
         )
     if path.stat().st_mode & OTHERS_MAY_WRITE:
         raise InputError(
-            f"others than its owner may write {path}, and so give themselves a key;"
-            " chmod 600 it"
+            f"other users can write {path}, and so add keys; run chmod 600 on it"
         )
     return read_settings(path, KeysFile).keys
 
@@ -156,8 +155,7 @@ def add_key(
         known = read_keys(path) if path.exists() else []
         if any(each.name == name for each in known):
             raise InputError(
-                f"there is a key of the name {name} already; revoke it first, or choose"
-                " another name"
+                f"a key named {name} exists; revoke it first, or choose another name"
             )
         _write(path, [*known, record])
     return key, record
@@ -165,9 +163,7 @@ def add_key(
 
 def check_rate_option(rate: float | None) -> None:
     if rate is not None and not 0 < rate < math.inf:
-        raise InputError(
-            f"--rate is a number of requests a second, above 0, not {rate:g}"
-        )
+        raise InputError(f"--rate is requests per second, above 0, not {rate:g}")
 
 
 def revoke_key(path: Path, name: str) -> None:
@@ -179,9 +175,7 @@ def revoke_key(path: Path, name: str) -> None:
         left = [each for each in known if each.name != name]
         if len(left) == len(known):
             names = ", ".join(each.name for each in known) or "no keys at all"
-            raise InputError(
-                f"there is no key of the name {name}; the file has {names}"
-            )
+            raise InputError(f"there is no key named {name}; the file has {names}")
         _write(path, left)
 
 
@@ -235,9 +229,7 @@ class KeyRing:
         self._stamp = stamp
         if stamp is None:
             self._held = ()
-            log.error(
-                "the keys file is gone; every key is refused until there is one again"
-            )
+            log.error("the keys file is missing; every key is refused until it is back")
             return
         try:
             self._held = _held(read_keys(self._path))
@@ -252,9 +244,7 @@ class KeyRing:
                 " why"
             )
         else:
-            log.warning(
-                "the file of keys has changed; it holds %d now", len(self._held)
-            )
+            log.warning("the keys file was reloaded; keys: %d", len(self._held))
 
 
 def _held(records: list[KeyRecord]) -> tuple[tuple[bytes, KeyRecord], ...]:

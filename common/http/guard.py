@@ -68,6 +68,8 @@ PATH_SERVED = "ridgeway.path_served"
 """In the scope: the path, if a request was answered past the framework, which would say it."""
 BODY_IS_SLOW = "ridgeway.body_is_slow"
 """In the scope: the connection has given the body up, because it takes too long."""
+SCARCE_SILENCE_S = 1.0
+"""How long a body that has begun may pause while half of the memory for bodies is taken."""
 OTHER_PATH = "other"
 METRICS_PATH = "/metrics"
 KEY_HEADERS = frozenset((b"authorization", b"api-key", b"x-api-key"))
@@ -121,11 +123,14 @@ def with_security_headers(
     """The headers of an answer and our own; ours replace its own, but an answer may say how long to
     keep it.
     """
-    theirs = [each for each in headers if each[0] not in OWN_HEADERS]
-    for name, _ in theirs:
-        if name == b"cache-control":
-            return theirs + own
-    return [*theirs, *own, NO_STORE]
+    theirs = []
+    said = False
+    for each in headers:
+        name = each[0]
+        if name not in OWN_HEADERS:
+            theirs.append(each)
+            said = said or name == b"cache-control"
+    return theirs + own if said else [*theirs, *own, NO_STORE]
 
 
 class RequestGuard:
@@ -146,6 +151,7 @@ class RequestGuard:
         self._counter = RequestCounter(metrics)
         self.held = HeldBytes(rules.max_held_bytes, self._counter.refused)
         self._serving = 0
+        metrics.in_flight.set_function(lambda: self._serving)
         self._draining = False
 
     def drain(self, is_ready: bool = False) -> None:
@@ -160,18 +166,23 @@ class RequestGuard:
             await self.app(scope, receive, send)
         if scope["type"] != "http":
             return
-        request = begin_request(dict(scope["headers"]))
+        headers: RequestHeaders = dict(scope["headers"])
+        request = begin_request(headers)
         try:
-            await self._serve(scope, receive, send, request)
+            await self._serve(scope, receive, send, headers, request)
         finally:
             if request.account is not None:
                 request.account.close()
 
     async def _serve(
-        self, scope: Scope, receive: Receive, send: Send, request: RequestContext
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: RequestHeaders,
+        request: RequestContext,
     ) -> None:
         began = time.perf_counter()
-        headers: RequestHeaders = dict(scope["headers"])
         answer = GuardedAnswer(send, self._headers, request.id, scope["path"])
         try:
             self._check_caller(scope, headers, answer)
@@ -213,13 +224,12 @@ class RequestGuard:
                 self._counter.refused,
             )
         self._serving += 1
-        self._counter.in_flight.set(self._serving)
         try:
             await self.app(scope, receive, answer)
         except asyncio.CancelledError:  # the service stops, and has waited long enough
             stopping = Problem(
                 503,
-                "the service is stopping; ask again",
+                "the service is stopping; try again",
                 code="stopping",
                 headers=retry_after(1.0),
             )
@@ -230,7 +240,6 @@ class RequestGuard:
                 await answer.say(problem_of(error), scope, receive)
         finally:
             self._serving -= 1
-            self._counter.in_flight.set(self._serving)
             holding.let_go()
         self._counter.served(scope, answer.status, time.perf_counter() - began, request)
 
@@ -239,9 +248,11 @@ class RequestGuard:
     ) -> None:
         """Refuse what a browser was talked into by a page of another site."""
         rules = self._rules
-        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+        if len(headers) < len(scope["headers"]) and (
+            sum(name == b"host" for name, _ in scope["headers"]) > 1
+        ):
             raise RefusedRequest(
-                "host", 400, "the request names several hosts", code="invalid_host"
+                "host", 400, "several Host headers in the request", code="invalid_host"
             )
         host = headers.get(b"host", b"").lower()
         if rules.hosts is not None and host_name(host) not in rules.hosts:
@@ -298,7 +309,7 @@ class RequestGuard:
             and scope["path"] != METRICS_PATH
             and not is_open(scope)
         ):
-            words = f"this key is for {METRICS_PATH} alone; ask with another"
+            words = f"this key is for {METRICS_PATH} only; use another"
             raise RefusedRequest("scope", 403, words, code="key_scope")
         rate = self._rate if record.rate is None else rate_of(record.rate)
         if rate is not None:
@@ -349,7 +360,10 @@ class LimitedBody:
     _ended: bool = False
 
     async def __call__(self) -> Message:
-        event = await self._receive()
+        if self._ended or not self._read:
+            event = await self._receive()
+        else:
+            event = await self._rest()
         if self._ended:
             return event
         if event["type"] == "http.disconnect":
@@ -361,15 +375,26 @@ class LimitedBody:
         if is_too_large:
             refused = too_large(self._max_bytes)
         elif not self._ended and BODY_IS_SLOW in self._scope:
-            words = "the body did not come in time"
-            refused = RefusedRequest(
-                "slow", 408, words, code="slow_body", headers={"connection": "close"}
-            )
+            refused = too_slow()
         else:
             self._holding.add(size)
             return event
         self._refused(refused)
         raise refused
+
+    async def _rest(self) -> Message:
+        """What comes next of a body that has begun. While memory is scarce it may not pause for
+        long: what has come of it keeps the bodies of others out.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(SCARCE_SILENCE_S):
+                    return await self._receive()
+            except TimeoutError:
+                if self._holding.held.is_scarce:
+                    refused = too_slow()
+                    self._refused(refused)
+                    raise refused from None
 
 
 class GuardedAnswer:
@@ -419,7 +444,6 @@ class RequestCounter:
 
     def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
-        self.in_flight = metrics.in_flight
         # finding a metric by its labels takes as long as counting
         self._answers = lru_cache(metrics.requests.labels)
         self._seconds = lru_cache(metrics.request_seconds.labels)
@@ -512,6 +536,13 @@ def check_length(announced: bytes | None, max_bytes: int) -> None:
         )
     if len(announced) > 18 or int(announced) > max_bytes:
         raise too_large(max_bytes)
+
+
+def too_slow() -> RefusedRequest:
+    words = "timeout while reading the body"
+    return RefusedRequest(
+        "slow", 408, words, code="slow_body", headers={"connection": "close"}
+    )
 
 
 def too_large(max_bytes: int) -> RefusedRequest:

@@ -11,6 +11,7 @@ Messages hold no prompt, no path and no traceback.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,15 @@ ERROR_TYPES = {
 }
 
 
+_JSON_PLACE = re.compile(r" at line (\d+) column (\d+)$")
+_NO_CHARACTER = "has a \\u escape of no character, perhaps half of a pair,"
+UNUSABLE_JSON = {
+    "recursion limit exceeded": "is nested too deeply",
+    "number out of range": "has a number of too many digits",
+    "lone leading surrogate in hex escape": _NO_CHARACTER,
+    "unexpected end of hex escape": _NO_CHARACTER,
+}
+"""What the parser says of JSON that may be valid and is not taken."""
 ANTHROPIC_PATH = "/v1/messages"
 """What lies at this address, and below, is Anthropic's API."""
 ANTHROPIC_TYPES = ERROR_TYPES | {
@@ -113,6 +123,21 @@ class RefusedRequest(Problem):
         self.reason = reason
 
 
+def json_problem(found: str) -> Problem:
+    """What a client is told of a body that cannot be read, by the words of the parser, which hold
+    nothing of the body.
+    """
+    place = _JSON_PLACE.search(found)
+    words = found[: place.start()] if place else found
+    words = words.removeprefix("Invalid JSON: ")
+    where = f" at line {place[1]}, column {place[2]}" if place else ""
+    if words in UNUSABLE_JSON:
+        message = f"the body {UNUSABLE_JSON[words]}{where}"
+        return Problem(400, message, code="unusable_json")
+    message = f"the body is not valid JSON: {words}{where}"
+    return Problem(400, message, code="invalid_json")
+
+
 def validation_problem(error: ValidationError | RequestValidationError) -> Problem:
     """The first thing that a check of the body found, without the value it found it in."""
     without = {"include_url": False, "include_context": False, "include_input": False}
@@ -122,7 +147,7 @@ def validation_problem(error: ValidationError | RequestValidationError) -> Probl
         else error.errors(**without)
     )[0]
     if first["type"] == "json_invalid":
-        return Problem(400, "the body is not valid JSON", code="invalid_json")
+        return json_problem(first["msg"])
     # `str` and `list[ContentPart]` on the way to a field only say as what it was read
     where = ".".join(
         part
@@ -148,14 +173,14 @@ def problem_of(error: Exception) -> Problem:
         return validation_problem(error)
     if isinstance(error, HTTPException):
         words = {
-            404: "there is nothing at this address",
-            405: "this address has no such method",
+            404: "not found",
+            405: "method not allowed",
         }
         message = words.get(error.status_code, str(error.detail))
         return Problem(error.status_code, message, headers=error.headers)
     log.error("a request failed: %s", type(error).__name__)
     return Problem(
-        500, "the server made a mistake; its log says which", code="internal_error"
+        500, "internal server error; see the server's log", code="internal_error"
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -44,9 +45,9 @@ UNREAD_TIMEOUT_S = 60.0
 """An answer that a client does not read for this long is broken off."""
 
 HEAD_TOO_LONG = Problem(
-    431, "the headers of the request are too long", code="headers_too_long"
+    431, "the request headers are too long", code="headers_too_long"
 )
-NOT_HTTP = Problem(400, "this is not a request of HTTP/1.1", code="invalid_http")
+NOT_HTTP = Problem(400, "this is not an HTTP/1.1 request", code="invalid_http")
 TimerName = Literal["head", "body", "unread"]
 
 
@@ -65,6 +66,7 @@ class HttpConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._head = 0
+        self._head_held = 0
         self._unparsed = 0
         self._heard = 0.0
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
@@ -91,6 +93,8 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
+        if self._head > self._head_held:
+            self._hold_head()
         self._unparsed += len(data)
         if self._unparsed > MAX_UNPARSED_BYTES:
             self._end_with(HEAD_TOO_LONG)
@@ -102,7 +106,7 @@ class HttpConnection(HttpToolsProtocol):
             self._stop("body")
 
     def on_message_begin(self) -> None:
-        self._head = self._unparsed = 0
+        self._head = self._head_held = self._unparsed = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -117,8 +121,11 @@ class HttpConnection(HttpToolsProtocol):
         self._unparsed = 0
         self._stop("head")
         self._stop("body")
-        if not self.pipeline:
+        if self.pipeline:
+            self._hold(self._head - self._head_held)
+        else:
             self._holding.let_go()
+        self._head_held = self._head
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -151,9 +158,18 @@ class HttpConnection(HttpToolsProtocol):
     def _count(self, length: int) -> None:
         self._unparsed = 0
         self._head += length
-        self._hold(length)
         if self._head > MAX_HEAD_BYTES:
             raise HeadTooLong
+
+    def _hold_head(self) -> None:
+        """What has come of a head that is not whole, or of trailers; the connection ends if that is
+        too much.
+        """
+        try:
+            self._hold(self._head - self._head_held)
+            self._head_held = self._head
+        except RefusedRequest as refused:
+            self._end_with(refused)
 
     def _hold(self, length: int) -> None:
         try:
@@ -192,7 +208,7 @@ class HttpConnection(HttpToolsProtocol):
     def _give_up(self) -> None:
         self._stop("head")
         self._end_with(
-            Problem(408, "the request did not come in time", code="slow_request")
+            Problem(408, "timeout while reading the request", code="slow_request")
         )
 
     def _end_with(self, problem: Problem) -> None:
@@ -229,4 +245,6 @@ def wire_bytes(problem: Problem) -> bytes:
         (b"connection", b"close"),
     ]
     headers = map(b": ".join, with_security_headers(ours, SECURITY_HEADERS))
-    return b"\r\n".join([b"HTTP/1.1 %d Refused" % problem.status, *headers, b"", body])
+    phrase = HTTPStatus(problem.status).phrase.encode()
+    line = b"HTTP/1.1 %d %s" % (problem.status, phrase)
+    return b"\r\n".join([line, *headers, b"", body])

@@ -204,8 +204,8 @@ class UsageBook:
                 raise RefusedRequest(
                     "parallel",
                     429,
-                    f"this key has {running} requests under way, as many as it may"
-                    " have at a time; try again soon",
+                    f"this key has {running} requests in flight, its limit; try again "
+                    "soon",
                     code="too_many_parallel",
                     headers={"retry-after": "1"},
                 )
@@ -316,16 +316,16 @@ def _check(
         raise RefusedRequest(
             "budget",
             429,
-            "what is left of the budget of this key is reserved for its requests under"
-            " way; try again soon",
+            "the rest of this key's budget is reserved by its requests in flight; try "
+            "again soon",
             code="budget_reserved",
             headers={**headers, "retry-after": "1"},
         )
     raise RefusedRequest(
         "budget",
         429,
-        f"the budget of this key is spent: {over} this {budget.window}; it starts anew"
-        f" in {reset_s} s",
+        f"the budget of this key is spent: {over} this {budget.window}; it resets in "
+        f"{reset_s} s",
         code="budget_spent",
         headers={**headers, "retry-after": str(reset_s)},
     )

@@ -7,8 +7,8 @@ request that would hold more is refused with 503, and the others go on.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,6 +31,10 @@ class HeldBytes:
     limit: int
     refused: Callable[[RefusedRequest], None]
     total: int = 0
+
+    @property
+    def is_scarce(self) -> bool:
+        return 2 * self.total > self.limit
 
 
 @dataclass(slots=True)
@@ -89,10 +93,10 @@ _current: ContextVar[RequestContext | None] = ContextVar("request", default=None
 
 def begin_request(headers: Mapping[bytes, bytes]) -> RequestContext:
     """The context of the request that this task serves from now on."""
-    given = headers.get(b"x-request-id", b"")
+    given = headers.get(b"x-request-id")
+    is_fit = given is not None and REQUEST_ID.fullmatch(given)
     made = RequestContext(
-        given.decode() if REQUEST_ID.fullmatch(given) else secrets.token_hex(16),
-        _trace(headers),
+        given.decode() if given and is_fit else os.urandom(16).hex(), _trace(headers)
     )
     _current.set(made)
     return made
@@ -126,8 +130,8 @@ def let_go(size: int) -> None:
 
 
 def _trace(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
-    parent = headers.get(b"traceparent", b"")
-    if not TRACE_PARENT.fullmatch(parent) or parent.startswith(b"ff"):
+    parent = headers.get(b"traceparent")
+    if parent is None or not TRACE_PARENT.fullmatch(parent) or parent.startswith(b"ff"):
         return {}
     state = headers.get(b"tracestate", b"")
     is_fit = (

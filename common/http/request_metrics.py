@@ -60,20 +60,18 @@ class RequestMetrics:
         self.gauge = partial(Gauge, namespace="ridgeway", registry=registry)
         self.histogram = partial(Histogram, namespace="ridgeway", registry=registry)
         self.requests = self.counter(
-            "requests", "Answers, by address and status.", ("path", "status")
+            "requests", "Responses, by path and status.", ("path", "status")
         )
         self.refusals = self.counter(
-            "refusals", "Requests that were not let in, by reason.", ("reason",)
+            "refusals", "Requests refused, by reason.", ("reason",)
         )
-        self.in_flight = self.gauge(
-            "requests_in_flight", "Requests that are being served now."
-        )
-        Info("ridgeway_build", "What runs here.", registry=self.registry).info(
+        self.in_flight = self.gauge("requests_in_flight", "Requests in flight.")
+        Info("ridgeway_build", "Version information.", registry=self.registry).info(
             {"version": version(), "python": PYTHON}
         )
         self.request_seconds = self.histogram(
             "request_seconds",
-            "From a request's head to the end of its answer.",
+            "Time from a request's headers to the end of its response.",
             ("path",),
             buckets=REQUEST_BUCKETS_S,
         )

@@ -119,7 +119,7 @@ def find_certificate(certificate: Path | None, key: Path | None) -> Certificate 
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
-        raise InputError("--tls-cert and --tls-key go together; give both, or neither")
+        raise InputError("--tls-cert and --tls-key go together; give both or neither")
     return Certificate(certificate, key)
 
 
@@ -146,13 +146,13 @@ def _no_password() -> str:
 def _certificate_reason(certificate: Path, key: Path, error: Exception) -> str:
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
         return (
-            f"the key {key} does not belong to the certificate {certificate}; give the"
-            " pair that was made together"
+            f"the key {key} does not match the certificate {certificate}; give a "
+            "matching pair"
         )
     if str(error) == "encrypted":
         return (
-            f"the key {key} is locked by a password; give one that is not, readable by"
-            " the service alone"
+            f"the key {key} is encrypted with a password; use one without, readable "
+            "only by the service"
         )
     return f"{certificate} and {key} are not a certificate and its private key in PEM"
 
@@ -195,13 +195,11 @@ def bind_sockets(address: Address) -> list[socket.socket]:
 def _bind_reason(address: Address, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"port {address.port} is in use on {address.host}; stop what listens there,"
-            " or choose another --port"
+            f"port {address.port} is in use on {address.host}; stop the process that "
+            "listens there, or choose another --port"
         )
     if error.errno == errno.EACCES:
-        return (
-            f"port {address.port} is not open to this user; choose a --port above 1023"
-        )
+        return f"this user may not use port {address.port}; choose a --port above 1023"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"--host {address.host} is not an address of this machine"
     words = os.strerror(error.errno) if error.errno else str(error)

@@ -85,7 +85,7 @@ def site_api(site: Site, documents: Mapping[str, str]) -> APIRouter:
     @api.api_route(ASSET_PREFIX + "{version}/{name}", methods=READ_METHODS)
     async def asset(version: str, name: str) -> Response:
         if version != site.version or name not in site.contents:
-            raise Problem(404, "there is nothing at this address")
+            raise Problem(404, "not found")
         return Response(
             site.contents[name],
             headers=KEEP_FOREVER,

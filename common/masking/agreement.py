@@ -191,24 +191,24 @@ def check_agreement(
     if len(adverts) < max(smallest, SMALLEST_COHORT):
         raise Refused(
             "cohort_too_small",
-            f"a masked cohort of {len(adverts)} members hides too little",
+            f"a masked cohort of {len(adverts)} members is too small to hide one",
         )
     if agreement.threshold != threshold_for(len(adverts)):
         raise Refused(
             "wrong_threshold",
-            f"{len(adverts)} members open with {threshold_for(len(adverts))}, no fewer",
+            f"{len(adverts)} members need a threshold of {threshold_for(len(adverts))}",
         )
     keys = agreement.keys
     if unknown := set(keys) - set(roster):
         raise Refused(
-            "forged_roster",
-            "members of the cohort are not on the roster that this holder has pinned",
+            "not_pinned",
+            "the cohort has members that this holder has not pinned",
             unknown,
         )
     if own not in adverts:
         raise Refused(
             "swapped_key",
-            "the cohort shows other keys for this holder than it has advertised",
+            "the cohort lists keys for this holder that it did not advertise",
         )
     seen = [
         value
@@ -218,7 +218,7 @@ def check_agreement(
     if len(set(seen)) != len(seen) or list(keys) != sorted(keys):
         raise Refused(
             "repeated_key",
-            "two members of the cohort show the same key, or stand in a wrong order",
+            "duplicate or unsorted keys in the cohort",
         )
     _ = agreement.is_signed
 
@@ -230,19 +230,17 @@ def check_advert(advert: Advert, terms: str, round_: str, sums: int) -> None:
     if advert.version != AGREEMENT_VERSION:
         raise Refused(
             "version",
-            f"a member makes masks of version {advert.version}, and this Ridgeway of"
-            f" version {AGREEMENT_VERSION}",
+            f"version mismatch: a member masks with version {advert.version}, this "
+            f"Ridgeway with version {AGREEMENT_VERSION}",
             [advert.key],
         )
     if len(advert.masks) != sums or len(advert.seeds) != sums:
-        raise Refused("malformed", "a member's keys are not one for each sum")
+        raise Refused("malformed", "a member's keys do not match the sums, one per sum")
     facts = {**vars(advert)}
     if not is_signed_by(
         advert.key, facts.pop("signature"), advert_words(facts, terms, round_)
     ):
-        raise Refused(
-            "bad_advert", "a member's keys were not signed by it for this round"
-        )
+        raise Refused("bad_advert", "a member's keys are not signed for this round")
 
 
 def place_of(session: SessionKeys, key: str) -> MemberIndex:
@@ -258,7 +256,8 @@ def check_survivors(
     """
     if not set(sent) <= set(shared) <= set(range(1, len(session.keys) + 1)):
         raise Refused(
-            "impossible_survivors", "those who sent are not all among those who shared"
+            "impossible_survivors",
+            "a member sent a sum without having shared its secrets",
         )
     if len(set(sent)) < session.threshold:
         raise Refused(
@@ -357,7 +356,7 @@ def _exchanged(private: X25519PrivateKey, public: str) -> bytes:
     except ValueError:
         raise Refused(
             "bad_key",
-            "a member shows a key that agrees with everybody on the same secret",
+            "a member uses a low-order X25519 key",
         ) from None
 
 

@@ -46,9 +46,7 @@ class Sealed:
     def of_bytes(cls, content: bytes | memoryview) -> Sealed:
         """What arrived, without a copy."""
         if memoryview(content).nbytes % ELEMENT_BYTES:
-            raise Refused(
-                "shape_mismatch", "a sealed vector does not consist of whole numbers"
-            )
+            raise Refused("shape_mismatch", "a sealed vector must be whole numbers")
         return cls(np.frombuffer(content, dtype="<u8"))
 
     @property

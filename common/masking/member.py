@@ -144,11 +144,11 @@ def open_envelope(
         content = ChaCha20Poly1305(key).decrypt(NONCE, envelope, session.id)
     except InvalidTag:
         raise Refused(
-            "bad_envelope", f"the shares of member {sender} were changed on their way"
+            "bad_envelope", f"the shares of member {sender} were changed in transit"
         ) from None
     if len(content) != 2 * SHARE_BYTES * len(session.lots):
         raise Refused(
-            "bad_envelope", f"the shares of member {sender} are not of the right size"
+            "bad_envelope", f"the shares of member {sender} have the wrong size"
         )
     return content
 
@@ -171,7 +171,7 @@ def seal(
     if own not in shared:
         raise Refused(
             "not_in_cohort",
-            "this holder is not among those who shared, so nothing of it may be summed",
+            "this holder is not among the members that shared, so it may not be summed",
         )
     sealed = vector.astype("<i8", copy=True).view("<u8")
     index = session.lots.index(sum_name)
@@ -206,7 +206,7 @@ def confirm(
     if place_of(session, identity.public) not in sent:
         raise Refused(
             "declared_dead",
-            "this holder is asked to sign a sum that it is said not to be in",
+            "this holder is asked to sign a sum that it is not part of",
         )
     words = survivor_words(session, sum_name, shared, sent, question)
     return identity.sign(lock_words(words) if lock else words)
@@ -237,7 +237,7 @@ def reveal(
     if own not in sent:
         raise Refused(
             "declared_dead",
-            "this holder is asked to open a sum that it is said not to be in",
+            "this holder is asked to open a sum that it is not part of",
         )
     words = survivor_words(session, sum_name, shared, sent, question)
     locked = (
@@ -249,17 +249,17 @@ def reveal(
         if not _signs(session, place, confirmations.get(place, ""), words):
             raise Refused(
                 "not_confirmed",
-                "a member of this sum has not signed that it may be opened",
+                "a member of this sum has not signed for its opening",
             )
     if session.neighbourhood and (few := session.threshold - len(locked)):
         raise Refused(
             "not_locked",
-            f"{few} members too few have signed that they open this sum and no other",
+            f"signatures of {few} members are missing for this sum",
         )
     if not session.neighbourhood and not set(shared) <= set(held):
         raise Refused(
             "missing_shares",
-            "shares of a member are asked for that this holder never got",
+            "asked for shares that this holder never received",
         )
     return {
         place: _part(session, sum_name, held[place], of_seed=place in sent)

@@ -70,7 +70,7 @@ def neighbourhood_for(members: int) -> Neighbourhood | None:
     if found is None:
         raise Refused(
             "cohort_too_large",
-            f"{members} members are more than a masked cohort can have",
+            f"{members} members are too many for a masked cohort",
         )
     return found
 

@@ -61,8 +61,7 @@ class Opening:
         if len(sealed) != len(self._sum):
             raise Refused(
                 "shape_mismatch",
-                f"a sealed vector of {len(sealed)} numbers where {len(self._sum)}"
-                " belong",
+                f"a sealed vector has {len(sealed)} numbers, not {len(self._sum)}",
             )
         sealed.add_to(self._sum)
         self.sent.add(place)
@@ -119,7 +118,8 @@ class Opening:
         needed = self._agreement.share_threshold
         if len(given) < needed:
             raise Refused(
-                "too_few_shares", f"{len(given)} shares where {needed} are needed"
+                "too_few_shares",
+                f"{len(given)} shares are too few; {needed} are needed",
             )
         for chosen in _selections(list(given), needed):
             with contextlib.suppress(MaskingError):
@@ -128,7 +128,7 @@ class Opening:
                     return secret
         raise Refused(
             "wrong_shares",
-            f"the shares of member {place} do not give what it advertised",
+            f"the shares of member {place} do not match its advertised key",
         )
 
     def _is_as_advertised(self, place: MemberIndex, secret: bytes) -> bool:

@@ -37,7 +37,9 @@ def split(
         or len(set(places)) != len(places)
         or min(places) < 1
     ):
-        raise MaskingError(f"{threshold} of {len(places)} places cannot share a secret")
+        raise MaskingError(
+            f"a threshold of {threshold} does not fit {len(places)} shares"
+        )
     coefficients = [
         int.from_bytes(secret, "big"),
         *(_field_element(random) for _ in range(threshold - 1)),
@@ -58,7 +60,7 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
         or any(place < 1 for place in points)
         or any(value >= PRIME for value in points.values())
     ):
-        raise MaskingError("these are not shares of a secret")
+        raise MaskingError("not shares of a secret")
     weights = _weights(tuple(points))
     secret = (
         sum(
@@ -68,7 +70,7 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
         % PRIME
     )
     if secret >> 256:
-        raise MaskingError("the shares do not belong together")
+        raise MaskingError("the shares are not of one secret")
     return secret.to_bytes(SECRET_BYTES, "big")
 
 
@@ -90,9 +92,7 @@ def unpack_by_place(content: bytes | memoryview, size: int) -> dict[int, bytes]:
         for entry in entries
     }
     if len(whole) % step or len(parts) != len(entries) or list(parts) != sorted(parts):
-        raise MaskingError(
-            f"these are not parts of {size} bytes in the order of their places"
-        )
+        raise MaskingError(f"not parts of {size} bytes in order")
     return parts
 
 

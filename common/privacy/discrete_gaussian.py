@@ -29,7 +29,7 @@ def discrete_gaussian(
 ) -> _Integers:
     """So many independent numbers of a discrete Gaussian whose parameter σ is `sigma`."""
     if not 1 <= sigma <= MAX_SIGMA:
-        raise ValueError(f"σ must lie between 1 and 2^48, not at {sigma}")
+        raise ValueError(f"σ must be between 1 and 2^48, not {sigma}")
     found = [np.empty(0, np.int64)]
     left = count
     while left > 0:

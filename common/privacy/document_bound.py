@@ -112,9 +112,8 @@ def check_documents(mode: PrivacyMode, documents: int, members: int = 1) -> None
     most = max_documents(mode, members)
     if documents > most:
         raise BoundExceeded(
-            f"{documents:,} documents are too many: in a private round of {members:,}"
-            f" holders, each may sum {most:,}, or the total could leave 64 bits; sum"
-            " fewer of them"
+            f"{documents:,} documents are too many: in a private round of {members:,} "
+            f"holders, each may sum {most:,} without overflowing 64 bits; sum fewer"
         )
 
 
@@ -143,8 +142,8 @@ def check_rows(rows: Integers) -> None:
     """Raise BoundExceeded unless these are documents' rows, none longer than VECTOR_LENGTH."""
     if rows.dtype != np.int64 or rows.ndim != 2:
         raise BoundExceeded(
-            f"documents are rows of 64-bit integers, not {rows.dtype} of shape"
-            f" {rows.shape}"
+            f"documents must be rows of 64-bit integers, not {rows.dtype} of shape "
+            f"{rows.shape}"
         )
     if not rows.size:
         return
@@ -155,6 +154,5 @@ def check_rows(rows: Integers) -> None:
         or int(np.einsum("nh,nh->n", rows, rows).max()) > ROW_SQUARE
     ):
         raise BoundExceeded(
-            "a document's row is longer than it may be, so it would show through the"
-            " noise"
+            "a document's row is longer than its bound, so noise would not hide it"
         )

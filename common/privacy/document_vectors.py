@@ -62,8 +62,8 @@ def document_vectors(
     widths = encoder_table.shape[1], sentences.encoder.width if sentences else 0
     if widths != (prior.tokens.width, prior.width - prior.tokens.width):
         raise ShapeMismatch(
-            f"a prior of width {prior.width} does not fit a table of width {widths[0]}"
-            f" and sentences of width {widths[1]}"
+            f"a prior of width {prior.width} does not match a table of width "
+            f"{widths[0]} and sentences of width {widths[1]}"
         )
     starts = np.concatenate([[0], np.cumsum(lengths)])
     rows = np.empty((len(lengths), prior.width), dtype=np.int64)
@@ -112,8 +112,8 @@ def unit_rows(rows: Integers) -> Integers:
     found = np.sign(rows) * (VECTOR_LENGTH * sizes // np.maximum(norms, 1)[:, None])
     if np.square(found).sum(axis=1).max(initial=0) > VECTOR_LENGTH**2:
         raise BoundExceeded(
-            "a document's vector is longer than its bound; this cannot be, so nothing"
-            " was summed"
+            "a document's vector is longer than its bound; nothing was summed. Report "
+            "this bug"
         )
     return np.asarray(found)
 

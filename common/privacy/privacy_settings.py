@@ -102,8 +102,8 @@ def check_privacy(
     """
     if mode not in get_args(PrivacyMode):
         raise InputError(
-            f"private sums cannot be {mode!r}; they are"
-            f" {' or '.join(get_args(PrivacyMode))}"
+            f"there is no privacy mode {mode!r}; use "
+            f"{' or '.join(get_args(PrivacyMode))}"
         )
     if not 0 < epsilon <= MAX_EPSILON:
         raise InputError(
@@ -112,8 +112,8 @@ def check_privacy(
         )
     if not 1e-30 <= delta <= 1e-3:
         raise InputError(
-            f"δ must lie between 1e-30 and 0.001, not at {delta:g}; the default is"
-            f" {DEFAULT_DELTA:g}"
+            f"δ must be between 1e-30 and 0.001, not {delta:g}; the default is "
+            f"{DEFAULT_DELTA:g}"
         )
     return cast(PrivacyMode, mode)
 
@@ -122,7 +122,7 @@ def delta_warning(delta: float, documents: int) -> str:
     """Why this δ promises little to so many documents; empty if it does not."""
     if documents and delta >= 1 / documents:
         return (
-            f"a δ of {delta:g} is not below 1/{documents:,}: whole documents may be"
-            " given away; choose a smaller one"
+            f"δ = {delta:g} is not below 1/{documents:,}, so whole documents may "
+            "leak; choose a smaller δ"
         )
     return ""

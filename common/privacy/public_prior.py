@@ -89,8 +89,8 @@ class Whitening:
             or not width
         ):
             raise FormatError(
-                f"a prior has h and h×h numbers, not {self.mean.shape} and"
-                f" {self.matrix.shape}"
+                f"a prior has h and h×h numbers, not {self.mean.shape} and "
+                f"{self.matrix.shape}"
             )
         if self.mean.dtype != np.int64 or self.matrix.dtype != np.int32:
             raise FormatError(
@@ -102,8 +102,7 @@ class Whitening:
             or not 0 <= self.scale_bits <= MAX_SCALE_BITS
         ):
             raise FormatError(
-                "the prior's mean or scale lies outside what any text can have; make it"
-                " again"
+                "the prior's mean or scale is out of range; make it again"
             )
         if np.abs(self.matrix.astype(np.int64)).sum(axis=1).max() >= MAX_ROW_SUM:
             raise FormatError(
@@ -181,9 +180,8 @@ class PublicPrior:
         """Raise unless the prior was made with this encoder."""
         if self.encoder != encoder.fingerprint:
             raise EncoderMismatch(
-                f"the prior was made with encoder {self.encoder[:12]}, not with"
-                f" {encoder.name} ({encoder.fingerprint[:12]}); make one with `ridgeway"
-                " prior make`"
+                f"the prior is for encoder {self.encoder[:12]}, not {encoder.name} "
+                f"({encoder.fingerprint[:12]}); make one with `ridgeway prior make`"
             )
 
     def __repr__(self) -> str:
@@ -211,9 +209,7 @@ def make_prior(encoder: TableEncoder, groups: Sequence[Sequence[str]]) -> Public
     ]
     means = [group for group in means if len(group)]
     if not means:
-        raise InputError(
-            "there is no text to make a prior of; name a folder of public text"
-        )
+        raise InputError("no text for a prior; give a folder of public text")
     centre = np.mean([group.mean(axis=0) for group in means], axis=0)
     within = sum(
         (each - each.mean(axis=0)).T @ (each - each.mean(axis=0)) for each in means
@@ -230,8 +226,8 @@ def check_private_encoder(encoder: TableEncoder) -> None:
     reader = encoder.sentence_encoder
     if encoder.options or not (reader is None or isinstance(reader, UseEncoder)):
         raise InputError(
-            "private rounds know the features of tokens and of sentences by USE alone,"
-            f" so they cannot use {encoder.name}; take --encoder {PRIVATE_ENCODER}"
+            "private rounds support token features and USE sentence features only, "
+            f"not {encoder.name}; use --encoder {PRIVATE_ENCODER}"
         )
 
 
@@ -333,8 +329,8 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
         parts: dict[str, Any] = load(content)
         if (header["format"], header["version"]) != (_FORMAT, _VERSION):
             raise FormatError(
-                f"it holds {header['format']} of version {header['version']}, not a"
-                f" prior of {_VERSION}"
+                f"it is {header['format']} of version {header['version']}, not a "
+                f"prior of {_VERSION}"
             )
         tokens = Whitening(parts["mean"], parts["whitening"], header["scale_bits"])
         sentences = None
@@ -349,7 +345,7 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
             raise FormatError("its numbers were changed after it was written")
     except FormatError as error:
         raise FormatError(
-            f"the prior cannot be used: {error}; ask for it again"
+            f"the prior is unusable: {error}; ask for it again"
         ) from error
     except (
         SafetensorError,
@@ -360,7 +356,7 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
         RecursionError,
     ) as error:
         raise FormatError(
-            f"this is not a prior, or is damaged ({error}); ask for it again"
+            f"not a prior, or corrupt ({error}); ask for it again"
         ) from error
     return prior
 
@@ -378,7 +374,9 @@ def read_prior(path: Path) -> PublicPrior:
     names the file.
     """
     if not path.is_file():
-        raise InputError(f"there is no prior {path}; `ridgeway prior make` writes one")
+        raise InputError(
+            f"there is no prior {path}; create one with `ridgeway prior make`"
+        )
     try:
         return prior_of_bytes(path.read_bytes())
     except FormatError as error:

@@ -40,6 +40,9 @@ from ridgeway.common.protocol.cohort import MAX_HOLDERS, Cohort, Terms
 MAX_BLOBS = 64
 MAX_TEMPERATURES = 64
 MAX_COUNTS = 1 << 26
+CANNOT_ANSWER = 100
+DISK_FULL = 101
+"""Flower's code of an error where a holder cannot answer, or not write down what it would send."""
 
 Count = Annotated[int, Field(ge=-(1 << 53), le=1 << 53)]
 """Of documents; under noise, which may leave fewer than none, in parts of 1/65536."""

@@ -138,8 +138,7 @@ def _fields(value: Any) -> Mapping[str, Any]:
 def _wrong(what: str, value: object) -> InputError:
     fitting = 'a text, or a chat as a list of {"role": "user", "content": "…"}'
     return InputError(
-        f"{what} is of the type {type(value).__name__} and cannot be routed; pass"
-        f" {fitting}"
+        f"{what} of type {type(value).__name__} cannot be routed; pass {fitting}"
     )
 
 

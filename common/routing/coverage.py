@@ -71,7 +71,9 @@ class Outcomes:
         if not len(self.confidence):
             raise InputError("there is no text to measure coverage on")
         if not (np.isfinite(self.confidence).all() and (self.weight > 0).all()):
-            raise InputError("confidences must be numbers, and weights positive ones")
+            raise InputError(
+                "confidences must be numbers, and weights must be positive"
+            )
 
 
 def equal_domains(parts: Sequence[tuple[_Floats, NDArray[np.bool_]]]) -> Outcomes:

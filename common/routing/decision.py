@@ -4,14 +4,18 @@ and when the router abstains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from html import escape
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import Confidence, Scope
 
 _Floats = NDArray[np.float64]
@@ -24,11 +28,13 @@ SENTENCES = "sentences"
 DECIDERS = {TABLE: "the table", SENTENCES: "the sentence encoder"}
 """What decides, as people read it."""
 REASONS = {
-    _OUT_OF_SCOPE: "it seems to belong to no domain",
+    _OUT_OF_SCOPE: "it seems out of scope",
     LOW_CONFIDENCE: "too unsure",
 }
 """Why a router abstains, as people read it; of several reasons the first is told."""
 SHOWN_DOMAINS = 5
+LEAST_LOGIT = -700.0
+"""Of a smaller one the chance is 0: e to that power cannot be had."""
 FOR = "46, 125, 50"
 """The colour of what speaks for a domain."""
 
@@ -65,7 +71,9 @@ class Decision(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The same on the command line and over HTTP."""
-        return self._asdict() | {"belongs": self.belongs}
+        told = self._asdict()
+        told["belongs"] = self.belongs
+        return told
 
     def __repr__(self) -> str:
         shown = ranked(self.scores)[:SHOWN_DOMAINS]
@@ -183,11 +191,89 @@ def prominence(scores: _Floats) -> _Floats:
     return above
 
 
-def scope_chances(scope: Scope, scores: _Floats, voters: NDArray[Any]) -> _Floats:
-    """The chance that each prompt belongs to any domain; none if no token took part."""
-    length = np.log(np.maximum(voters, 1))
-    logits = scope.slope * prominence(scores) + scope.growth * length + scope.offset
-    return np.where(voters > 0, 1 / (1 + np.exp(-logits)), 0.0)
+def chances(
+    domains: Sequence[str], law: Confidence, counted: Tally
+) -> list[tuple[int, float, dict[str, float], float | None]]:
+    """Of each prompt: the place of the domain ahead in points, its chance, every domain's, and the
+    chance that it belongs to any, if the law has a scope.
+    """
+    whole = counted.points.dtype == np.int64
+    if native:
+        kind = np.int64 if whole else np.float64
+        curve = (law.half, law.growth, law.tail, law.temperature)
+        scope = law.scope
+        learnt = (scope.slope, scope.growth, scope.offset) if scope else ()
+        return native.chances(
+            tuple(domains),
+            np.asarray(counted.points, kind),
+            np.asarray(counted.voters, kind),
+            whole,
+            counted.unit,
+            *curve,
+            *learnt,
+        )
+    return [
+        _row_chances(domains, law, row, voters, counted.unit)
+        for row, voters in zip(
+            counted.points.tolist(), counted.voters.tolist(), strict=True
+        )
+    ]
+
+
+def _row_chances(
+    domains: Sequence[str],
+    law: Confidence,
+    points: Sequence[float],
+    voters: float,
+    unit: float,
+) -> tuple[int, float, dict[str, float], float | None]:
+    size = max(float(voters), 1.0)
+    sharpness = size / (size + law.half)
+    if law.growth:
+        sharpness *= size**law.growth
+    scores = [point * unit / size for point in points]
+    ahead = max(scores)
+    shares = [
+        _odds(law, (ahead - score) * sharpness / law.temperature) for score in scores
+    ]
+    sure = 1 / _added(shares)
+    scope = None
+    if law.scope:
+        scope = _scope_chance(law.scope, scores, size) if voters > 0 else 0.0
+    named = {
+        domain: share * sure for domain, share in zip(domains, shares, strict=True)
+    }
+    return points.index(max(points)), sure, named, scope
+
+
+def _added(values: Iterable[float]) -> float:
+    """One after the other; what Python's `sum` adds up is of more bits."""
+    return reduce(add, values, 0.0)
+
+
+def _odds(law: Confidence, apart: float) -> float:
+    """As `odds`."""
+    if not law.tail:
+        return math.exp(-apart)
+    found = 1 / (1 + law.tail * apart)
+    power = 1 / law.tail
+    while power % 2 == 0:
+        found *= found
+        power /= 2
+    return found if power == 1 else found**power
+
+
+def _scope_chance(scope: Scope, scores: Sequence[float], size: float) -> float:
+    """By how far the largest score stands out, as `prominence` has it, over so many voters."""
+    domains = len(scores)
+    mean = _added(scores) / domains
+    spread = _added((score - mean) * (score - mean) for score in scores) / domains
+    spread += 1 / domains**2
+    above = 0.0
+    if domains > 1:
+        above = (max(scores) - mean) / math.sqrt((domains - 1) * spread)
+    logit = scope.slope * above + scope.growth * math.log(size) + scope.offset
+    return 1 / (1 + math.exp(-logit)) if logit > LEAST_LOGIT else 0.0
 
 
 def decide(
@@ -205,34 +291,24 @@ def decide(
               known.
     routers:  which router each was decided by.
     """
-    scores = counted.scores
-    scopes: list[float | None] = [None] * len(scores)
-    with np.errstate(over="ignore"):  # what is infinitely far behind has no chance
-        apart = distances(law, scores, counted.voters) / law.temperature
-        shares = odds(law, apart)
-        if law.scope:
-            scopes = scope_chances(law.scope, scores, counted.voters).tolist()
-    sure = 1 / np.add.reduce(shares, axis=1)
-    shares *= sure[:, None]
+    rows = chances(domains, law, counted)
+    places = (
+        [row[0] for row in rows]
+        if counted.points is counted.sums
+        else winners(counted).tolist()
+    )
     found = []
-    for place, confidence, row, size, scope, legible, router in zip(
-        winners(counted).tolist(),
-        sure.tolist(),
-        shares.tolist(),
-        tokens,
-        scopes,
-        readable,
-        routers,
-        strict=True,
+    for place, (_, confidence, scores, scope), size, legible, router in zip(
+        places, rows, tokens, readable, routers, strict=True
     ):
         best = domains[place]
         scope = scope if legible or scope is None else 0.0
-        reason = _reason(law, confidence, scope, legible)
+        reason = _reason(law, best, confidence, scope, legible)
         found.append(
             Decision(
                 law.fallback if reason else best,
                 confidence,
-                dict(zip(domains, row)),  # noqa: B905
+                scores,
                 reason is not None,
                 best,
                 size,
@@ -245,9 +321,11 @@ def decide(
 
 
 def _reason(
-    law: Confidence, confidence: float, scope: float | None, readable: bool
+    law: Confidence, best: str, confidence: float, scope: float | None, readable: bool
 ) -> str | None:
     """Why the router abstains; None if it does not."""
+    if best in law.outside:
+        return _OUT_OF_SCOPE
     least = law.scope.least if law.scope else 0.0
     if least > 0 and scope is not None and not (readable and scope >= least):
         return _OUT_OF_SCOPE

@@ -47,6 +47,8 @@ def cut_turns(turns: Sequence[Turn]) -> CutTurns:
     """The turns of a chat, the weightiest first; of equal weight, they share what a prompt may
     have.
     """
+    if len(turns) == 1 and len(turns[0].text) <= MAX_ROUTED_CHARACTERS:
+        return CutTurns(list(turns), 0)
     first = max(1, sum(turn.weight == turns[0].weight for turn in turns))
     most = max(MAX_ROUTED_CHARACTERS // first, 2)
     rest = most if first > 1 else MAX_EARLIER_CHARACTERS

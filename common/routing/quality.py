@@ -53,13 +53,13 @@ def check_scores(sums: _Integers, counts: _Integers, most: int = MAX_SCORES) -> 
     """
     if counts.min(initial=0) < 0 or counts.max(initial=0) > most:
         raise FormatError(
-            "an expert has a negative number of scores in a domain, or more than"
-            f" {most:,}"
+            "an expert's number of scores in a domain is negative, or more than "
+            f"{most:,}"
         )
     if sums.min(initial=0) < 0 or (sums > counts * SCORE_UNIT).any():
         raise FormatError(
-            "an expert's scores in a domain add up to less than 0 or to more than their"
-            " number"
+            "an expert's scores in a domain add up to less than 0, or more than their "
+            "number"
         )
 
 
@@ -85,11 +85,11 @@ class QualityTable:
             or len(self.experts) > MAX_EXPERTS
         ):
             raise FormatError(
-                "a table of quality has a row a domain and a column an expert, at most"
-                f" {MAX_EXPERTS}"
+                "a quality table has a row per domain and a column per expert, at "
+                f"most {MAX_EXPERTS}"
             )
         if len(set(self.domains)) < shape[0] or len(set(self.experts)) < shape[1]:
-            raise FormatError("a table of quality names a domain or an expert twice")
+            raise FormatError("duplicate domain or expert in a quality table")
         for name in self.experts:
             check_expert_name(name)
         check_scores(self.sums, self.counts)
@@ -172,7 +172,7 @@ def quality_from_json(facts: Mapping[str, Any]) -> QualityTable:
         return QualityTable(tuple(names[0]), tuple(names[1]), *arrays)
     except (KeyError, TypeError, ValueError, OverflowError, InputError):
         raise FormatError(
-            "the table of experts' quality is damaged, or of another version"
+            "the quality table is corrupt, or has another version"
         ) from None
 
 
@@ -193,14 +193,11 @@ def quality_of(
         cells[cell] = total + round(score * SCORE_UNIT), count + 1
     if len(columns) > MAX_EXPERTS:
         raise InputError(
-            f"there are scores of {len(columns):,} experts; at most {MAX_EXPERTS} can"
-            " be compared"
+            f"scores of {len(columns):,} experts are too many; at most {MAX_EXPERTS} "
+            "are supported"
         )
     if not columns:
-        raise InputError(
-            "there are no scores, so there is no quality to tell; see that every expert"
-            " is named"
-        )
+        raise InputError("no scores found; give every expert a name and scores")
     sums, counts = (
         np.zeros((len(rows), len(columns)), dtype=np.int64) for _ in range(2)
     )
@@ -223,12 +220,11 @@ def load_quality(path: Path) -> QualityTable:
             raise ValueError
     except FileNotFoundError:
         raise InputError(
-            f"there is no {path}; `ridgeway experts measure` makes one"
+            f"there is no {path}; create it with `ridgeway experts measure`"
         ) from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise FormatError(
-            f"{path} is not a table of experts' quality; `ridgeway experts measure`"
-            " makes one"
+            f"{path} is not a quality table; create one with `ridgeway experts measure`"
         ) from None
     try:
         return quality_from_json(facts)

@@ -57,6 +57,8 @@ TOKENIZER = "tokenizer.json"
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
+EXAMPLES = "examples"
+"""Where it has prompts for visitors, which the operator wrote."""
 CASCADE = "cascade"
 """Where it says when the table decides and when the sentence encoder does, if there is one."""
 PRIVACY = "privacy"
@@ -192,8 +194,8 @@ def load_release(
         compiled = _table(manifest, arrays, content[TOKENIZER], sentences)
         if tokenizer.rows > len(arrays["logits"]):
             raise FormatError(
-                f"its tokenizer knows {tokenizer.rows:,} ids, its table"
-                f" {len(arrays['logits']):,}"
+                f"its tokenizer has {tokenizer.rows:,} ids, its table "
+                f"{len(arrays['logits']):,}"
             )
         selector = Selector(**manifest["selector"])
         confidence = Confidence.of_json(manifest["confidence"])
@@ -222,7 +224,7 @@ def load_release(
         RidgewayError,
     ) as error:
         raise ReleaseError(
-            f"the release in {folder} is signed but cannot be used: {error}"
+            f"the release in {folder} is signed but unusable: {error}"
         ) from error
 
 
@@ -246,7 +248,7 @@ def _table(
         return table
     reader = sentence_features(manifest["encoder"])
     if reader is None:
-        raise FormatError("it has a cascade and no sentence encoder")
+        raise FormatError("it has a cascade but no sentence encoder")
     tokens = _tokens(manifest, arrays)
     spelt = (
         tokens.words.spelling
@@ -289,19 +291,21 @@ def load_manifest(
     try:
         raw = files[MANIFEST] if files else path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise ReleaseError(f"{folder} holds no release: it has no {MANIFEST}") from None
+        raise ReleaseError(
+            f"{folder} contains no release: {MANIFEST} is missing"
+        ) from None
     manifest = _parsed(path, raw)
     if manifest["version"] != _VERSION:
         raise ReleaseError(
-            f"the release in {folder} is of version {manifest['version']}, and this"
-            f" Ridgeway reads version {_VERSION}"
+            f"the release in {folder} has version {manifest['version']}; this "
+            f"Ridgeway reads version {_VERSION}"
         )
     signature = manifest["signature"]
     if not is_signed_by(
         signature["key"], signature["value"], canonical_json(_unsigned(manifest))
     ):
         raise ReleaseError(
-            f"{path} was changed after it was signed; fetch the release again"
+            f"{path} was changed after it was signed; download the release again"
         )
     if key is not None and not _leads(public_key(key), path, signature):
         raise ReleaseError(
@@ -325,7 +329,7 @@ def _leads(trusted: str, path: Path, signature: Mapping[str, Any]) -> bool:
         return known.newest(signer) == signer and trusted in (signer, *before)
     except (ValueError, KeyError, TypeError, RidgewayError):
         raise ReleaseError(
-            f"{path} was changed after it was signed; fetch the release again"
+            f"{path} was changed after it was signed; download the release again"
         ) from None
 
 
@@ -342,18 +346,17 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ReleaseError(
-            f"{path} is damaged or is not a release's manifest; fetch the release again"
+            f"{path} is corrupt, or not a release manifest; download the release again"
         ) from None
     if not _is_printable(manifest):
         raise ReleaseError(
-            f"{path} holds characters that could steer a terminal; do not use this"
-            " release"
+            f"{path} contains control characters; do not use this release"
         )
     if not known:
-        raise ReleaseError(f"{path} describes {manifest['format']}, not a release")
+        raise ReleaseError(f"{path} is {manifest['format']}, not a release")
     if not whole or not shaped:
         raise ReleaseError(
-            f"{path} was changed after it was signed; fetch the release again"
+            f"{path} was changed after it was signed; download the release again"
         )
     return dict(manifest)
 
@@ -375,11 +378,12 @@ def _verified_file(
         content = files[name] if files else path.read_bytes()
     except FileNotFoundError:
         raise ReleaseError(
-            f"the release in {folder} lacks {name}; fetch it again"
+            f"{name} is missing in the release {folder}; download it again"
         ) from None
     if hashlib.sha256(content).hexdigest() != manifest["files"].get(name):
         raise ReleaseError(
-            f"{path} was changed after the release was signed; fetch the release again"
+            f"{path} was changed after the release was signed; download the release "
+            "again"
         )
     return content
 
@@ -412,15 +416,14 @@ def refuse_foreign(folder: Path, signer: str | None = None) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise ReleaseError(
-            f"{folder} is a file; a release is a folder, so name another place"
+            f"{folder} is a file, and a release is a folder; use another path"
         )
     if folder.is_dir() and {path.name for path in folder.iterdir()} not in (
         set(),
         {MANIFEST, ROUTER, TOKENIZER},
     ):
         raise ReleaseError(
-            f"{folder} is in use by something that is not a release; name an empty or"
-            " new folder"
+            f"{folder} already contains other files; use an empty or new folder"
         )
     path = folder / MANIFEST
     if not path.is_file():
@@ -431,6 +434,5 @@ def refuse_foreign(folder: Path, signer: str | None = None) -> None:
         found = str(_parsed(path, path.read_bytes())["signature"]["key"])
     if found != signer:
         raise ReleaseError(
-            f"{folder} holds a release that somebody else has signed; name another"
-            " folder"
+            f"{folder} contains a release signed with another key; use another folder"
         )

@@ -59,10 +59,10 @@ def find_release(path: Path) -> Path:
             return place
     if not path.is_dir():
         raise ReleaseError(
-            f"there is no folder {path}; name that of a release, or a coordinator's"
+            f"there is no folder {path}; use that of a release or of a coordinator"
         )
     raise ReleaseError(
-        f"{path} holds no release: neither {MANIFEST} nor {_LATEST} is there"
+        f"{path} contains no release: {MANIFEST} and {_LATEST} are missing"
     )
 
 
@@ -111,7 +111,7 @@ class CurrentRelease(Generic[_Opened]):
             self._check_order(taken)
         except OSError:
             self._stamp = []  # that may pass: look again
-            self.refused = "it cannot be read now, and is tried again"
+            self.refused = "it cannot be read now; trying again"
         except RidgewayError as error:
             self.refused = _without_path(str(error), self._source.folder)
         else:
@@ -129,14 +129,15 @@ class CurrentRelease(Generic[_Opened]):
         in_use = self.served.release.number
         if number < in_use:
             raise ReleaseError(
-                f"it is number {number}, and number {in_use} is in use; `coordinator"
-                " rollback` publishes an earlier router under a higher number"
+                f"release {number} is older than release {in_use}, which is in use; "
+                "`coordinator rollback` publishes an earlier router under a higher "
+                "number"
             )
         if taken.release.id in (
             *self._older,
             self.served.release.manifest.get("parent"),
         ):
             raise ReleaseError(
-                "it is an earlier state of the one in use, or was replaced before;"
-                " publish it under a higher number"
+                "it is older than the one in use, or was replaced before; publish it "
+                "under a higher number"
             )

@@ -145,7 +145,9 @@ class Router:
 
     def route_by_table(self, turns: Sequence[Turn]) -> Decision | None:
         """The same where no sentence has to be read, which takes next to no time; else None."""
-        if any(self.reads_sentences([turn.text for turn in turns])):
+        if self.has_sentences and any(
+            self.reads_sentences([turn.text for turn in turns])
+        ):
             return None
         return self.route_turns(turns)
 
@@ -165,7 +167,7 @@ class Router:
         """Where each of many prompts and chats should go; the prompts in parallel."""
         if isinstance(prompts, str):
             raise InputError(
-                "route_many takes a list of prompts; for a single one there is route"
+                "route_many takes a list of prompts; use route for one prompt"
             )
         asked = list(prompts)
         texts = iter(

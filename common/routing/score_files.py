@@ -39,8 +39,7 @@ def read_scores(path: Path) -> Iterator[ScoredPrompt]:
     """
     if not path.is_file():
         raise InputError(
-            f"there is no file {path}; name one with the scores of experts, .jsonl or"
-            " .csv"
+            f"there is no file {path}; give a .jsonl or .csv file of expert scores"
         )
     try:
         for place, record in _records(path):
@@ -58,7 +57,7 @@ def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 yield from ((f"{path}, line {lines.line_num}", line) for line in lines)
             except csv.Error as error:
                 raise CorpusError(
-                    f"{path}: not CSV ({error}); give a head line and one score a line"
+                    f"{path}: not CSV ({error}); give a header and one score per line"
                 ) from None
             finally:
                 csv.field_size_limit(before)
@@ -80,10 +79,7 @@ def _scored(place: str, record: Mapping[str, Any]) -> ScoredPrompt:
         for names in (PROMPT, DOMAIN)
     )
     if not prompt and not domain:
-        raise CorpusError(
-            f"{place}: neither a prompt nor a domain, so it cannot be told what was"
-            " scored"
-        )
+        raise CorpusError(f"{place}: a score needs a prompt or a domain")
     given = (
         record["scores"]
         if "scores" in record
@@ -93,8 +89,8 @@ def _scored(place: str, record: Mapping[str, Any]) -> ScoredPrompt:
         isinstance(name, str) and name for name in given
     ):
         raise CorpusError(
-            f"{place}: no expert is named; give `expert` and `score`, or `scores` of"
-            " several experts"
+            f"{place}: the expert is missing; give `expert` and `score`, or `scores` "
+            "of several experts"
         )
     scores = {
         name: _score(place, value)

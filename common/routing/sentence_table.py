@@ -72,11 +72,11 @@ class SentenceTable:
     def __post_init__(self) -> None:
         shape = self.features.width, self.tokens.domains
         if self.weights.dtype != np.int32 or self.weights.shape != shape:
-            raise FormatError(f"weights of sentences are int32 of shape {shape}")
+            raise FormatError(f"sentence weights must be int32 of shape {shape}")
         if np.abs(self.weights.astype(np.int64)).max() >= MAX_SENTENCE_WEIGHT:
-            raise FormatError("a weight of sentences is beyond its bound")
+            raise FormatError("a sentence weight is out of range")
         if abs(self.bits) > MAX_BITS:
-            raise FormatError(f"a weight of sentences cannot have {self.bits} bits")
+            raise FormatError(f"sentence weights of {self.bits} bits are not supported")
 
     @property
     def step(self) -> float:
@@ -140,7 +140,7 @@ class Cascade:
 
     def __post_init__(self) -> None:
         if self.table.step != self.sentences.step:
-            raise FormatError("the two routers of a cascade count in different steps")
+            raise FormatError("the two routers of a cascade have different scales")
 
     @property
     def step(self) -> float:

@@ -57,7 +57,7 @@ class TokenTable:
             self.entropies.dtype != np.float32
             or self.entropies.shape != self.logits.shape[:1]
         ):
-            raise FormatError("a router's table needs one float32 entropy a token")
+            raise FormatError("a router's table needs one float32 entropy per token")
 
     @cached_property
     def sums(self) -> NDArray[np.int64]:
@@ -204,8 +204,8 @@ def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     norms: NDArray[np.float64] = np.linalg.norm(weights[:-1], axis=0)
     if not norms.min() > 0:
         raise UnsolvableTotal(
-            "a domain's column is all zero, so it cannot be normalised; its text holds"
-            " no signal"
+            "a domain's column is all zero and cannot be normalised; its text carries "
+            "no signal"
         )
     return weights / norms
 

@@ -58,18 +58,17 @@ class WordTable:
         for name, table in (("tokens", self.logits), ("runs of letters", self.buckets)):
             if table.dtype != np.int32 or table.ndim != 2 or 0 in table.shape:
                 raise FormatError(
-                    f"a router's table of {name} is int32 with a column a domain"
+                    f"a router's table of {name} must be int32, with a column per "
+                    "domain"
                 )
         if self.buckets.shape != (self.words.width, self.domains):
             raise FormatError(
-                f"a table of {self.words.width} buckets and {self.domains} domains was"
-                " expected"
+                f"expected a table of {self.words.width} buckets and {self.domains} "
+                "domains"
             )
         _check_spelling(self.words.spelling, len(self.logits))
         if self.largest_row >= 1 << 31:
-            raise FormatError(
-                "what a token and its letters say together does not fit 32 bits"
-            )
+            raise FormatError("the logits of a token and its letters overflow 32 bits")
 
     @property
     def domains(self) -> int:
@@ -252,9 +251,9 @@ def _check_spelling(spelling: Spelling, rows: int) -> None:
         or letters.ndim != 1
         or starts.shape != (rows + 1,)
     ):
-        raise FormatError(f"the spelling of {rows:,} tokens was expected")
+        raise FormatError(f"expected the spelling of {rows:,} tokens")
     if starts[0] != 0 or starts[-1] != len(letters) or (np.diff(starts) < 0).any():
-        raise FormatError("the spelling of tokens does not fit its letters")
+        raise FormatError("token spellings do not match their letters")
 
 
 def most_grams(words: WordSketch) -> int:

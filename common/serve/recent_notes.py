@@ -46,7 +46,7 @@ class Assignment(NamedTuple):
 
 
 class RecentNotes(Generic[_Note]):
-    """A note for each key; of more than MAX_NOTES, those that were noted last.
+    """A note for each key; of more than MAX_NOTES and a thousandth, those that were noted last.
 
     kind: what a note is, made of its fields.
     path: a file that processes share; without one, they are this process's own. What cannot be
@@ -67,6 +67,7 @@ class RecentNotes(Generic[_Note]):
                 else open_shared(path, NOTE_WAIT_S)
             )
             self._unwritten: dict[bytes, str] = {}
+            self._noted = 0
             self._file.execute(
                 "PRAGMA synchronous = OFF"
             )  # it is not meant to outlast the machine
@@ -104,10 +105,14 @@ class RecentNotes(Generic[_Note]):
                 oldest = next(iter(self._unwritten))
                 self._file.execute(put, (oldest, self._unwritten[oldest]))
                 del self._unwritten[oldest]
-            self._file.execute(
-                "DELETE FROM notes WHERE number <= (SELECT max(number) FROM notes) - ?",
-                (MAX_NOTES,),
-            )
+            self._noted += 1
+            if self._noted >= MAX_NOTES // 1000:  # to look for old ones takes long
+                self._noted = 0
+                self._file.execute(
+                    "DELETE FROM notes"
+                    " WHERE number <= (SELECT max(number) FROM notes) - ?",
+                    (MAX_NOTES,),
+                )
         except sqlite3.Error as error:
             log.error("nothing can be noted: %s", error)
             if len(self._unwritten) > MAX_UNWRITTEN:

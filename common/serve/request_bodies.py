@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from sys import getsizeof
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 import pydantic
 from fastapi import Request
@@ -26,10 +26,14 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import from_json
-from starlette.requests import ClientDisconnect
 
 from ridgeway.common.experts.experts_file import AUTO
-from ridgeway.common.http.http_errors import ClientGone, Problem, validation_problem
+from ridgeway.common.http.http_errors import (
+    ClientGone,
+    Problem,
+    json_problem,
+    validation_problem,
+)
 from ridgeway.common.http.request_context import current_request, hold
 from ridgeway.common.routing.conversation import Message, Turn, weighted_turns
 from ridgeway.common.routing.exchange import (
@@ -103,12 +107,11 @@ def _chat_turns(messages: list[ChatMessage]) -> list[Turn]:
     return weighted_turns([(message.role, message.text) for message in messages])
 
 
-@dataclass(frozen=True, slots=True)
-class WantedDecisions:
+class WantedDecisions(NamedTuple):
     """What is to be routed, cut to its size; `prompts` if there were many."""
 
-    texts: list[CutTurns] = field(repr=False)
-    prompts: list[str] | None = field(repr=False)
+    texts: list[CutTurns]
+    prompts: list[str] | None
     explain: bool
     after: str | None = None
 
@@ -158,7 +161,7 @@ class RouteRequest(BaseModel):
                 else _chat_turns(self.messages)
             )
             texts = [cut_turns(turns if self.after is None else turns[:1])]
-        hold(sum(getsizeof(turn.text) for turns, _ in texts for turn in turns))
+        hold(sum([getsizeof(turn.text) for turns, _ in texts for turn in turns]))
         prompts = (
             None if self.prompts is None else [turns[0].text for turns, _ in texts]
         )
@@ -374,9 +377,7 @@ class GatewayBody:
 
 async def read_body(request: Request, model: type[_Model]) -> _Model:
     """The body of a request; anything wrong with it is a Problem."""
-    _check_content_type(request)
-    content = await request.body()
-    _check_values(content)
+    content = await _content(request)
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
@@ -393,15 +394,11 @@ async def read_gateway_body(
     model: None for a body of any endpoint, which is routed whatever model it names.
     aliases: other names of experts.
     """
-    _check_content_type(request)
+    content = await _content(request)
     try:
-        content = await request.body()
-        _check_values(content)
         fields = from_json(content, allow_inf_nan=False)
-    except ClientDisconnect:
-        raise ClientGone from None
-    except ValueError:
-        raise Problem(400, "the body is not valid JSON", code="invalid_json") from None
+    except ValueError as error:
+        raise json_problem(str(error)) from None
     if not isinstance(fields, dict):
         raise Problem(400, "the body is not a JSON object", code="invalid_value")
     try:
@@ -459,10 +456,26 @@ def _names(fields: dict[str, Any], request: Request) -> list[str]:
     return [name if isinstance(name, str) else "" for name in named]
 
 
+async def _content(request: Request) -> bytes:
+    """The bytes of a body that is said to be JSON. Raises ClientGone if the client goes first."""
+    _check_content_type(request)
+    pieces = []
+    more = True
+    while more:
+        event = await request.receive()
+        if event["type"] == "http.disconnect":
+            raise ClientGone
+        pieces.append(event.get("body", b""))
+        more = event.get("more_body", False)
+    content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    _check_values(content)
+    return content
+
+
 def _check_values(content: bytes) -> None:
     """Refuse a body that would take long to read: while it is read, every other request waits."""
-    # whatever stands in texts counted too, which is mostly enough to know
-    if _values(content) <= MAX_VALUES:
+    # its length, then whatever stands in texts counted too, is mostly enough to know
+    if len(content) <= MAX_VALUES or _values(content) <= MAX_VALUES:
         return
     outside = content.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
     if _values(b"".join(outside)) > MAX_VALUES:
@@ -479,8 +492,12 @@ def _values(content: bytes) -> int:
 
 def _check_content_type(request: Request) -> None:
     """A page of another site can send a form or plain text unasked, but JSON only if it is let."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    found = b""
+    for name, value in request.scope["headers"]:
+        if name == b"content-type":
+            found = value
+            break
+    if found.partition(b";")[0].strip().lower() != b"application/json":
         raise Problem(
             415, "send the body as JSON, with the header Content-Type: application/json"
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import Info
+from prometheus_client import Counter, Histogram, Info
 
 from ridgeway.common.http.request_metrics import REQUEST_BUCKETS_S, RequestMetrics
 
@@ -29,6 +29,8 @@ ROUTING_BUCKETS_S = (
     0.25,
     1.0,
 )
+SOUND_OUTCOMES = ("ok", "mistake", "gone")
+"""Of requests to experts: answered, refused for the client's mistake, given up by the client."""
 STEP_S = 5
 MAX_STEPS = 60
 MAX_TIMES_PER_STEP = 256
@@ -49,7 +51,11 @@ class Metrics(RequestMetrics):
             "From the prompts of a request to their decisions.",
             buckets=ROUTING_BUCKETS_S,
         )
-        self.decisions = counter("decisions", "Decisions, by best domain.", ("domain",))
+        self.decisions = counter(
+            "decisions",
+            "Decisions, by domain; an abstention by the fallback, or none.",
+            ("domain",),
+        )
         self.decisions_by_router = counter(
             "decisions_by_router",
             "Decisions by the table, and by the sentence encoder.",
@@ -113,6 +119,34 @@ class Metrics(RequestMetrics):
             ("key", "expert"),
         )
         self.streams = gauge("streams", "Answers that are being streamed now.")
+
+    def of_expert(self, name: str) -> dict[str, Any]:
+        """What an expert was asked and has cost so far, and how long it took to begin an answer on
+        the mean, in seconds.
+        """
+
+        def total(metric: Counter | Histogram, suffix: str, **labels: str) -> float:
+            wanted = (labels | {"expert": name}).items()
+            return sum(
+                sample.value
+                for family in metric.collect()
+                for sample in family.samples
+                if sample.name.endswith(suffix) and wanted <= sample.labels.items()
+            )
+
+        requests = total(self.expert_requests, "_total")
+        sound = (
+            total(self.expert_requests, "_total", outcome=each)
+            for each in SOUND_OUTCOMES
+        )
+        timed = total(self.expert_seconds, "_count")
+        return {
+            "requests": requests,
+            "failed": requests - sum(sound),
+            "seconds": total(self.expert_seconds, "_sum") / timed if timed else None,
+            "tokens": total(self.tokens, "_total"),
+            "cost": total(self.cost, "_total"),
+        }
 
 
 @dataclass(slots=True)

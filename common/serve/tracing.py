@@ -21,7 +21,8 @@ from ridgeway.common.http.guard import path_served
 from ridgeway.common.http.request_context import current_request
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
+    from opentelemetry.trace import Span as OtelSpan
+    from opentelemetry.trace import StatusCode, TracerProvider
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 SpanKind = Literal["server", "internal", "client"]
@@ -34,8 +35,18 @@ class Span(Protocol):
     def set_attribute(self, key: str, value: Attribute) -> None: ...
 
 
+class OpenSpan(Span, Protocol):
+    """A span that ends when it is told to, in another place than it began."""
+
+    def close(self, error: str | None) -> None:
+        """error: the kind of failure, if it was one."""
+
+
 class NoSpan:
     def set_attribute(self, key: str, value: Attribute) -> None:
+        """Nothing."""
+
+    def close(self, error: str | None) -> None:
         """Nothing."""
 
 
@@ -49,7 +60,11 @@ class Tracing:
     ) -> contextlib.AbstractContextManager[Span]:
         return contextlib.nullcontext(NO_SPAN)
 
-    def headers(self) -> Mapping[str, str]:
+    def open(self, name: str, attributes: Mapping[str, Attribute]) -> OpenSpan:
+        """A request to another service, under the span that is current."""
+        return NO_SPAN
+
+    def headers(self, span: OpenSpan) -> Mapping[str, str]:
         """What an expert is told of the trace."""
         return current_request().trace
 
@@ -59,6 +74,23 @@ class Tracing:
 
 NO_SPAN = NoSpan()
 NO_TRACING = Tracing()
+
+
+@dataclass(frozen=True, slots=True)
+class _ClosingSpan:
+    """A span of OpenTelemetry; `failed` is its status of an error."""
+
+    span: OtelSpan
+    failed: StatusCode
+
+    def set_attribute(self, key: str, value: Attribute) -> None:
+        self.span.set_attribute(key, value)
+
+    def close(self, error: str | None) -> None:
+        if error is not None:
+            self.span.set_attribute("error.type", error)
+            self.span.set_status(self.failed)
+        self.span.end()
 
 
 class OpenTelemetryTracing(Tracing):
@@ -80,6 +112,8 @@ class OpenTelemetryTracing(Tracing):
             "client": trace.SpanKind.CLIENT,
         }
         self._propagator = TraceContextTextMapPropagator()
+        self._within = trace.set_span_in_context
+        self._error = trace.StatusCode.ERROR
 
     @contextlib.contextmanager
     def span(
@@ -101,9 +135,14 @@ class OpenTelemetryTracing(Tracing):
         ) as span:
             yield span
 
-    def headers(self) -> Mapping[str, str]:
+    def open(self, name: str, attributes: Mapping[str, Attribute]) -> OpenSpan:
+        made = self._tracer.start_span(name, None, self._kinds["client"], attributes)
+        return _ClosingSpan(made, self._error)
+
+    def headers(self, span: OpenSpan) -> Mapping[str, str]:
         carrier: dict[str, str] = {}
-        self._propagator.inject(carrier)
+        if isinstance(span, _ClosingSpan):
+            self._propagator.inject(carrier, self._within(span.span))
         return carrier
 
     def close(self) -> None:
@@ -159,7 +198,10 @@ class TracedRequests:
 
             async def seen(event: Message) -> None:
                 if event["type"] == "http.response.start":
-                    span.set_attribute("http.response.status_code", event["status"])
+                    status = event["status"]
+                    span.set_attribute("http.response.status_code", status)
+                    if status >= 500:
+                        span.set_attribute("error.type", str(status))
                 await send(event)
 
             try:

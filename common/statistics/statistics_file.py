@@ -80,18 +80,16 @@ class Prepared:
         check_domain_name(self.domain)
         if self.encoder_name.endswith("+cosines"):
             raise StatisticsError(
-                "encoders with cosines are no longer supported; prepare it again with"
-                " another encoder, such as smollm2+words"
+                "cosine encoders are no longer supported; prepare it again with "
+                "another, such as smollm2+words"
             )
         if not ENCODER_NAME.fullmatch(self.encoder_name) or not FINGERPRINT.fullmatch(
             self.fingerprint
         ):
-            raise StatisticsError(
-                "the encoder's name or fingerprint is not one that Ridgeway writes"
-            )
+            raise StatisticsError("the encoder's name or fingerprint is invalid")
         if self.statistics.shape[1] != 1:
             raise StatisticsError(
-                f"a statistics file holds one domain, not {self.statistics.shape[1]}"
+                f"a statistics file has one domain, not {self.statistics.shape[1]}"
             )
 
     @cached_property
@@ -141,11 +139,11 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
             triangle = file.get_tensor("gram")
             cross = file.get_tensor("cross")
         if header["format"] != _FORMAT:
-            raise FormatError(f"it holds {header['format']}, not statistics")
+            raise FormatError(f"it is {header['format']}, not statistics")
         if header["version"] != _VERSION:
             raise FormatError(
-                f"it is of version {header['version']}, and this Ridgeway reads version"
-                f" {_VERSION}"
+                f"it has version {header['version']}; this Ridgeway reads version "
+                f"{_VERSION}"
             )
         prepared = Prepared(
             domain=header["domain"],
@@ -160,8 +158,7 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
             raise FormatError("its sums or its terms were changed after it was written")
         if prepared.part and not parts:
             raise StatisticsError(
-                f"it holds {prepared.part}; `ridgeway client add` makes one file of all"
-                " parts"
+                f"it is {prepared.part}; add up all parts with `ridgeway client add`"
             )
         # there are more parts than text
         empty = prepared.part and not triangle.any() and not cross.any()
@@ -169,14 +166,14 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
             prepared.statistics.check()
     except FormatError as error:
         raise FormatError(
-            f"{path} cannot be used: {error}; ask its holder to prepare it again"
+            f"{path} is unusable: {error}; ask its holder to prepare it again"
         ) from error
     except (StatisticsError, InputError) as error:
-        raise FormatError(f"{path} cannot be used: {error}") from error
+        raise FormatError(f"{path} is unusable: {error}") from error
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise FormatError(
-            f"{path} is not a statistics file, or is damaged ({error}); prepare it"
-            " again"
+            f"{path} is not a statistics file, or is corrupt ({error}); prepare it "
+            "again"
         ) from error
     return prepared
 

@@ -42,8 +42,7 @@ class Statistics:
         )
         if not fits or features < 2 or self.cross.shape[1] < 1:
             raise ShapeMismatch(
-                f"sums of shapes {self.gram.shape} and {self.cross.shape} do not belong"
-                " together"
+                f"sums of shapes {self.gram.shape} and {self.cross.shape} do not match"
             )
         if self.gram.dtype != np.int64 or self.cross.dtype != np.int64:
             raise ShapeMismatch(
@@ -86,7 +85,7 @@ class Statistics:
         """The same statistics, normalised to a public sample mass and rounded to integers."""
         if self.mass <= 0:
             raise BrokenIdentity(
-                "statistics without samples cannot be weighted; the corpus was empty"
+                "statistics without samples cannot be weighted; the corpus is empty"
             )
         check_bound(max(mass, self.mass))
         if mass * self.mass >= SUM_BOUND:
@@ -151,7 +150,7 @@ class Statistics:
             )
             >= SUM_BOUND
         ):
-            raise BrokenIdentity("a sum is larger than documents and noise can make it")
+            raise BrokenIdentity("a sum is larger than documents and noise allow")
 
     def __repr__(self) -> str:
         features, domains = self.shape
@@ -176,8 +175,8 @@ def from_vector(vector: Integers, features: int, domains: int) -> Statistics:
     """The inverse of `as_vector`."""
     if vector.shape != (vector_size(features, domains),):
         raise ShapeMismatch(
-            f"{vector.size} numbers are not sums of {features} features and {domains}"
-            " domains"
+            f"expected sums of {features} features and {domains} domains, not "
+            f"{vector.size} numbers"
         )
     size = triangle_size(features)
     return unpacked(vector[:size], vector[size:].reshape(features, domains))
@@ -219,8 +218,8 @@ def check_bound(mass: int) -> None:
     """
     if mass * MAX_SQUARE >= SUM_BOUND:
         raise BoundExceeded(
-            f"{mass:_} samples could overflow 64 bits; at most"
-            f" {SUM_BOUND // MAX_SQUARE - 1:_} can be summed"
+            f"{mass:_} samples could overflow 64 bits; at most "
+            f"{SUM_BOUND // MAX_SQUARE - 1:_} are supported"
         )
 
 
@@ -242,21 +241,21 @@ def _check_entries(statistics: Statistics) -> None:
     mass = statistics.mass
     if mass <= 0:
         raise BrokenIdentity(
-            f"the sample mass is {mass}; statistics of no text cannot be used"
+            f"the sample mass is {mass}; the statistics contain no text"
         )
     if not np.array_equal(gram, gram.T):
         raise BrokenIdentity(
-            "gram is not symmetric; the file is damaged or was not made by Ridgeway"
+            "gram is not symmetric; the file is corrupt or was not made by Ridgeway"
         )
     if gram.diagonal().min() < 0:
         raise BrokenIdentity(
-            "gram has a negative square on its diagonal; the file is damaged or was not"
-            " made by Ridgeway"
+            "gram has a negative diagonal; the file is corrupt or was not made by "
+            "Ridgeway"
         )
     if not np.array_equal(gram[:, -1], cross.sum(axis=1)):
         raise BrokenIdentity(
-            "the domains' columns do not add up to the sum of all samples; the file is"
-            " damaged"
+            "the domains' columns do not add up to the sum of all samples; the file "
+            "is corrupt"
         )
     limits = np.full(gram.shape[0], FEATURE_LIMIT)
     limits[-1] = 1
@@ -268,8 +267,8 @@ def _check_entries(statistics: Statistics) -> None:
     )
     if not fits or gram.diagonal().max() > MAX_SQUARE * mass:
         raise BrokenIdentity(
-            "a sum is larger than its samples allow; the file is damaged or was not"
-            " made by Ridgeway"
+            "a sum is larger than its samples allow; the file is corrupt or was not "
+            "made by Ridgeway"
         )
 
 
@@ -284,8 +283,8 @@ def _check_pairs(gram: Integers, rounded: int) -> None:
     )
     if excess.max() > 1e-6:
         raise BrokenIdentity(
-            "two features agree more than their squares allow; the file is damaged or a"
-            " mask did not cancel"
+            "gram breaks the Cauchy-Schwarz inequality; the file is corrupt or a mask "
+            "did not cancel"
         )
 
 
@@ -302,6 +301,6 @@ def _check_positive(gram: Integers, rounded: int) -> None:
             np.linalg.cholesky(scaled)
     except np.linalg.LinAlgError:
         raise BrokenIdentity(
-            "gram is not positive semi-definite, as sums of squares are; the file is"
-            " damaged or a mask did not cancel"
+            "gram is not positive semi-definite; the file is corrupt or a mask did "
+            "not cancel"
         ) from None

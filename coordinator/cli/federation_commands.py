@@ -4,7 +4,7 @@ care over the years.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 NOT_AS_WISHED = 1
 """The exit code of a command that did what it was asked, and found that something is amiss."""
 
+EVERYWHERE = (
+    "invitations name an address that no holder can reach",
+    "set `address` in coordinator.toml, and the certificate with `renew`, or make DIR"
+    " anew with --address HOST:PORT",
+)
 CoordinatorFolder = Annotated[Path, argument("The coordinator's folder.", "DIR")]
 
 
@@ -119,6 +124,7 @@ def init(
             "mode": chosen,
         },
         ("made", str(folder), f"certificates for {', '.join(hosts)}"),
+        ("warning", *EVERYWHERE) if _is_everywhere(address) else None,
         ("key", made.identity.public, "releases are signed with it; holders pin it"),
         ("mode", chosen, MODE_SENTENCES[chosen]),
         ("prior", "made of built-in text", made_with) if chosen == "private" else None,
@@ -130,14 +136,30 @@ def init(
     )
 
 
-def up(folder: CoordinatorFolder) -> None:
+def _is_everywhere(address: str) -> bool:
+    return address.rpartition(":")[0].strip("[]") in ("0.0.0.0", "::")
+
+
+def up(
+    folder: CoordinatorFolder,
+    metrics: Annotated[
+        int | None,
+        option("A port of loopback for Prometheus.", min=1, max=65535, metavar="PORT"),
+    ] = None,
+) -> None:
     """Run the SuperLink of DIR until Ctrl-C.
 
-    TLS, node authentication, and the control API on loopback only.
+    TLS, node authentication, and the control API on loopback only. Who joins and leaves is told as
+    it happens. packages/prometheus has alerts for --metrics.
     """
     from ridgeway.coordinator.deploy.supervisor import up as keep_up
 
     federation = open_federation(folder)
+    if metrics is not None:
+        from ridgeway.coordinator.page.federation_metrics import serve_metrics
+        from ridgeway.coordinator.page.federation_view import FederationView
+
+        serve_metrics(FederationView(open_federation(folder)), metrics)
     place = (
         f"at {federation.settings.listen}",
         f"coordinator {federation.identity.public[:12]}",
@@ -342,7 +364,7 @@ def verify(folder: CoordinatorFolder, json: Json = False) -> None:
     federation = open_federation(folder)
     counts = federation.verify()
     numbers = (count(number, noun.rstrip("s")) for noun, number in counts.items())
-    show(counts, ("verified", str(folder), *numbers), json=json)
+    show(counts, f"verified  {folder}: {', '.join(numbers)}", json=json)
 
 
 def page(
@@ -476,8 +498,12 @@ def accuracy_words(evaluation: Mapping[str, Any] | None) -> str:
     """
     if evaluation is None:
         return "not evaluated"
-    words = f"{evaluation['accuracy']:.1f} %"
-    if interval := evaluation.get("interval"):
+    return percent_words(evaluation["accuracy"], evaluation.get("interval"))
+
+
+def percent_words(accuracy: float, interval: Sequence[float] | None) -> str:
+    words = f"{accuracy:.1f} %"
+    if interval:
         words += f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"
     return words
 

@@ -168,12 +168,17 @@ def rollback(
 ) -> None:
     """Publish the earlier release NUMBER of DIR again.
 
-    It gets the next number; `deliver` brings it out.
+    It gets the next number; `deliver` brings it out. No round publishes over it until one is run
+    with --end-rollback.
     """
     from ridgeway.coordinator.round.membership import rollback as change
 
     federation = open_federation(folder)
-    _show_change("rolled back", f"to {number:04}", change(federation, number), json)
+    done = change(federation, number)
+    _show_change("rolled", f"back to {number:04}", done, json)
+    if not json and federation.standing.rolled_back is not None:
+        words = "no round publishes over it until you run one with --end-rollback"
+        step("note", words)
 
 
 def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:

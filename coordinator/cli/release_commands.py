@@ -11,6 +11,7 @@ from ridgeway.coordinator.cli.federation_commands import (
     CoordinatorFolder,
     accuracy_words,
     open_federation,
+    percent_words,
 )
 
 if TYPE_CHECKING:
@@ -120,8 +121,15 @@ def show_held_out(federation: Federation, number: int) -> None:
     if figures is None:
         step("note", "this release was not evaluated by the holders")
         return
-    if "interval" in figures:
-        step("accuracy", accuracy_words(figures), "the counts below have noise in them")
     order = tuple(figures["order"])
     result = Evaluation(order, tuple(tuple(row) for row in figures["confusion"]))
-    show(None, *evaluation_lines(result), json=False)
+    if "interval" not in figures:
+        show(None, *evaluation_lines(result), json=False)
+        return
+    intervals = figures["intervals"]
+    told = {
+        name: percent_words(share, intervals.get(name))
+        for name, share in figures["domains"].items()
+    }
+    step("note", "the counts below have noise in them")
+    show(None, *evaluation_lines(result, told, accuracy_words(figures)), json=False)

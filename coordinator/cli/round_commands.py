@@ -4,9 +4,9 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,6 +35,9 @@ from ridgeway.coordinator.round.progress import (
     ReleaseStands,
 )
 
+if TYPE_CHECKING:
+    from ridgeway.coordinator.round.federation import Federation
+
 RunsBundle = Annotated[
     str | None,
     option("Bundle to run. (default: the most widely approved)", metavar="HASH"),
@@ -54,8 +57,7 @@ def preflight(
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import tell_event
-    from ridgeway.coordinator.round.masked_round import too_few_on_roster
-    from ridgeway.coordinator.round.progress import OperatorNote
+    from ridgeway.coordinator.round.progress import OperatorNote, RoundForeseen
     from ridgeway.coordinator.round.remedies import CHECKED, REMEDIES
     from ridgeway.coordinator.round.run_order import RunOrder
 
@@ -67,8 +69,11 @@ def preflight(
             tell_event(event)
     holders = [each for each in told if isinstance(each, HolderChecked)]
     mode = federation.settings.mode
-    too_few = too_few_on_roster(federation)
-    is_clear = too_few is None and not any(each.obstacles for each in holders)
+    privacy = None
+    if mode == "private":
+        privacy = federation.settings.privacy.model_dump(mode="json")
+    stops = [each.reason for each in told if isinstance(each, RoundForeseen)]
+    is_clear = not stops and not any(each.obstacles for each in holders)
     rows = [
         {
             "name": each.name,
@@ -86,19 +91,29 @@ def preflight(
             "clear": is_clear,
             "mode": mode,
             "sentence": MODE_SENTENCES[mode],
+            "privacy": privacy,
             "bundle": runs,
-            "too_few": too_few,
+            "stops": stops[0] if stops else None,
             "holders": rows,
         },
         ("mode", mode, MODE_SENTENCES[mode]),
+        ("cost", _cost_words(privacy)) if privacy else None,
         TextTable(["holder", "domain", *CHECKED], [_marks(each) for each in holders]),
         *(line for each in holders for line in _remedies(each, runs)),
-        ("note", too_few) if too_few else None,
+        *(("stops", f"a round would end without a release: {each}") for each in stops),
         ("clear", "nothing is in the way of a round") if is_clear else None,
         json=json,
     )
     if not is_clear:
         raise typer.Exit(NOT_AS_WISHED)
+
+
+def _cost_words(privacy: Mapping[str, Any]) -> str:
+    return (
+        f"a round costs a document of a new epoch ε {privacy['epsilon']:g} at δ"
+        f" {privacy['delta']:g}, sums and counts together; a holder whose budget does"
+        " not suffice is named below"
+    )
 
 
 def _remedies(checked: HolderChecked, bundle: str) -> Iterator[tuple[str, ...]]:
@@ -164,6 +179,10 @@ def round_(
         bool,
         option("Evaluate and publish though nothing has changed.", "--even-unchanged"),
     ] = False,
+    end_rollback: Annotated[
+        bool,
+        option("Publish over a release that was rolled back to.", "--end-rollback"),
+    ] = False,
     times: Annotated[
         bool, option("Begin every line with its time, for a log.", "--times")
     ] = False,
@@ -180,7 +199,8 @@ def round_(
     a domain has counted for, unless --accept-unevaluated names it; nor one that would lose a domain
     of the newest release, because its holders are away or refuse, unless --allow-missing names it.
     If no sums and no settings have changed since the newest release, it stands, unless --even-
-    unchanged asks for another.
+    unchanged asks for another. After `coordinator rollback` no round runs until --end-rollback
+    says that it may publish again.
 
     The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released":
     false}.
@@ -189,16 +209,9 @@ def round_(
     from ridgeway.coordinator.page.narrator import Narrator
     from ridgeway.coordinator.round.run_order import RunOrder
 
-    federation = open_federation(folder)
-    domains = set(federation.ledger.standing().kept_domains.values())
     worse = tuple(accept_worse or ())
     missing = tuple(allow_missing or ())
     unevaluated = tuple(accept_unevaluated or ())
-    if unknown := {*worse, *missing, *unevaluated} - domains:
-        raise InputError(
-            f"there is no domain {min(unknown)!r}; there are"
-            f" {', '.join(sorted(domains))}"
-        )
     told: list[Event] = []
     tell = Narrator()
 
@@ -213,8 +226,11 @@ def round_(
         accept_unevaluated=unevaluated,
         allow_missing=missing,
         even_unchanged=even_unchanged,
+        end_rollback=end_rollback,
     )
     try:
+        federation = open_federation(folder)
+        _check_domains(federation, {*worse, *missing, *unevaluated})
         with stamped_steps(times):
             run_work(federation, order, watch, bundle)
     except RidgewayError as error:
@@ -239,6 +255,15 @@ def round_(
     show(facts, json=json)
     if not json:
         show_held_out(federation, newest.number)
+
+
+def _check_domains(federation: Federation, named: set[str]) -> None:
+    domains = set(federation.standing.kept_domains.values())
+    if unknown := named - domains:
+        raise InputError(
+            f"there is no domain {min(unknown)!r}; there are"
+            f" {', '.join(sorted(domains))}"
+        )
 
 
 def schedule(

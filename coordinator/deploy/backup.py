@@ -44,7 +44,6 @@ MAX_ATTEMPTS = 5
 def back_up(federation: Federation, target: Path) -> BackupManifest:
     """Write a backup and verify it as a restore would. A round may be running meanwhile."""
     check_target(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         dir=target.parent, prefix=f".{target.name}."
     ) as place:

@@ -60,6 +60,9 @@ address = {address}
 # have of them.
 experts = {experts}
 
+# Prompts that the page of a release offers to visitors: yours, for they are published with it.
+examples = {examples}
+
 [sampling]
 # How text is sampled. Holders refuse what they have not agreed to.
 {sampling}
@@ -97,6 +100,9 @@ k = {k}
 # Below this confidence the router names `fallback` instead of a domain; 0: it never does.
 threshold = {threshold}
 {fallback}
+# Domains of text that no expert is for, such as everyday questions: the router abstains on their
+# prompts.
+outside = {outside}
 """
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import math
 import socket
@@ -47,6 +48,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import client_network
+from ridgeway.common.deploy.flower_patches import ALREADY_THERE
 from ridgeway.common.deploy.notice import (
     ANNOUNCED_ROSTER,
     BUNDLE_PATH,
@@ -70,6 +72,11 @@ CALLS = (
 )
 PATHS = frozenset(b"/v1/fleet/" + name for name in CALLS.split())
 """Not register-node and unregister-node: with authentication on, the operator alone registers."""
+
+LOG_IN = b"/v1/fleet/activate-node"
+NODE_KEY = b"flwr-public-key"
+REFUSED_LOG_IN = "refused the log-in of key %s from %s"
+"""What the log says of a SuperNode that is not let in, or is there already."""
 
 HEALTH = b"/health"
 """What a monitor may ask, with GET; it is answered with a status and nothing else."""
@@ -228,6 +235,9 @@ class FleetProxy:
         if response.is_error:
             status = response.status_code
             log.warning("the SuperLink refused %s with %d", _described(scope), status)
+            if scope["raw_path"] == LOG_IN and status == ALREADY_THERE:
+                key = dict(scope["headers"]).get(NODE_KEY, b"")
+                log.warning(REFUSED_LOG_IN, key_name(key), _address(scope))
         try:
             await stream(response, send)
         except httpx.TransportError as error:
@@ -242,8 +252,17 @@ def _described(scope: Scope) -> str:
     """A request in a log: what was asked for, in characters that steer no terminal, and from
     where.
     """
-    host = (scope.get("client") or ("somewhere",))[0]
-    return f"{scope['method'][:16]} {scope['raw_path'][:MAX_PATH_SHOWN]!r} from {host}"
+    path = scope["raw_path"][:MAX_PATH_SHOWN]
+    return f"{scope['method'][:16]} {path!r} from {_address(scope)}"
+
+
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("somewhere",))[0])
+
+
+def key_name(header: bytes) -> str:
+    """Stands for a SuperNode's key in a log."""
+    return hashlib.sha256(header).hexdigest()[:16]
 
 
 def check(

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from ridgeway.common.base.errors import LinkDown, LinkError
 from ridgeway.common.base.files import canonical_json, write_whole
+from ridgeway.common.deploy.flower_patches import control_messages
 from ridgeway.common.deploy.node_key import check_public_line
 from ridgeway.coordinator.round.federation import NODES
 
@@ -159,10 +160,7 @@ class SuperLinkClient:
 
     def _call(self, method: str, **fields: object) -> Any:
         """What the control API answers to a request; its failure is one clear error."""
-        from flwr.proto import control_pb2
-
-        request = getattr(control_pb2, f"{method}Request")
-        response = getattr(control_pb2, f"{method}Response")
+        request, response = control_messages(method)
         path = re.sub("(?<!^)([A-Z])", r"-\1", method).lower()
         headers = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
         url = f"https://127.0.0.1:{self.port}/v1/control/{path}"

@@ -24,7 +24,7 @@ from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.schema import record_json
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE, Notice
-from ridgeway.common.deploy.processes import Log
+from ridgeway.common.deploy.processes import Log, is_held
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
     INVITE,
@@ -49,6 +49,7 @@ from ridgeway.coordinator.deploy.kept_bundles import (
     ranked,
     waiting,
 )
+from ridgeway.coordinator.deploy.presence import PresenceLog
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import PRIOR, Federation
@@ -87,9 +88,11 @@ def up(
     """Keep the SuperLink running; register the roster, and hand the newest release to holders that
     come back.
     """
+    federation.ledger.journal.verify()
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
     host, _, port = federation.settings.listen.rpartition(":")
     delivery = LateDelivery(federation, log)
+    presence = PresenceLog(federation, log)
     remind_at = 0.0
     keep_installed(federation)
     announce(federation)
@@ -98,6 +101,7 @@ def up(
         nonlocal remind_at
         delivery.tick(client)
         take_leaves(federation, client, log)
+        presence.tick(client)
         if time.monotonic() >= remind_at:
             remind_at = time.monotonic() + REMINDER_INTERVAL_S
             for words in ending_certificates(federation.link, datetime.now(UTC)):
@@ -305,12 +309,14 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
             ended = client.has_finished(number)
             answered = time.monotonic()
         except LinkError:  # down for the moment, it says nothing about the round
-            if time.monotonic() - answered > LOST_TIMEOUT_S:
-                raise RoundFailed(
-                    f"the SuperLink has not answered for {LOST_TIMEOUT_S:g} s; see that"
-                    " `coordinator up` runs, then run the round again: what was"
-                    " accepted is kept"
-                ) from None
+            silent = time.monotonic() - answered
+            if is_held(client.folder) and silent <= LOST_TIMEOUT_S:
+                return False
+            raise RoundFailed(
+                f"the SuperLink has not answered for {silent:.0f} s; see that"
+                " `coordinator up` runs, then run the round again: what was accepted is"
+                " kept"
+            ) from None
         return ended
 
     follow(path, watch, has_ended, _SILENCE_S)

@@ -9,16 +9,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
-from ridgeway.common.base.errors import InputError, LinkError, RidgewayError
-from ridgeway.common.base.files import without_place
+from ridgeway.common.base.errors import (
+    InputError,
+    JournalError,
+    LinkError,
+    RidgewayError,
+)
+from ridgeway.common.base.files import stamp_if_there, without_place
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
-from ridgeway.coordinator.page.live_round import round_progress
-from ridgeway.coordinator.page.problems import problems
+from ridgeway.coordinator.page.live_round import last_preflight, round_progress
+from ridgeway.coordinator.page.problems import BEGINNING, problems
 from ridgeway.coordinator.page.release_history import ReleaseHistory
 from ridgeway.coordinator.page.round_history import (
     ROUND_KINDS,
@@ -30,6 +36,7 @@ from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Standing
 from ridgeway.coordinator.round.remedies import REMEDIES
 
+BUDGET_SPENT = "budget_spent"
 ONLINE_KEPT_S = 3.0
 """Who is online is asked of the SuperLink at most so often."""
 MAX_ENTRIES = 100
@@ -49,6 +56,11 @@ def connected(federation: Federation) -> frozenset[str] | None:
     return None
 
 
+def _seconds(time: str) -> float:
+    """Since 1970."""
+    return datetime.fromisoformat(time).timestamp()
+
+
 class FederationView:
     """One look at a time: the ledger's connection is used by one thread."""
 
@@ -65,6 +77,7 @@ class FederationView:
         self._online: tuple[float, frozenset[str] | None] | None = None
         self._rounds = RoundHistory()
         self._read = 0
+        self._valid: tuple[list[Any], bool] | None = None
         self._releases = ReleaseHistory(federation.folder / "releases")
         self._lock = threading.Lock()
 
@@ -87,6 +100,11 @@ class FederationView:
                 "listen": federation.settings.listen,
                 "mode": federation.settings.mode,
                 "sentence": MODE_SENTENCES[federation.settings.mode],
+                "privacy": (
+                    federation.settings.privacy.model_dump(mode="json")
+                    if federation.settings.mode == "private"
+                    else None
+                ),
                 "certificates": self._certificates(),
                 "release": newest.number if newest else None,
                 "entries": self._read,
@@ -164,8 +182,17 @@ class FederationView:
             del outcomes["running"]
             closed = [each.seconds for each in rounds if each.seconds is not None]
             newest = self._federation.newest
+            last = self._last_round()
             return {
                 "rounds": outcomes,
+                "last_round_outcome": {last[1]: 1} if last else {},
+                "last_round_timestamp_seconds": (
+                    _seconds(last[0].ended or last[0].began) if last else None
+                ),
+                "release_timestamp_seconds": _seconds(newest.time) if newest else None,
+                "rolled_back": self._standing().rolled_back is not None,
+                "members_without_budget": len(self._without_budget(last)),
+                "ledger_valid": self._is_valid(),
                 "round_running": running,
                 "last_round_seconds": closed[-1] if closed else None,
                 "members": len(active),
@@ -202,6 +229,32 @@ class FederationView:
     def _is_running(self) -> bool:
         rounds = self._rounds.rounds
         return bool(rounds) and rounds[-1].ended is None and self._federation.is_busy()
+
+    def _without_budget(self, last: tuple[RoundRecord, Outcome] | None) -> set[str]:
+        """The members that said so in the last round, or in a preflight since: what each has left
+        is known to its owner alone.
+        """
+        refusals = last[0].refusals if last else ()
+        found = {each.name for each in refusals if each.code == BUDGET_SPENT}
+        began = last[0].began if last else BEGINNING
+        for each in last_preflight(self.folder, began):
+            if BUDGET_SPENT in {code for code, _ in each.obstacles}:
+                found.add(each.name)
+        return {name for name in found if name in self._standing().active}
+
+    def _is_valid(self) -> bool:
+        """Whether the ledger is as it was written; looked at again when its file has changed."""
+        path = self._federation.ledger.journal.path
+        stamps = [
+            stamp_if_there(each) for each in (path, path.with_name(f"{path.name}-wal"))
+        ]
+        if self._valid is None or self._valid[0] != stamps:
+            try:
+                self._federation.ledger.journal.verify()
+                self._valid = stamps, True
+            except JournalError:
+                self._valid = stamps, False
+        return self._valid[1]
 
     def _who_is_online(self) -> frozenset[str] | None:
         now = time.monotonic()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ridgeway.coordinator.page.narrator import holder_state, tell_event
+from ridgeway.coordinator.page.narrator import holder_state, no_answer, tell_event
 from ridgeway.coordinator.round import progress
 
 FILES_LOOKED_AT = 20
@@ -90,7 +90,7 @@ def holder_states(events: Sequence[progress.Event]) -> dict[str, str]:
             case progress.HoldersWaiting(names):
                 found |= dict.fromkeys(names, "waits for its next epoch")
             case progress.HoldersAbsent(step, names):
-                found |= dict.fromkeys(names, f"no answer to {step}")
+                found |= dict.fromkeys(names, no_answer(step))
     return found
 
 

@@ -4,6 +4,7 @@ wanted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ridgeway.common.base.schema import MODE_SENTENCES
@@ -18,6 +19,27 @@ OLDER_COPY = (
     "another release {number:04} or a later one is there: this folder is an older copy,"
     " or was one"
 )
+
+
+_ASKED = {
+    "hello": "whether it is there",
+    "announce": "to take part",
+    "collect": "for its sums",
+    "share": "to deal shares of its secrets",
+    "hold": "to keep the others' shares",
+    "seal": "for its sealed numbers",
+    "confirm_sum": "to confirm who is in a sum",
+    "lock_sum": "to lock a sum",
+    "open_sum": "to open a sum",
+    "evaluate": "to count",
+    "deliver": "to take the release",
+}
+"""What a holder is asked at each step."""
+
+
+def no_answer(at: str) -> str:
+    """That a holder did not answer at a step of a round."""
+    return f"no answer when asked {_ASKED.get(at, at)}"
 
 
 class Step(Protocol):
@@ -119,7 +141,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             if name and code in REMEDIES:
                 step("next", name, REMEDIES[code])
         case progress.HoldersAbsent(at, names):
-            step("absent", ", ".join(names), f"no answer to {at}")
+            step("absent", ", ".join(names), no_answer(at))
         case progress.TotalGathered(holders, domains):
             sums = f"sums of {count(holders, 'holder')}"
             step("added", sums, f"{len(domains)} domains", ", ".join(domains))
@@ -135,7 +157,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             figure = f"accuracy {accuracy:.1f} %"
             if interval:
                 texts = f"about {texts}"
-                figure += f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"
+                figure += f" (95 %: {_interval(interval)})"
             step("counted", rule, texts, figure)
         case progress.ExpertsMeasured(experts, scores):
             step("measured", count(experts, "expert"), f"by {scores:,} scores")
@@ -145,12 +167,15 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("fitted", f"temperature {temperature:.3g}", curve, error)
             if separation is not None:
                 step("learnt", "what belongs to no domain", f"AUC {separation:.2f}")
-        case progress.RouterWorse(domain, lost, won, documents, newcomers, changed):
-            figures = f"{lost} of {count(documents, 'document')} lost, {won} won"
-            new = (f"new {name}" for name in newcomers)
-            step(
-                "worse", domain, figures, *new, *(f"changed {name}" for name in changed)
-            )
+        case progress.RouterWorse(domain, newcomers, changed):
+            texts = count(event.documents, "document")
+            figures = f"{event.lost} of {texts} lost, {event.won} won"
+            if event.before and event.after:
+                was = _interval(event.before)
+                figures = f"accuracy {_interval(event.after)} %, was {was} %"
+            causes = [f"new {name}" for name in newcomers]
+            causes += [f"changed {name}" for name in changed]
+            step("worse", domain, figures, *causes)
         case progress.ReleaseStands(number):
             words = "nothing has changed since it was made, so it stands"
             step("kept", f"release {number:04}", words)
@@ -162,3 +187,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
         case progress.ReleaseDelivered(number, names):
             who = f"to {count(len(names), 'holder')}"
             step("delivered", f"release {number:04}", who)
+
+
+def _interval(ends: Sequence[float]) -> str:
+    return f"{ends[0]:.1f} to {ends[1]:.1f}"

@@ -153,8 +153,13 @@ def _with_remedy(code: str, words: str, names: list[str]) -> RoundProblem:
 
 
 def _of_releases(federation: Federation) -> Problems:
-    ahead = federation.ledger.standing().ahead
+    standing = federation.ledger.standing()
+    ahead = standing.ahead
     newest = federation.newest
+    if standing.rolled_back is not None:
+        words = f"the router was rolled back to release {standing.rolled_back:04}"
+        remedy = "end that with `ridgeway coordinator round --end-rollback`"
+        yield RoundProblem(True, words, remedy)
     if ahead and newest:
         words = OLDER_COPY.format(number=newest.number)
         yield _with_remedy(OTHER_RELEASE, words, list(ahead))
@@ -169,9 +174,15 @@ def bundle_facts(federation: Federation) -> dict[str, Any] | None:
     if not kept:
         return None
     newest = kept[0].sha256
+    approved = {each for those in standing.approvals.values() for each in those}
+    refused = {each for those in standing.refusals.values() for each in those}
+    order = ranked(kept, standing)
+    # before holders were asked about a new one, the one that they have approved runs
+    if newest not in approved | refused:
+        order = [each for each in order if each in approved] + order
     return {
         "newest": newest,
-        "in_use": ranked(kept, standing)[0],
+        "in_use": order[0],
         "waiting": waiting(newest, standing),
     }
 

@@ -72,7 +72,7 @@ class ReleaseHistory:
             "whole": manifest is not None,
             "settings": settings_words(manifest),
             "accuracies": accuracies,
-            "mean": mean_accuracy(accuracies),
+            "mean": told_mean(manifest) or mean_accuracy(accuracies),
         }
 
     def changes(self, before: LedgerRelease, after: LedgerRelease) -> dict[str, Any]:
@@ -117,17 +117,31 @@ def domain_accuracies(manifest: Manifest | None) -> dict[str, Accuracy]:
         return {}
     rows = zip(evaluation["order"], evaluation["confusion"], strict=True)
     told = evaluation.get("intervals", {})
-    return {
-        name: _accuracy(row[place], sum(row), told.get(name))
-        for place, (name, row) in enumerate(rows)
-        if sum(row)
-    }
+    found = {}
+    for place, (name, row) in enumerate(rows):
+        texts = sum(row)
+        if name in told and name in evaluation["domains"]:
+            found[name] = _told(evaluation["domains"][name], told[name], texts)
+        elif texts:
+            share = row[place] / texts
+            low, high = wilson(share, texts)
+            found[name] = {"share": share, "low": low, "high": high, "texts": texts}
+    return found
 
 
-def _accuracy(right: int, texts: int, told: Sequence[float] | None = None) -> Accuracy:
-    """told: the interval that the manifest names, in percent: that of counts under noise."""
-    low, high = (each / 100 for each in told) if told else wilson(right / texts, texts)
-    return {"share": right / texts, "low": low, "high": high, "texts": texts}
+def told_mean(manifest: Manifest | None) -> Accuracy | None:
+    """The mean over domains, where the manifest names its interval: that of counts under noise."""
+    evaluation = (manifest or {}).get("evaluation") or {}
+    if "interval" not in evaluation:
+        return None
+    texts = sum(map(sum, evaluation["confusion"]))
+    return _told(evaluation["accuracy"], evaluation["interval"], texts)
+
+
+def _told(percent: float, interval: Sequence[float], texts: int) -> Accuracy:
+    """What a manifest tells in percent."""
+    share, low, high = (each / 100 for each in (percent, *interval))
+    return {"share": share, "low": low, "high": high, "texts": texts}
 
 
 def mean_accuracy(accuracies: Mapping[str, Accuracy]) -> Accuracy | None:

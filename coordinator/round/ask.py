@@ -8,6 +8,8 @@ answer is noted as absent; neither stops the others.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from ridgeway.common.base.errors import (
     ShapeMismatch,
     StatisticsError,
 )
-from ridgeway.common.protocol.messages import Message, Refusal
+from ridgeway.common.protocol.messages import DISK_FULL, Message, Refusal
 from ridgeway.common.protocol.packet import (
     Blob,
     Opened,
@@ -47,6 +49,8 @@ CODES: dict[type[StatisticsError], str] = {
 Reply = TypeVar("Reply", bound=Message)
 NOT_APPROVED = "has not approved the bundle"
 """What the guard of a holder's SuperNode says of code that its owner has not approved."""
+NO_SPACE = os.strerror(errno.ENOSPC)
+"""What Flower says where it finds no room itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +261,17 @@ class Channel:
         self._note_refused(step, name, code, reason)
 
     def _fail(self, step: str, name: str | None, failure: PeerFailure) -> set[str]:
-        """Note a SuperNode that failed; one that has refused the bundle has refused the round."""
-        if name is None or NOT_APPROVED not in failure.reason:
+        """Note a SuperNode that failed; one that has refused the bundle, or cannot write down what
+        it would send, has refused the round.
+        """
+        if name and NOT_APPROVED in failure.reason:
+            words = "its owner has not approved the code that rounds run"
+            self._note_refused(step, name, BUNDLE, words)
+        elif name and (failure.code == DISK_FULL or NO_SPACE in failure.reason):
+            self._note_refused(step, name, "disk_full", "this holder's disk is full")
+        else:
             self.watch(PeerFailed(name, failure.code, failure.reason))
             return set()
-        self._note_refused(
-            step, name, BUNDLE, "its owner has not approved the code that rounds run"
-        )
         return {name}
 
     def _note_refused(

@@ -10,43 +10,104 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ridgeway.common.base.errors import Refused, RoundFailed
+from ridgeway.common.base.files import sha256
+from ridgeway.common.base.schema import record_json
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import (
     ClearStatistics,
     Collect,
+    Evaluate,
     NoisyStatistics,
     Offer,
+    OpenEpoch,
 )
 from ridgeway.common.protocol.packet import Blob, vector_of
 from ridgeway.common.statistics.sums import Statistics, check_bound
 from ridgeway.coordinator.round.ask import Channel
-from ridgeway.coordinator.round.gathering import Gathered, Gathering
+from ridgeway.coordinator.round.gathering import (
+    Gathered,
+    Gathering,
+    RoundCounts,
+    RoundPlan,
+)
 from ridgeway.coordinator.round.ledger import Contribution, Ledger
 from ridgeway.coordinator.round.progress import StatisticsReceived
+from ridgeway.coordinator.round.remedies import ALREADY_COUNTED
+from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.total import Total, add_weighted
 
 
 class ClearGathering(Gathering):
     """One round's gathering without masks."""
 
-    def __init__(
-        self, channel: Channel, terms: Terms, allow_missing: Collection[str]
-    ) -> None:
-        super().__init__(channel, terms, allow_missing)
+    def __init__(self, channel: Channel, terms: Terms, wishes: RoundWishes) -> None:
+        super().__init__(channel, terms, wishes)
         self._left_out: set[str] = set()
+        self._router = ""
 
     def check_offer(self, key: str, offer: Offer) -> None:
         """Any will do: sums are checked when they come."""
+
+    def plan(self, epochs: Mapping[str, OpenEpoch]) -> RoundPlan:
+        """As Gathering's; who has counted for another router counts with its next epoch."""
+        router = self._router_of(self._sources(epochs))
+        counted = self.standing.counted_epochs
+        return RoundPlan(
+            counted=frozenset(
+                name
+                for name, epoch in epochs.items()
+                if counted.get(epoch.name, router) != router
+            )
+        )
+
+    def agreed(self, plan: RoundPlan, epochs: Mapping[str, OpenEpoch]) -> None:
+        """As Gathering's."""
+        sources = self._sources(epochs)
+        cohort = self.cohort(sources)
+        self.lose_nothing(sources)
+        self._must_suffice(cohort, set(epochs))
+        newest = self.federation.newest
+        # the newest release is of these very sums: nobody need count again
+        if newest and {each.name: each.source for each in newest.members} == sources:
+            return
+        for name in plan.counted:
+            self.channel.refusals[name] = (ALREADY_COUNTED, "")
+        self.must_be_counted(cohort.domains, set(epochs) - plan.counted, sources)
+
+    def _sources(self, epochs: Mapping[str, OpenEpoch]) -> dict[str, str]:
+        """The epochs of all whose sums are there or can be asked for, by name."""
+        contributions = self.standing.contributions
+        kept = {name: contributions[name].source for name in self._stored()}
+        return kept | {name: epoch.name for name, epoch in epochs.items()}
+
+    def _router_of(self, sources: Mapping[str, str]) -> str:
+        """Stands for the router that comes of these epochs, by holder, and what is asked of it."""
+        experts = list(self.federation.settings.experts)
+        choices = self.federation.choices_id(self.terms)
+        return sha256(record_json([choices, experts, sorted(sources.items())]))
+
+    def count(
+        self, question: Evaluate, blob: Blob, names: Collection[str]
+    ) -> RoundCounts:
+        """As Gathering's; the ledger has for which router each has counted in its epoch."""
+        counts = super().count(question, blob, names)
+        contributions = self.standing.contributions
+        epochs = sorted(contributions[name].source for name in counts.heard)
+        self.ledger.note("counted_for", router=self._router, epochs=epochs)
+        return counts
 
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         """Collect until every member's sums are there under the share that the cohort gives it, and
         add them up.
         """
+        epochs = {name: offer.epoch for name, offer in offers.items()}
+        self.agreed(self.plan(epochs), epochs)
         cohort = self._collect(offers)
         names = set(self._shares(cohort))
         self.lose_nothing(names)
         contributions = self.standing.contributions
         members = tuple(contributions[name] for name in sorted(names))
+        self._router = self._router_of({each.name: each.source for each in members})
         total = add_contributions(self.ledger, members, self.terms)
         return Gathered(total, members, frozenset(names & set(offers)))
 

@@ -32,6 +32,7 @@ from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import (
     Address,
     DomainName,
+    Example,
     ExpertNames,
     Mode,
     Record,
@@ -104,10 +105,13 @@ class RoundSettings(Record):
 
 
 class Abstention(Record):
-    """Below which confidence a router names the fallback instead of a domain."""
+    """Below which confidence a router names the fallback instead of a domain, and which domains
+    hold text that no expert is for.
+    """
 
     threshold: float = Field(default=0.0, ge=0, le=1)
     fallback: str | None = Field(default=None, min_length=1)
+    outside: tuple[DomainName, ...] = ()
 
     @model_validator(mode="after")
     def _something_to_name(self) -> Abstention:
@@ -147,6 +151,7 @@ class FederationSettings(Record):
     """coordinator.toml.
 
     experts: whose quality holders are asked to measure, where they have scores.
+    examples: prompts that the operator wrote for the page of a release.
     """
 
     listen: Address = DEFAULT_LISTEN
@@ -160,6 +165,7 @@ class FederationSettings(Record):
     abstention: Abstention = Abstention()
     privacy: PrivacySettings = PrivacySettings()
     experts: ExpertNames = ()
+    examples: tuple[Example, ...] = ()
 
     @property
     def uses_masks(self) -> bool:
@@ -290,14 +296,13 @@ class Federation:
         is.
         """
         choices = [self.settings.router, self.settings.abstention, terms]
-        return sha256(
-            canonical_json([choice.model_dump(mode="json") for choice in choices])
-        )
+        dumped = [choice.model_dump(mode="json") for choice in choices]
+        return sha256(canonical_json([*dumped, list(self.settings.examples)]))
 
     @contextlib.contextmanager
     def exclusive_lock(self, patience: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         """Hold the folder, so that no two rounds or changes of membership run at once; a short wait
-        for it is fine.
+        for it is fine. Raises JournalError if the ledger was altered.
         """
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -309,6 +314,7 @@ class Federation:
                         " until it is done, and try again"
                     )
                 time.sleep(_POLL_S)
+            self.ledger.journal.verify()
             yield
         finally:
             os.close(handle)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import FormatError, Refused, RoundFailed
 from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
-from ridgeway.common.protocol.messages import Counted, Evaluate, Offer
+from ridgeway.common.protocol.messages import Counted, Evaluate, Offer, OpenEpoch
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.routing.evaluation import (
     CALIBRATED_COUNTS,
@@ -32,8 +32,14 @@ from ridgeway.common.routing.quality import (
     check_scores,
 )
 from ridgeway.coordinator.round.ask import Channel
-from ridgeway.coordinator.round.ledger import Admitted, Contribution, Standing
+from ridgeway.coordinator.round.ledger import (
+    Admitted,
+    Contribution,
+    Standing,
+    Totalled,
+)
 from ridgeway.coordinator.round.progress import CountsReceived
+from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.total import Total
 
 _Counts = NDArray[np.int64]
@@ -56,6 +62,22 @@ class Gathered:
     members: tuple[Contribution, ...]
     present: frozenset[str]
     kept: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """What a round can be made of, by the epochs that holders have open.
+
+    stored:  kept totals in which every holder that is there has the epoch that it has now, the
+             newest first.
+    waiting: the holders whose epoch is in an opened total already; they take part with their next
+             one.
+    counted: the holders that have counted for another router; they count with their next epoch.
+    """
+
+    stored: tuple[Totalled, ...] = ()
+    waiting: frozenset[str] = frozenset()
+    counted: frozenset[str] = frozenset()
 
 
 def cohort_of(
@@ -241,20 +263,15 @@ def unsealed_rows(question: Evaluate, opened: _Counts) -> list[_Counts]:
 
 
 class Gathering(ABC):
-    """One round's gathering over its conversation with the holders.
+    """One round's gathering over its conversation with the holders."""
 
-    allow_missing: domains of the newest release that may be lost.
-    """
-
-    def __init__(
-        self, channel: Channel, terms: Terms, allow_missing: Collection[str]
-    ) -> None:
+    def __init__(self, channel: Channel, terms: Terms, wishes: RoundWishes) -> None:
         self.channel = channel
         self.terms = terms
         self.federation = channel.federation
         self.ledger = channel.federation.ledger
         self.watch = channel.watch
-        self._allow_missing = allow_missing
+        self._wishes = wishes
 
     @property
     def standing(self) -> Standing:
@@ -268,6 +285,18 @@ class Gathering(ABC):
         """Raise Refused if an offer cannot be used."""
 
     @abstractmethod
+    def plan(self, epochs: Mapping[str, OpenEpoch]) -> RoundPlan:
+        """What a round with these holders, by name, can be made of."""
+
+    @abstractmethod
+    def agreed(
+        self, plan: RoundPlan, epochs: Mapping[str, OpenEpoch]
+    ) -> Totalled | None:
+        """The kept total that is used again, if any. Raises RoundFailed if there can be no release.
+        Pre-flight and rounds judge by this.
+        """
+
+    @abstractmethod
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         """The total of every holder that can be counted; one that offers and then does not deliver
         is left out.
@@ -278,12 +307,8 @@ class Gathering(ABC):
         question: Evaluate,
         blob: Blob,
         names: Collection[str],
-        may_lack: Collection[str] = (),
     ) -> RoundCounts:
-        """What these holders count on their held-out documents, each in an answer of its own.
-
-        may_lack: domains of which nobody need count.
-        """
+        """What these holders count on their held-out documents, each in an answer of its own."""
         rows = no_counts(question)
         domain_of = self.standing.domain_of
         heard = set()
@@ -307,7 +332,8 @@ class Gathering(ABC):
         newest = self.federation.newest
         domain_of = self.standing.kept_domains
         there = {domain_of[name] for name in names}
-        may_go = {*self._allow_missing, *self.federation.settings.round.may_lapse}
+        may_lapse = self.federation.settings.round.may_lapse
+        may_go = {*self._wishes.allow_missing, *may_lapse}
         expected = set(domain_of.values()) - there - may_go
         domains = newest.domains if newest else ()
         lost = [domain for domain in domains if domain in expected]
@@ -320,4 +346,25 @@ class Gathering(ABC):
             f" {newest.number:04} has: {self.channel.why_missing(missing)}."
             f" Nothing was opened and release {newest.number:04} stands; run the round"
             f" again when this is mended, or let the domain go with {flags}"
+        )
+
+    def must_be_counted(
+        self,
+        domains: Collection[str],
+        counting: Collection[str],
+        members: Collection[str],
+    ) -> None:
+        """Raise RoundFailed if of these domains some has no holder among those who count, and that
+        was not accepted.
+        """
+        domain_of = self.standing.domain_of
+        missing = sorted(set(domains) - {domain_of.get(name) for name in counting})
+        if set(missing) <= set(self._wishes.accept_unevaluated):
+            return
+        names = [name for name in members if domain_of.get(name) in missing]
+        flags = " ".join(f"--accept-unevaluated {domain}" for domain in missing)
+        raise RoundFailed(
+            f"nobody counts how the router does on {', '.join(missing)}, so it is not"
+            f" published: {self.channel.why_missing(names)}. What was accepted is kept;"
+            f" run the round again when this is mended, or publish it with {flags}"
         )

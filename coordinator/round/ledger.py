@@ -8,7 +8,7 @@ as files, each named by its digest and written whole before the journal speaks o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -35,6 +35,10 @@ from ridgeway.common.statistics.sums import (
 
 MAX_TOTALS = 4
 """How many masked totals are kept, the newest ones: a file of gram's size each."""
+
+MADE_BY_ROUND = "round"
+ROLLED_BACK = "rolled back to"
+"""What releases come of, before a number: that of the round, or of the earlier release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,9 @@ class Standing:
     counts:  what was counted about each of them, by its digest.
     totalled_epochs: the epochs that were ever in an opened total, each with the number of the
                      round.
+    counted_epochs: without masks, the epochs in which a holder has counted, each with what stands
+                    for the router.
+    rolled_back: the number of the release that was rolled back to, as long as that holds.
     signing: the total that members were last asked to sign: its terms, and their epochs by name.
     names:   the names of all holders that were ever admitted, by key.
     sums_of, counts_of: the epochs of which each holder's sums, and its counts, have come.
@@ -161,6 +168,8 @@ class Standing:
     totals: list[Totalled] = field(default_factory=list)
     counts: dict[str, KeptCounts] = field(default_factory=dict)
     totalled_epochs: dict[str, int] = field(default_factory=dict)
+    counted_epochs: dict[str, str] = field(default_factory=dict)
+    rolled_back: int | None = None
     signing: tuple[str, dict[str, str]] | None = None
     names: dict[str, str] = field(default_factory=dict)
     sums_of: dict[str, set[str]] = field(default_factory=dict)
@@ -221,22 +230,30 @@ class Standing:
             case "signing":
                 self.signing = facts["terms"], dict(facts["members"])
             case "totalled":
-                made = _read(Totalled, facts)
+                total = _read(Totalled, facts)
                 self.totalled_epochs |= {
-                    member.source: self.rounds for member in made.members
+                    member.source: self.rounds for member in total.members
                 }
-                for member in made.members:
+                for member in total.members:
                     self.sums_of.setdefault(member.name, set()).add(member.source)
                 # it is opened again only where files were lost
-                self.counts.pop(made.digest, None)
+                self.counts.pop(total.digest, None)
                 beside = facts.get("beside", ())
-                kept = [total for total in self.totals if total.digest in beside]
-                self._keep_totals([*kept, made])
+                kept = [each for each in self.totals if each.digest in beside]
+                self._keep_totals([*kept, total])
             case "counted":
-                self.counts[facts["total"]] = _read(KeptCounts, facts)
-            case "heard":
-                for name, epoch in facts["counts"].items():
-                    self.counts_of.setdefault(name, set()).add(epoch)
+                counts = _read(KeptCounts, facts)
+                self.counts[counts.total] = counts
+                self._note_counted(
+                    member.source
+                    for each in self.totals
+                    if each.digest == counts.total
+                    for member in each.members
+                    if member.name in counts.holders
+                )
+            case "counted_for":
+                self.counted_epochs |= dict.fromkeys(facts["epochs"], facts["router"])
+                self._note_counted(facts["epochs"])
             case "bundle":
                 for names, noted, other in (
                     (facts["approved"], self.approvals, self.refusals),
@@ -246,14 +263,24 @@ class Standing:
                         noted.setdefault(name, set()).add(facts["sha256"])
                         other.get(name, set()).discard(facts["sha256"])
             case "released":
-                told = {**facts, "time": entry.time}
-                self.releases.append(_read(LedgerRelease, told))
+                made = _read(LedgerRelease, {**facts, "time": entry.time})
+                self.releases.append(made)
+                cause, _, number = made.cause.rpartition(" ")
+                if cause == ROLLED_BACK:
+                    self.rolled_back = int(number)
+                elif cause == MADE_BY_ROUND:
+                    self.rolled_back = None
             case "pruned":
                 self.pruned |= set(facts["releases"])
             case "delivered":
                 self.delivered[facts["name"]] = HeldRelease(
                     number=facts["number"], release=facts["release"]
                 )
+
+    def _note_counted(self, epochs: Iterable[str]) -> None:
+        counted = set(epochs)
+        for name, own in self.sums_of.items():
+            self.counts_of.setdefault(name, set()).update(own & counted)
 
     def _leave_out(self, name: str) -> None:
         self.retired.add(name)

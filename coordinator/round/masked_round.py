@@ -9,7 +9,6 @@ epochs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +43,7 @@ from ridgeway.coordinator.round.gathering import (
     Gathered,
     Gathering,
     RoundCounts,
+    RoundPlan,
     checked_row,
     no_counts,
     row_of,
@@ -58,45 +58,8 @@ from ridgeway.coordinator.round.progress import (
     TotalReused,
 )
 from ridgeway.coordinator.round.remedies import EPOCH_USED
+from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.total import Total, total_of
-
-
-@dataclass(frozen=True, slots=True)
-class TotalPlan:
-    """What a round can be made of.
-
-    stored:  a kept total in which every holder that is there has the epoch that it has now.
-    waiting: the holders whose epoch is in an opened total already; they take part with their next
-             one.
-    """
-
-    stored: tuple[Totalled, ...]
-    waiting: frozenset[str]
-
-
-def plan_total(
-    ledger: Ledger, terms: Terms, epochs: Mapping[str, OpenEpoch]
-) -> TotalPlan:
-    """What the epochs of the holders that are there, by name, allow. Pre-flight and rounds judge by
-    this.
-    """
-    standing = ledger.standing()
-    names = {name: epoch.name for name, epoch in epochs.items()}
-    fitting = tuple(
-        total
-        for total in reversed(standing.totals)
-        if _fits(ledger, total, terms, names)
-    )
-    # the very total that they were asked to sign: they may again
-    if standing.signing == (terms.id, names):
-        return TotalPlan(fitting, frozenset())
-    all_used = all(epoch.used for epoch in epochs.values())
-    waiting = {
-        name
-        for name, epoch in epochs.items()
-        if epoch.name in standing.totalled_epochs or (epoch.used and not all_used)
-    }
-    return TotalPlan(fitting, frozenset(waiting))
 
 
 def too_few_on_roster(federation: Federation) -> str | None:
@@ -127,10 +90,8 @@ def _fits(
 class MaskedGathering(Gathering):
     """One round's gathering under masks: one session, in which up to two sums are opened."""
 
-    def __init__(
-        self, channel: Channel, terms: Terms, allow_missing: Collection[str]
-    ) -> None:
-        super().__init__(channel, terms, allow_missing)
+    def __init__(self, channel: Channel, terms: Terms, wishes: RoundWishes) -> None:
+        super().__init__(channel, terms, wishes)
         self._session: Session | None = None
         self._kept: Totalled | None = None
         self._offers: dict[str, Offer] = {}
@@ -148,20 +109,53 @@ class MaskedGathering(Gathering):
                 " offer",
             )
 
+    def plan(self, epochs: Mapping[str, OpenEpoch]) -> RoundPlan:
+        """As Gathering's; a holder whose epoch is in an opened total waits for its next one."""
+        standing = self.standing
+        names = {name: epoch.name for name, epoch in epochs.items()}
+        fitting = tuple(
+            total
+            for total in reversed(standing.totals)
+            if _fits(self.ledger, total, self.terms, names)
+        )
+        # the very total that they were asked to sign: they may again
+        if fitting or standing.signing == (self.terms.id, names):
+            return RoundPlan(fitting)
+        all_used = all(epoch.used for epoch in epochs.values())
+        waiting = {
+            name
+            for name, epoch in epochs.items()
+            if epoch.name in standing.totalled_epochs or (epoch.used and not all_used)
+        }
+        return RoundPlan(waiting=frozenset(waiting))
+
+    def agreed(
+        self, plan: RoundPlan, epochs: Mapping[str, OpenEpoch]
+    ) -> Totalled | None:
+        """As Gathering's."""
+        for name in plan.waiting:
+            self.channel.refusals[name] = (EPOCH_USED, "")
+        left = set(epochs) - plan.waiting
+        stored = self._usable(plan)
+        if stored is None:
+            self.lose_nothing(left)
+        self._must_suffice(left)
+        return stored
+
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         """The total of every holder that can be counted; one that offers and then does not deliver
         is left out.
         """
         self._offers = offers
         epochs = {name: offer.epoch for name, offer in offers.items()}
-        plan = plan_total(self.ledger, self.terms, epochs)
-        stored = self._usable(plan)
+        plan = self.plan(epochs)
+        if plan.waiting:
+            self.watch(HoldersWaiting(sorted(plan.waiting)))
+        stored = self.agreed(plan, epochs)
         if stored is not None:
-            self._must_suffice(offers)
             return self._from_stored(stored)
-        self._let_wait(plan.waiting, offers)
-        self.lose_nothing(offers)
-        self._must_suffice(offers)
+        for name in plan.waiting:
+            del offers[name]
         cohort = self.cohort(offers)
         session = self._session = Session(self.channel, cohort, offers)
         self._check_members(offers)
@@ -170,7 +164,7 @@ class MaskedGathering(Gathering):
         vector, sent = session.sum_statistics(size, self._let_sign)
         return self._totalled(cohort, sent, vector)
 
-    def _usable(self, plan: TotalPlan) -> Totalled | None:
+    def _usable(self, plan: RoundPlan) -> Totalled | None:
         """The newest kept total by which no domain is lost.
 
         Raises RoundFailed if all of them would lose one: a new total, of those who are there, would
@@ -186,15 +180,6 @@ class MaskedGathering(Gathering):
         if lost is not None:
             raise lost
         return None
-
-    def _let_wait(self, waiting: Collection[str], offers: dict[str, Offer]) -> None:
-        """Take those out of the offers whose epoch is in an opened total."""
-        if not waiting:
-            return
-        self.watch(HoldersWaiting(sorted(waiting)))
-        for name in waiting:
-            del offers[name]
-            self.channel.refusals[name] = (EPOCH_USED, "")
 
     def _must_suffice(self, offers: Collection[str]) -> None:
         least = max(SMALLEST_COHORT, self.federation.settings.round.min_holders)
@@ -302,18 +287,16 @@ class MaskedGathering(Gathering):
         question: Evaluate,
         blob: Blob,
         names: Collection[str],
-        may_lack: Collection[str] = (),
     ) -> RoundCounts:
-        """What these holders count on their held-out documents; nothing if it cannot be opened.
-
-        may_lack: domains of which nobody need count. If somebody of another one is missing, nothing
-                  is opened, so that all can count in the next round.
+        """What these holders count on their held-out documents; nothing if it cannot be opened. If
+        nobody of a domain counts, and that was not accepted, nothing is opened, so that all can
+        count in the next round.
         """
         # each holder's own noise hides its counts
         if self.terms.privacy:
             return super().count(question, blob, names)
         sealed: set[str] = set()
-        needed = set(question.domains) - set(may_lack)
+        needed = set(question.domains) - set(self._wishes.accept_unevaluated)
         domain_of = self.standing.domain_of
 
         def all_are_there(names: Collection[str]) -> None:

@@ -28,7 +28,11 @@ from ridgeway.common.routing.router import Router, router_of
 from ridgeway.common.routing.sentence_table import without_domain
 from ridgeway.coordinator.round.clear_round import add_contributions
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease
+from ridgeway.coordinator.round.ledger import (
+    ROLLED_BACK,
+    Contribution,
+    LedgerRelease,
+)
 from ridgeway.coordinator.round.round import solve_total
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
 
@@ -172,8 +176,9 @@ def rollback(federation: Federation, number: int) -> Change:
     """Publish the router of an earlier release anew: under the next number, since holders take no
     earlier one.
 
-    The newest itself is published anew where holders have another one of its number. Not one with a
-    domain that was retired since, or with sums of a holder that was removed.
+    No round publishes over it until the operator ends that. The newest itself is published anew
+    where holders have another one of its number. Not one with a domain that was retired since, or
+    with sums of a holder that was removed.
     """
     with federation.exclusive_lock():
         standing = federation.standing
@@ -197,11 +202,13 @@ def rollback(federation: Federation, number: int) -> Change:
         loaded = federation.release(number)
         parent = {"parent": newest.release}
         router = router_of(loaded)
+        # what stands published again is no step back, and rounds go on from it
+        cause = "published again" if old is newest else ROLLED_BACK
         published = replace(
             old,
             number=federation.next_number,
             release=_sign_again(federation, loaded, loaded.weights, router, parent),
-            cause=f"rolled back to {number:04}",
+            cause=f"{cause} {number:04}",
             # their sums are erased, or are of later use
             members=tuple(replace(member, digest="") for member in old.members),
             choices="",

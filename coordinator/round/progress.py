@@ -197,17 +197,20 @@ class RouterWorse(Event, kind="worse"):
     """On a domain's held-out documents the new router does worse than the last release, by more
     than chance explains.
 
-    lost, won: documents that only the last release, and only the new router, has right. newcomers,
-               changed: the holders
-    that are in the new total and were not, or not with these sums, in that of the last release.
+    newcomers, changed: the holders that are in the new total and were not, or not with these sums,
+                        in that of the last release.
+    lost, won: documents that only the last release, and only the new router, has right.
+    before, after: in private rounds, where the accuracy lies, in percent.
     """
 
     domain: str
-    lost: int
-    won: int
-    documents: int
     newcomers: Sequence[str]
     changed: Sequence[str]
+    lost: int = 0
+    won: int = 0
+    documents: int = 0
+    before: tuple[float, float] | None = None
+    after: tuple[float, float] | None = None
 
 
 class ReleaseStands(Event, kind="stands"):
@@ -239,6 +242,12 @@ class HolderChecked(Event, kind="checked"):
     domain: str
     obstacles: Sequence[tuple[str, Sequence[str]]]
     total_of: int | None = None
+
+
+class RoundForeseen(Event, kind="foreseen"):
+    """A round that began now would end without a release, for this reason."""
+
+    reason: str
 
 
 class DeliveryBlocked(Event, kind="delivery_blocked"):

@@ -14,6 +14,7 @@ LEFT = "left"
 BUNDLE = "bundle_refused"
 OTHER_RELEASE = "other_release"
 EPOCH_USED = "epoch_used"
+ALREADY_COUNTED = "already_counted"
 _TERMS = (
     "its owner must agree to these terms in `[policy]` of its client.toml, or the"
     " operator change coordinator.toml"
@@ -34,14 +35,14 @@ REMEDIES: Mapping[str, str] = {
         "data of one epoch is in one total: its owner opens the next with `ridgeway"
         " client ready DIR`"
     ),
-    "already_counted": (
+    ALREADY_COUNTED: (
         "its owner opens the next epoch with `ridgeway client ready DIR`"
     ),
     "no_epoch": "its owner opens an epoch with `ridgeway client ready DIR`",
     "epoch_does_not_fit": (
         "its owner opens an epoch under these terms with `ridgeway client ready DIR`"
     ),
-    "forged_roster": (
+    "not_pinned": (
         "its owner compares the members with the other holders: `ridgeway client members"
         " DIR`"
     ),
@@ -118,7 +119,7 @@ _CHECK_OF: Mapping[str, str] = {
     NO_ANSWER: "online",
     BUNDLE: "code",
     "version": "code",
-    "forged_roster": "members",
+    "not_pinned": "members",
     "roster_not_pinned": "members",
     "too_few_of_roster": "members",
     "key_handed_over": "members",
@@ -126,6 +127,7 @@ _CHECK_OF: Mapping[str, str] = {
     "repeated_holder": "members",
     "disk_full": "disk",
     EPOCH_USED: "epoch",
+    ALREADY_COUNTED: "epoch",
     "no_epoch": "epoch",
     "epoch_does_not_fit": "epoch",
     "encoder_missing": "epoch",
@@ -150,6 +152,7 @@ def why(code: str, reason: str = "") -> str:
         LEFT: "has left the federation",
         NO_ANSWER: "was asked and did not answer in time",
         EPOCH_USED: "must open a new epoch",
+        ALREADY_COUNTED: "has counted for another router",
     }
     done = missing.get(code, f"refused ({code}{': ' if reason else ''}{reason})")
     return f"{done}; {REMEDIES[code]}" if code in REMEDIES else done

@@ -8,7 +8,6 @@ a round that was cut off can be run again without asking for it twice.
 from __future__ import annotations
 
 import contextlib
-import errno
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +21,7 @@ from ridgeway.common.base.errors import (
     Refused,
     RidgewayError,
     RoundFailed,
+    is_disk_full,
 )
 from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector
 from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -40,6 +40,7 @@ from ridgeway.common.protocol.packet import Blob, vector_blob, weights_blob
 from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
+    EXAMPLES,
     MANIFEST,
     PRIVACY,
     QUALITY,
@@ -53,7 +54,12 @@ from ridgeway.coordinator.round.ask import Channel, Transport
 from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import Gathered, Gathering, RoundCounts
-from ridgeway.coordinator.round.ledger import Contribution, LedgerRelease, Standing
+from ridgeway.coordinator.round.ledger import (
+    MADE_BY_ROUND,
+    Contribution,
+    LedgerRelease,
+    Standing,
+)
 from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.remedies import OTHER_RELEASE
@@ -75,7 +81,6 @@ _POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0
 COUNTED = "counted"
 """What a manifest says of the domains whose holders have counted under noise."""
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 NO_WISHES = RoundWishes()
@@ -95,15 +100,32 @@ def run_round(
     """
     with federation.exclusive_lock():
         try:
+            check_rollback(federation, wishes)
             return _Round(federation, transport, watch, wishes).run()
         except OSError as error:
             cause = (error.strerror or str(error)).lower()
-            if error.errno in _FULL:
+            if is_disk_full(error):
                 cause = "the disk is full"
             raise RoundFailed(
                 f"the coordinator cannot write to its folder: {cause}. Make room, or"
                 " mend it, and run the round again: what was accepted is kept"
             ) from error
+
+
+def check_rollback(federation: Federation, wishes: RoundWishes = NO_WISHES) -> None:
+    """Raise RoundFailed if a rollback holds that the operator has not ended."""
+    held = federation.standing.rolled_back
+    if held is not None and not wishes.end_rollback:
+        raise RoundFailed(
+            f"the router was rolled back to release {held:04}, and that holds until you"
+            " end it: run the round with --end-rollback"
+        )
+
+
+def gathering_of(channel: Channel, terms: Terms, wishes: RoundWishes) -> Gathering:
+    """The way in which a round under these terms gathers."""
+    way = MaskedGathering if terms.uses_masks else ClearGathering
+    return way(channel, terms, wishes)
 
 
 def deliver_newest(
@@ -124,8 +146,8 @@ class _Evaluated:
     """A router to be signed, and what holders counted for it.
 
     evaluation: None where no documents were held out, or noise left none.
-    noisy:      its accuracy, where noise is in it. counted: then, the domains whose holders have
-                counted.
+    noisy:      its accuracy, where noise is in it, in all and by domain. counted: then, the domains
+                whose holders have counted.
     """
 
     solution: Solution
@@ -133,7 +155,7 @@ class _Evaluated:
     fitted: Fitted | None = None
     quality: QualityTable | None = None
     noisy: NoisyAccuracy | None = None
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    by_domain: Mapping[str, NoisyAccuracy] = field(default_factory=dict)
     counted: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, Any] | None:
@@ -143,8 +165,17 @@ class _Evaluated:
         figures = self.evaluation.to_json()
         figures |= {"documents": self.evaluation.documents, "gap": None}
         if self.noisy is not None:
-            intervals = {name: list(pair) for name, pair in self.intervals.items()}
-            return figures | self.noisy.to_json() | {"intervals": intervals}
+            told = {name: each.to_json() for name, each in self.by_domain.items()}
+            return (
+                figures
+                | self.noisy.to_json()
+                | {
+                    "domains": {name: each["accuracy"] for name, each in told.items()},
+                    "intervals": {
+                        name: each["interval"] for name, each in told.items()
+                    },
+                }
+            )
         if self.fitted is not None:
             figures["gap"] = self.fitted.gap
             figures["reliability"] = self.fitted.reliability
@@ -170,10 +201,7 @@ class _Round:
         self._terms = federation.terms_in(wishes.mode)
         self._channel = Channel(federation, transport, secrets.token_hex(16), watch)
         self._held: dict[str, int] = {}
-        way = MaskedGathering if self._terms.uses_masks else ClearGathering
-        self._gathering: Gathering = way(
-            self._channel, self._terms, wishes.allow_missing
-        )
+        self._gathering = gathering_of(self._channel, self._terms, wishes)
 
     @property
     def _standing(self) -> Standing:
@@ -362,7 +390,9 @@ class _Round:
                 )
                 for domain, row in counts.rows.items()
             ]
-            self._must_not_be_worse(newest, gathered, changes)
+            self._must_not_be_worse(
+                newest, gathered, [asdict(each) for each in worse(changes)]
+            )
         quality = counts.quality(question) if question.experts else None
         if quality is not None:
             scores = int(quality.counts.sum())
@@ -413,30 +443,21 @@ class _Round:
             if domain in counted
         }
         noisy = noisy_accuracy(rows, total.masses, counted, privacy)
-        intervals = {
-            domain: noisy_accuracy(
-                {domain: row}, total.masses, counted, privacy
-            ).interval
+        by_domain = {
+            domain: noisy_accuracy({domain: row}, total.masses, counted, privacy)
             for domain, row in rows.items()
         }
         self._tell_evaluation(evaluation, noisy if evaluation else None)
+        newest = self._federation.newest
+        if newest is not None:
+            self._must_not_be_worse(newest, gathered, self._surely_worse(by_domain))
         return _Evaluated(
             solution,
             evaluation,
             noisy=noisy,
-            intervals=intervals,
+            by_domain=by_domain,
             counted=tuple(sorted(set(counted))),
         )
-
-    def _note_counts(self, gathered: Gathered, counts: RoundCounts) -> None:
-        """Note whose counts have come, of which epochs, if any has."""
-        epochs = {
-            member.name: member.source
-            for member in gathered.members
-            if member.name in counts.heard
-        }
-        if epochs:
-            self._ledger.note("heard", round=self._channel.nonce, counts=epochs)
 
     def _counted(
         self, question: Evaluate, blob: Blob, gathered: Gathered
@@ -444,29 +465,38 @@ class _Round:
         """What holders count; raises RoundFailed if those of some domain do not, and that was not
         accepted.
         """
-        accepted = self._wishes.accept_unevaluated
-        counts = self._gathering.count(question, blob, gathered.present, accepted)
-        self._note_counts(gathered, counts)
-        domain_of = self._standing.domain_of
-        counted = {domain_of.get(name) for name in counts.heard | counts.sealed}
-        missing = sorted(set(question.domains) - counted)
-        if set(missing) - set(accepted):
-            members = gathered.members
-            names = [member.name for member in members if member.domain in missing]
-            flags = " ".join(f"--accept-unevaluated {domain}" for domain in missing)
-            raise RoundFailed(
-                "nobody has counted how the router does on"
-                f" {', '.join(missing)}, so it was not published:"
-                f" {self._channel.why_missing(names)}. The total is kept; run"
-                f" the round again, or publish it as it is with {flags}"
-            )
+        counts = self._gathering.count(question, blob, gathered.present)
+        self._gathering.must_be_counted(
+            question.domains,
+            counts.heard | counts.sealed,
+            [member.name for member in gathered.members],
+        )
         return counts
 
+    def _surely_worse(
+        self, by_domain: Mapping[str, NoisyAccuracy]
+    ) -> list[dict[str, Any]]:
+        """The domains whose interval of accuracy lies below that of the newest release, where noise
+        is in that, too.
+        """
+        assert self._federation.newest is not None
+        manifest = self._federation.manifest(self._federation.newest.number)
+        before = (manifest["evaluation"] or {}).get("intervals", {})
+        return [
+            {
+                "domain": domain,
+                "before": tuple(before[domain]),
+                "after": told.interval,
+            }
+            for domain, told in by_domain.items()
+            if domain in before and told.interval[1] < before[domain][0]
+        ]
+
     def _must_not_be_worse(
-        self, last: LedgerRelease, gathered: Gathered, changes: Sequence[DomainChange]
+        self, last: LedgerRelease, gathered: Gathered, changes: list[dict[str, Any]]
     ) -> None:
-        """Raise RoundFailed, and say who is new or has changed, if a domain gets worse that was not
-        accepted to.
+        """Raise RoundFailed, and say who is new or has changed, if a domain got worse that was not
+        accepted to. changes: what is known of each that did.
         """
         before = {member.name: member.source for member in last.members}
         new = []
@@ -477,12 +507,10 @@ class _Round:
             elif before[member.name] != member.source:
                 changed.append(member.name)
         refused = []
-        for change in worse(changes):
-            self._watch(
-                progress.RouterWorse(**asdict(change), newcomers=new, changed=changed)
-            )
-            if change.domain not in self._wishes.accept_worse:
-                refused.append(change.domain)
+        for change in changes:
+            self._watch(progress.RouterWorse(newcomers=new, changed=changed, **change))
+            if change["domain"] not in self._wishes.accept_worse:
+                refused.append(change["domain"])
         if refused:
             who = [f"new: {', '.join(new)}"] if new else []
             who += [f"changed: {', '.join(changed)}"] if changed else []
@@ -529,6 +557,8 @@ class _Round:
         domains = gathered.total.domains
         number = federation.next_number
         more: dict[str, Any] = {}
+        if federation.settings.examples:
+            more[EXAMPLES] = list(federation.settings.examples)
         if made.quality:
             more[QUALITY] = made.quality.to_json()
         if self._terms.privacy:
@@ -549,7 +579,7 @@ class _Round:
         published = LedgerRelease(
             number,
             release,
-            f"round {self._standing.rounds}",
+            f"{MADE_BY_ROUND} {self._standing.rounds}",
             domains,
             gathered.members,
             self._terms,
@@ -562,9 +592,7 @@ class _Round:
 
     def _choices(self, gathered: Gathered, made: _Evaluated) -> RouterChoices:
         router = self._federation.settings.router
-        threshold = self._federation.settings.abstention.threshold
-        fallback = self._federation.settings.abstention.fallback
-        confidence = Confidence(threshold=threshold, fallback=fallback)
+        confidence = Confidence(**dict(self._federation.settings.abstention))
         if self._terms.privacy and made.noisy:
             confidence = confidence_under_noise(
                 gathered.total.statistics,
@@ -577,7 +605,7 @@ class _Round:
                 confidence,
             )
         if made.fitted:
-            confidence = made.fitted.confidence(threshold, fallback)
+            confidence = made.fitted.confidence(confidence)
         return RouterChoices(
             weighting=self._terms.weighting,
             ridge=router.penalty,

@@ -33,6 +33,7 @@ class RoundWishes(Record):
     min_changed:        the fewest holders that must be new or have changed since the newest
                         release.
     even_unchanged:     publish though nothing has changed.
+    end_rollback:       publish though the operator has rolled back to an earlier release.
     """
 
     mode: Mode | None = None
@@ -41,6 +42,7 @@ class RoundWishes(Record):
     allow_missing: tuple[str, ...] = ()
     min_changed: int = 0
     even_unchanged: bool = False
+    end_rollback: bool = False
 
 
 class RunOrder(RoundWishes):

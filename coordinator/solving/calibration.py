@@ -6,7 +6,7 @@ Pure: counts in, a temperature and a curve out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -64,12 +64,12 @@ class Fitted:
     separation: float | None = None
     reliability: Reliability = ()
 
-    def confidence(self, threshold: float, fallback: str | None) -> Confidence:
-        return Confidence(
-            self.temperature,
+    def confidence(self, plain: Confidence) -> Confidence:
+        """plain: says when the router abstains."""
+        return replace(
+            plain,
+            temperature=self.temperature,
             calibrated=True,
-            threshold=threshold,
-            fallback=fallback,
             scope=self.scope,
             half=self.half,
             tail=self.tail,

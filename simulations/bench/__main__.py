@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -18,11 +18,13 @@ from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import run, step
-from ridgeway.simulations.bench.measuring import BenchOptions, Row, show, this_machine
+from ridgeway.simulations.bench.measuring import HEADINGS, BenchOptions, Row, show
+from ridgeway.simulations.bench.provenance import MachineWatch, provenance
+from ridgeway.simulations.experiments.report import ReportPart, ReportTable, write_part
 
 MINUTES = ("route", "sums", "prepare", "masking", "serving")
 """What `all` runs; the others take longer."""
-NAMES = (*MINUTES, "deployment", "cohorts")
+NAMES = (*MINUTES, "deployment", "cohorts", "peers")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -67,20 +69,22 @@ def bench(
     width: Annotated[
         int, typer.Option(min=1, help="The features of a deployment's encoder.")
     ] = 576,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write the rows to DIR/NAME.json."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure speed and memory, next to another way; exits with 1 unless every aim is met.
 
-    Run nothing else on the machine meanwhile: on a busy one, no aim counts as met.
+    Run nothing else on the machine meanwhile: on a busy one, no aim is judged.
     """
     if name not in (*NAMES, "all"):
         raise InputError(
             f"there is no benchmark {name!r}; there are {', '.join(NAMES)}"
         )
     gpus = chosen(device)[:1]
-    machine = this_machine()
-    step("machine", str(machine))
-    rows = []
+    all_met = True
     with tempfile.TemporaryDirectory(prefix="ridgeway-bench-") as work:
         options = BenchOptions(
             work=Path(work),
@@ -92,18 +96,37 @@ def bench(
             drop_rate=drop_rate,
             width=width,
         )
-        for row in measured(name, options):
-            step("measured", row.name, row.ours)
-            rows.append(row)
-    if not show(name, machine, rows, as_json=json):
+        for each in MINUTES if name == "all" else (name,):
+            watch = MachineWatch()
+            step("machine", str(watch.before()))
+            rows = []
+            for row in measured(each, options):
+                step("measured", row.name, row.ours)
+                watch.machine()
+                rows.append(row)
+            if out:
+                kept = "-".join([each, *(gpu.partition(":")[0] for gpu in gpus)])
+                part = figure(each, rows, watch, device)
+                write_part(out / f"{kept}.json", part)
+            all_met &= show(each, watch.machine(), rows, as_json=json)
+    if not all_met:
         raise typer.Exit(1)
 
 
 def measured(name: str, options: BenchOptions) -> Iterator[Row]:
-    """The rows of one benchmark, or of all that take minutes."""
-    for each in MINUTES if name == "all" else (name,):
-        module = import_module(f"ridgeway.simulations.bench.{each}_bench")
-        yield from module.rows(options)
+    """The rows of one benchmark."""
+    module = import_module(f"ridgeway.simulations.bench.{name}_bench")
+    yield from module.rows(options)
+
+
+def figure(
+    name: str, rows: Sequence[Row], watch: MachineWatch, device: str
+) -> ReportPart:
+    """What a page of the docs shows of a benchmark."""
+    facts = provenance(watch, "ridgeway.simulations.bench", device)
+    cells = tuple(row.cells(watch.machine()) for row in rows)
+    table = ReportTable(f"Benchmark {name}", HEADINGS, cells)
+    return ReportPart(table.title, (), (table,), facts=facts)
 
 
 if __name__ == "__main__":

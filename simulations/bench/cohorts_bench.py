@@ -1,11 +1,11 @@
-"""Whole masked federations on this machine: seconds, memory, and one holder's own work.
+"""Whole federations on this machine: seconds, memory, and one holder's own work.
 
 A simulation reads and verifies once what many holders are sent alike. For the one holder that is
 measured, all of that is forgotten before each of its answers, as if it were alone on its machine;
 the encoder stays loaded.
 
-Run as a module with a number of holders and the share that drops out, it simulates one federation
-in a process of its own and prints the figures.
+Run as a module with a number of holders, the share that drops out and the mode of the round, it
+simulates one federation in a process of its own and prints the figures.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, cast
 
 from ridgeway.client.round.holder import Holder
+from ridgeway.common.base.schema import Mode
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
 from ridgeway.simulations.bench.measuring import (
@@ -49,7 +50,7 @@ def rows(options: BenchOptions) -> Iterator[Row]:
         yield from cohort_rows(
             holders,
             options.drop_rate,
-            measured_apart(__name__, holders, options.drop_rate),
+            measured_apart(__name__, holders, options.drop_rate, "masked"),
         )
 
 
@@ -126,7 +127,7 @@ def write_corpora(folder: Path, holders: int) -> None:
             (folder / f"domain{number}.{kind}.jsonl").write_text(lines)
 
 
-def main(holders: int, drop_rate: float) -> None:
+def main(holders: int, drop_rate: float, mode: Mode = "masked") -> None:
     from ridgeway.client.client_app import holder_app
     from ridgeway.client.round.answers import answer
 
@@ -143,6 +144,7 @@ def main(holders: int, drop_rate: float) -> None:
             holders=holders,
             drop_rate=drop_rate,
             encoder=ENCODER,
+            mode=mode,
             app=holder_app(work.answer),
         )
         answers = [json.loads(line) for line in path.read_text().splitlines()]
@@ -163,4 +165,4 @@ def main(holders: int, drop_rate: float) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]), float(sys.argv[2]), cast(Mode, sys.argv[3]))

@@ -85,6 +85,7 @@ def _cohort(members: int) -> Row:
         f"{opens:.3f} s",
         f"a client: shares {shares:.1f} ms, sealing {seals:.0f} ms",
         opens,
+        spread=(min(opening), max(opening)),
     )
 
 

@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
-from ridgeway.common.base.threads import cores
 from ridgeway.common.cli.terminal import emit_json, table
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.simulations.bench.provenance import Machine
 
 if TYPE_CHECKING:
     from ridgeway.common.protocol.packet import Packet
 
-BUSY_LOAD_PER_CORE = 0.5
+HEADINGS = ("what", "ratio", "from – to", "aim", "met", "ours", "beside it")
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 
 Work = Callable[[], object]
+SecondsClock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,93 +63,94 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Two figures, their ratio (or one figure), and the aim for it, such as `≥ 10` or `≤ 0.5`."""
+    """Two figures, their ratio (or one figure), and the aim for it, such as `≥ 10` or `≤ 0.5`.
+
+    ratio:  None where there is nothing to compare with.
+    spread: the least and the largest ratio of the single runs; empty where there was one run.
+    """
 
     name: str
     ours: str
     theirs: str
-    ratio: float
+    ratio: float | None
     aim: str = ""
+    spread: tuple[float, ...] = ()
 
     @property
     def misses(self) -> bool:
         """Whether the aim is missed; a ratio that is not a number misses any."""
         if not self.aim:
             return False
+        if self.ratio is None:
+            return True
         sign, limit = self.aim.split()
         reached = (
             self.ratio >= float(limit) if sign == "≥" else self.ratio <= float(limit)
         )
         return not reached
 
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The machine before a benchmark starts. load: the load average of the last minute."""
-
-    load: float
-    cores: int
-
-    @property
-    def is_busy(self) -> bool:
-        return self.load > BUSY_LOAD_PER_CORE * self.cores
-
-    def __str__(self) -> str:
-        load = f"load average {self.load:.2f} on {self.cores} cores before the start"
-        return f"{load}; busy, so no aim counts as met" if self.is_busy else load
-
-    def verdict(self, row: Row) -> str:
+    def verdict(self, machine: Machine) -> str:
         """A busy machine meets no aim: what it measures may be chance."""
-        if row.misses:
+        if self.misses:
             return "NO"
-        if not row.aim:
+        if not self.aim:
             return ""
-        return "busy" if self.is_busy else "yes"
+        return "not judged" if machine.is_busy else "yes"
 
-
-def this_machine() -> Machine:
-    return Machine(os.getloadavg()[0], cores())
+    def cells(self, machine: Machine) -> tuple[str, ...]:
+        """Under HEADINGS."""
+        spread = "–".join(f"{each:.3g}" for each in self.spread)
+        verdict = self.verdict(machine)
+        ratio = "–" if self.ratio is None else f"{self.ratio:.3g}"
+        return self.name, ratio, spread, self.aim, verdict, self.ours, self.theirs
 
 
 def show(name: str, machine: Machine, rows: Sequence[Row], *, as_json: bool) -> bool:
     """Print the rows; returns whether every aim was met."""
     if as_json:
         facts = {"bench": name, "busy": machine.is_busy, **asdict(machine)}
-        found = [{**asdict(row), "met": machine.verdict(row)} for row in rows]
+        found = [{**asdict(row), "met": row.verdict(machine)} for row in rows]
         emit_json({**facts, "rows": found})
     else:
-        headings = ["what", "ratio", "aim", "met", "ours", "theirs"]
-        cells = [
-            [
-                row.name,
-                f"{row.ratio:.3g}",
-                row.aim,
-                machine.verdict(row),
-                row.ours,
-                row.theirs,
-            ]
-            for row in rows
-        ]
-        table(headings, cells, title=str(machine))
-    return all(machine.verdict(row) in ("yes", "") for row in rows)
+        cells = [list(row.cells(machine)) for row in rows]
+        table(list(HEADINGS), cells, title=str(machine))
+    return all(row.verdict(machine) in ("yes", "") for row in rows)
 
 
-def seconds_in_turns(*contenders: Work, rounds: int = 5) -> list[float]:
-    """The median seconds of each contender over several rounds, in turns, once untimed."""
+def runs_in_turns(
+    *contenders: Work, rounds: int = 5, clock: SecondsClock = time.perf_counter
+) -> list[list[float]]:
+    """The seconds of each contender in each of several rounds, in turns, once untimed."""
     times: list[list[float]] = [[] for _ in contenders]
     for work in contenders:
         work()
     for _ in range(rounds):
         for taken, work in zip(times, contenders, strict=True):
-            taken.append(once(work))
+            taken.append(once(work, clock))
+    return times
+
+
+def seconds_in_turns(
+    *contenders: Work, rounds: int = 5, clock: SecondsClock = time.perf_counter
+) -> list[float]:
+    """The median seconds of each contender over several rounds."""
+    times = runs_in_turns(*contenders, rounds=rounds, clock=clock)
     return [statistics.median(taken) for taken in times]
 
 
-def once(work: Work) -> float:
+def spread_of(
+    over: Sequence[float], under: Sequence[float], scale: float = 1.0
+) -> tuple[float, float]:
+    """The least and the largest ratio of runs that took turns."""
+    ratios = [scale * a / b for a, b in zip(over, under, strict=True)]
+    return min(ratios), max(ratios)
+
+
+def once(work: Work, clock: SecondsClock = time.perf_counter) -> float:
     """The seconds of a single run."""
-    started = time.perf_counter()
+    started = clock()
     work()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def measured_apart(module: str, *words: object) -> Any:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -22,7 +23,12 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.bench.bench_text import BenchText, bench_text
-from ridgeway.simulations.bench.measuring import BenchOptions, Row, seconds_in_turns
+from ridgeway.simulations.bench.measuring import (
+    BenchOptions,
+    Row,
+    runs_in_turns,
+    spread_of,
+)
 
 _MAX_PROMPTS = 2000
 _MAX_BATCHES = 12
@@ -69,18 +75,19 @@ def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
     batches = list(itertools.islice(text_batches(text.documents), _MAX_BATCHES))
     megabytes = sum(len(each.encode()) for batch in batches for each in batch) / 1e6
     with serial_tokenizers():
-        repeated, library = seconds_in_turns(
+        repeated, library = runs_in_turns(
             lambda: _each(ours.encode_many, batches * _REPEATS),
             lambda: _each(bare, batches),
             rounds=3,
         )
-    own = repeated / _REPEATS
+    own = median(repeated) / _REPEATS
     return Row(
         "tokenising, one thread, to the library's",
         f"{megabytes / own:.1f} MB/s",
-        f"{megabytes / library:.2f} MB/s",
-        library / own,
+        f"{megabytes / median(library):.2f} MB/s",
+        median(library) / own,
         "≥ 20",
+        spread_of(library, repeated, _REPEATS),
     )
 
 
@@ -89,7 +96,7 @@ def _routing(release: Path, text: BenchText) -> Iterator[Row]:
     router.make_fast()
     bare = Tokenizer.from_file(str(release / "tokenizer.json"))
     prompts = text.prompts[:: max(1, len(text.prompts) // _MAX_PROMPTS)]
-    single, encode, many, batch = seconds_in_turns(
+    single, encode, many, batch = runs_in_turns(
         lambda: _each(router.route, prompts),
         lambda: _each(partial(bare.encode, add_special_tokens=False), prompts),
         lambda: router.route_many(prompts),
@@ -98,17 +105,19 @@ def _routing(release: Path, text: BenchText) -> Iterator[Row]:
     micro = 1e6 / len(prompts)
     yield Row(
         "route, to tokenising the prompt",
-        f"{single * micro:.1f} µs a prompt",
-        f"{encode * micro:.1f} µs, {len(prompts):,} prompts",
-        single / encode,
+        f"{median(single) * micro:.1f} µs a prompt",
+        f"{median(encode) * micro:.1f} µs, {len(prompts):,} prompts",
+        median(single) / median(encode),
         "≤ 0.15",
+        spread_of(single, encode),
     )
     yield Row(
         "route_many, times as fast as tokenising the batch",
-        f"{many * micro:.1f} µs a prompt",
-        f"{batch * micro:.1f} µs",
-        batch / many,
+        f"{median(many) * micro:.1f} µs a prompt",
+        f"{median(batch) * micro:.1f} µs",
+        median(batch) / median(many),
         "≥ 10",
+        spread_of(batch, many),
     )
 
 
@@ -116,16 +125,17 @@ def _command(release: Path) -> Iterator[Row]:
     """`ridgeway route` as a process: start, verify, load, answer."""
     prompt = "How many eggs are left?"
     command = [sys.executable, "-m", "ridgeway", "route", str(release), prompt]
-    (seconds,) = seconds_in_turns(
+    (runs,) = runs_in_turns(
         lambda: subprocess.run(command, check=True, capture_output=True)
     )
     megabytes = sum(path.stat().st_size for path in release.iterdir()) / 1e6
     yield Row(
         "the command `ridgeway route`, seconds",
-        f"{seconds:.2f} s",
+        f"{median(runs):.2f} s",
         "",
-        seconds,
+        median(runs),
         "≤ 0.56",
+        (min(runs), max(runs)),
     )
     yield Row("a release, MB", f"{megabytes:.1f} MB", "", megabytes, "≤ 10")
 

@@ -33,6 +33,7 @@ from ridgeway.simulations.bench.measuring import (
     Row,
     running,
     seconds_in_turns,
+    spread_of,
 )
 from ridgeway.simulations.bench.route_bench import make_release
 from ridgeway.simulations.bench.stand_ins import CHAT
@@ -62,7 +63,7 @@ def release_rows(release: Path, text: str, work: Path) -> Iterator[Row]:
     tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
     with stand_in(work) as expert:
         experts = work / "experts.toml"
-        experts.write_text(_experts(Router.load(release).domains, expert.url))
+        experts.write_text(experts_toml(Router.load(release).domains, expert.url))
         with ridgeway_serve(work, str(release), "--experts", str(experts)) as ours:
             for size in _SIZES:
                 prompts = prompts_of(tokenizer, text, size)
@@ -85,7 +86,7 @@ def prompts_of(tokenizer: Tokenizer, text: str, size: int) -> list[str]:
     ][:BODIES]
 
 
-def _experts(domains: Sequence[str], url: str) -> str:
+def experts_toml(domains: Sequence[str], url: str) -> str:
     return "\n".join(
         f'[experts."{domain}"]\nbase_url = "{url}/v1"\nmodel = "steady"\n'
         f"max_concurrent = {2 * STREAMS}\n"
@@ -128,28 +129,32 @@ def ridgeway_serve(work: Path, *words: str) -> Iterator[Server]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests a second, and milliseconds of a request."""
+    """Requests a second, milliseconds of a request, and how many there were."""
 
     rate: float
     p50_ms: float
     p99_ms: float
+    requests: int
 
 
 def loads_in_turns(
     targets: Sequence[tuple[Server, str]],
     bodies: Sequence[Any],
     connections: int = CONNECTIONS,
-) -> list[Load]:
-    """The load of each server's path with the median rate, over several turns."""
+) -> list[list[Load]]:
+    """The loads of each server's path, over several turns."""
     found: list[list[Load]] = [[] for _ in targets]
     for turn in range(_ROUNDS + 1):
         for loads, (server, path) in zip(found, targets, strict=True):
             load = uvloop.run(put_load(server, path, bodies, connections))
             if turn:  # the first one warms up
                 loads.append(load)
-    return [
-        sorted(loads, key=lambda load: load.rate)[len(loads) // 2] for loads in found
-    ]
+    return found
+
+
+def _middle(loads: Sequence[Load]) -> Load:
+    """The one with the median rate."""
+    return sorted(loads, key=lambda load: load.rate)[len(loads) // 2]
 
 
 async def put_load(
@@ -167,7 +172,7 @@ async def put_load(
     rate = len(times) / (time.monotonic() - started)
     middle = times[len(times) // 2]
     near_end = times[len(times) * 99 // 100]
-    return Load(rate, middle * 1e3, near_end * 1e3)
+    return Load(rate, middle * 1e3, near_end * 1e3, len(times))
 
 
 def _request(server: Server, path: str, body: Any) -> bytes:
@@ -203,7 +208,10 @@ def _route_rows(
     size: int, prompts: Sequence[str], ours: Server, echo: Server
 ) -> Iterator[Row]:
     bodies = [{"prompt": prompt} for prompt in prompts]
-    routed, echoed = loads_in_turns([(ours, ROUTE), (echo, "/echo")], bodies)
+    targets = [(ours, ROUTE), (echo, "/echo")]
+    our_loads, echo_loads = loads_in_turns(targets, bodies)
+    routed = _middle(our_loads)
+    echoed = _middle(echo_loads)
     name = f"POST {ROUTE}, {size} tokens"
     yield Row(
         f"{name}, requests a second to an echo's",
@@ -211,6 +219,9 @@ def _route_rows(
         f"{echoed.rate:,.0f} a second",
         routed.rate / echoed.rate,
         "≥ 0.8",
+        spread_of(
+            [each.rate for each in our_loads], [each.rate for each in echo_loads]
+        ),
     )
     yield Row(
         f"{name}, 99th percentile to an echo's",
@@ -218,15 +229,19 @@ def _route_rows(
         f"{echoed.p99_ms:.2f} ms (median {echoed.p50_ms:.2f})",
         routed.p99_ms / echoed.p99_ms,
         "≤ 1.5",
+        spread_of(
+            [each.p99_ms for each in our_loads], [each.p99_ms for each in echo_loads]
+        ),
     )
 
 
 def _batch_row(tokenizer: Tokenizer, prompts: list[str], ours: Server) -> Row:
-    (load,) = loads_in_turns([(ours, ROUTE)], [{"prompts": prompts}])
+    (loads,) = loads_in_turns([(ours, ROUTE)], [{"prompts": prompts}])
     (seconds,) = seconds_in_turns(
         lambda: tokenizer.encode_batch_fast(prompts, add_special_tokens=False)
     )
-    routed = load.rate * len(prompts)
+    rates = [load.rate * len(prompts) for load in loads]
+    routed = statistics.median(rates)
     tokenised = len(prompts) / seconds
     return Row(
         f"POST {ROUTE} with {len(prompts)} prompts, to tokenising them",
@@ -234,21 +249,23 @@ def _batch_row(tokenizer: Tokenizer, prompts: list[str], ours: Server) -> Row:
         f"{tokenised:,.0f} a second",
         routed / tokenised,
         "≥ 0.8",
+        (min(rates) / tokenised, max(rates) / tokenised),
     )
 
 
 # The gateway
 
 
-def _chat(prompt: str) -> dict[str, Any]:
+def chat(prompt: str) -> dict[str, Any]:
     return {"model": "auto", "messages": [{"role": "user", "content": prompt}]}
 
 
 def _chat_row(prompts: Sequence[str], *servers: Server) -> Row:
-    bodies = [_chat(prompt) for prompt in prompts]
+    bodies = [chat(prompt) for prompt in prompts]
     targets = [(server, CHAT) for server in servers]
     loads = loads_in_turns(targets, bodies, connections=1)
-    return _added("a chat completion", *(load.p50_ms for load in loads))
+    ours, expert = ([load.p50_ms for load in each] for each in loads)
+    return _added("a chat completion", ours, expert)
 
 
 async def _first_piece_row(prompts: Sequence[str], *servers: Server) -> Row:
@@ -259,17 +276,23 @@ async def _first_piece_row(prompts: Sequence[str], *servers: Server) -> Row:
             for taken, server in zip(firsts, servers, strict=True):
                 prompt = prompts[number % len(prompts)]
                 taken.append(await stream(session, server, prompt, 3, 0.002))
-    middles = (1e3 * statistics.median(taken) for taken in firsts)
-    return _added("a stream's first piece", *middles)
+    ours, expert = ([1e3 * seconds for seconds in taken] for taken in firsts)
+    return _added("a stream's first piece", ours, expert)
 
 
-def _added(what: str, ours_ms: float, expert_ms: float) -> Row:
+def _added(what: str, ours: Sequence[float], expert: Sequence[float]) -> Row:
+    """Milliseconds of runs that took turns; the spread is that of the middle half of them."""
+    ours_ms = statistics.median(ours)
+    expert_ms = statistics.median(expert)
+    added = [mine - bare for mine, bare in zip(ours, expert, strict=True)]
+    quarter, _, three_quarters = statistics.quantiles(added, method="inclusive")
     return Row(
         f"{what} through the gateway, milliseconds added",
         f"{ours_ms:.2f} ms",
         f"{expert_ms:.2f} ms without",
         ours_ms - expert_ms,
         "≤ 3",
+        (quarter, three_quarters),
     )
 
 
@@ -287,7 +310,7 @@ async def stream(
     pace: float,
 ) -> float:
     """The seconds to the first piece of a stream, which is read to its end."""
-    body = _chat(prompt) | {"stream": True, "max_tokens": pieces, "pace": pace}
+    body = chat(prompt) | {"stream": True, "max_tokens": pieces, "pace": pace}
     started = time.perf_counter()
     first = 0.0
     last = b""

@@ -27,7 +27,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.windows import window_starts
 from ridgeway.common.statistics.sums import Integers, Statistics
-from ridgeway.simulations.bench.measuring import BenchOptions, Row, once
+from ridgeway.simulations.bench.measuring import BenchOptions, Row, once, spread_of
 from ridgeway.simulations.bench.random_corpus import Batch, draw, random_encoder
 
 _ROUNDS: Final = 3
@@ -101,6 +101,7 @@ def _case_rows(
         f"{their_rate:.4g} M tokens/s",
         our_rate / their_rate,
         case.aim,
+        spread_of(our_rates, their_rates),
     )
     yield Row(
         f"{name}, share of runs equal to the definition bit for bit",

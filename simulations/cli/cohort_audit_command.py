@@ -44,11 +44,13 @@ def audit(
     ] = None,
     windows: Annotated[
         list[int] | None,
-        option("Tokens per sample; may be given again. (default: 1, and the default)"),
+        option("Tokens per sample; repeatable. (default: 1, and the default)"),
     ] = None,
     holder: Annotated[
         str | None,
-        option("Whom to attack. (default: who has the least text)", metavar="DOMAIN"),
+        option(
+            "Holder to attack. (default: the one with the least text)", metavar="DOMAIN"
+        ),
     ] = None,
     encoder: EncoderOption = DEFAULT.encoder,
     epsilon: AuditedEpsilon = None,
@@ -104,7 +106,7 @@ def _texts(data: Path | None) -> Iterator[dict[str, Path]]:
         paths = sorted((data or Path(name)).glob(f"*{TRAIN}"))
         if not paths:
             raise InputError(
-                f"{data} holds no file named DOMAIN{TRAIN}; an audit needs at least one"
+                f"{data} has no file named DOMAIN{TRAIN}; an audit needs at least one"
             )
         yield {path.name.removesuffix(TRAIN): path for path in paths}
 

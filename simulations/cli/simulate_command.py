@@ -35,8 +35,8 @@ def simulate(
     holders: Annotated[
         int | None,
         option(
-            "How many holders; several of one domain share its text. (default: one"
-            " a domain)"
+            "Number of holders; holders of one domain share its text. (default: one "
+            "per domain)"
         ),
     ] = None,
     engine: Annotated[
@@ -45,29 +45,27 @@ def simulate(
     ] = "memory",
     drop: Annotated[
         list[str] | None,
-        option("A holder that is not there; may be given again."),
+        option("A holder that is offline; repeatable."),
     ] = None,
     drop_rate: Annotated[
         float,
-        option(
-            "The part of the holders that fall away in the middle, at every stage"
-            " of the round."
-        ),
+        option("Share of holders that drop out, at every stage of the round."),
     ] = 0.0,
     private: Annotated[
         bool,
         option(
-            "A private round, the default of a deployment: noise hides any document.",
+            "A private round, the default of a deployment: noise hides any single "
+            "document.",
             "--private",
         ),
     ] = False,
     clear: Annotated[
         bool, option("Exact sums without masks: the same router.", "--clear")
     ] = False,
-    out: Annotated[Path | None, option("Where to put the release.")] = None,
+    out: Annotated[Path | None, option("Folder for the release.")] = None,
     work: Annotated[
         Path | None,
-        option("Keep everything the federation writes in this new folder."),
+        option("New folder for all files of the federation."),
     ] = None,
     encoder: Annotated[
         str | None,
@@ -77,14 +75,11 @@ def simulate(
     ] = None,
     sums: Annotated[
         str | None,
-        option(
-            "With --private: columns, or full, which sums products, too. (default:"
-            " columns)"
-        ),
+        option("With --private: columns, or full (with products). (default: columns)"),
     ] = None,
     epsilon: Annotated[
         float | None,
-        option("With --private: what the round costs a document. (default: 1)"),
+        option("With --private: ε of the round. (default: 1)"),
     ] = None,
     prior: Annotated[
         Path | None,
@@ -102,12 +97,12 @@ def simulate(
     from ridgeway.simulations.simulate import simulate as run
 
     if private and clear:
-        raise InputError("--private and --clear are two modes; name one of them")
+        raise InputError("--private and --clear exclude each other; give one")
     given = {"--sums": sums, "--epsilon": epsilon, "--prior": prior}
     named = [name for name, value in given.items() if value is not None]
     if named and not private:
         raise InputError(
-            f"give --private with {' and '.join(named)}: other rounds have no noise"
+            f"{' and '.join(named)} needs --private: other rounds have no noise"
         )
     mode: Mode = "private" if private else "clear" if clear else "masked"
     asked = _asked(sums, epsilon)

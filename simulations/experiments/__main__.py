@@ -22,8 +22,18 @@ from ridgeway.simulations.experiments.dataset import (
     folder_dataset,
 )
 from ridgeway.simulations.experiments.hub_datasets import preset_dataset
-from ridgeway.simulations.experiments.plan import SHORT_TEST_TEXTS, ExperimentPlan
+from ridgeway.simulations.experiments.plan import (
+    SHORT_TEST_TEXTS,
+    SHORT_TRAIN_TEXTS,
+    ExperimentPlan,
+)
 from ridgeway.simulations.experiments.suite import PAGE, PARTS, run_parts
+
+FULL_NEEDS = (
+    "this takes an hour or more on two cores; kNN on MiniLM, the classifier and the"
+    " experts need a GPU and are left out without one; scores and out-of-scope questions"
+    " need their files in shared/data beside the project"
+)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -79,12 +89,17 @@ def experiments(
         if name not in PARTS:
             raise InputError(f"there is no part {name!r}; there are {', '.join(PARTS)}")
     chosen(device)
+    if full:
+        step("full", FULL_NEEDS)
     found = [*map(folder_dataset, data or ()), *map(preset_dataset, preset or ())]
     datasets = distinct(found or [builtin_dataset()])
     for dataset in datasets:
         step("read", dataset.name, f"{len(dataset.domains)} domains", dataset.source)
     if not full:
-        datasets = [each.sampled(seed, test=SHORT_TEST_TEXTS) for each in datasets]
+        datasets = [
+            each.sampled(seed, train=SHORT_TRAIN_TEXTS, test=SHORT_TEST_TEXTS)
+            for each in datasets
+        ]
     with tempfile.TemporaryDirectory(prefix="ridgeway-") as work:
         plan = ExperimentPlan(
             tuple(datasets), Path(work), full=full, device=device, seed=seed

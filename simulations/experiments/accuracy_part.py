@@ -49,8 +49,8 @@ _WORDS = (
     " say so."
 )
 _SHORT_WORDS = (
-    "This is the short run: sentence encoders learn from few texts, and routers are"
-    " compared on a sample of the test texts."
+    "This is the short run: routers learn from a sample of the training texts, sentence"
+    " encoders from fewer, and are compared on a sample of the test texts."
 )
 
 

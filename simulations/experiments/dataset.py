@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.files import IMPORT_ROOT, sha256
-from ridgeway.simulations.corpora import Corpus, read_corpora
+from ridgeway.simulations.corpora import Corpus, builtin, read_corpora
 
 DATA_FOLDER = IMPORT_ROOT.parent / "shared" / "data"
 """Corpora beside the project, where they are."""
@@ -110,7 +110,7 @@ def builtin_dataset() -> Dataset:
 
 
 def _dataset(name: str, source: str, folder: Path | None) -> Dataset:
-    corpora = read_corpora(folder)
+    corpora = read_corpora(folder) if folder else builtin()
     train = {each.name: each.train for each in corpora}
     test = {each.name: each.test for each in corpora}
     return Dataset(name, source, train, test)

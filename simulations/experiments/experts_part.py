@@ -10,7 +10,6 @@ from statistics import fmean
 
 import numpy as np
 
-from ridgeway.common.base.errors import DeviceError
 from ridgeway.common.encoding.tokenizer import shared_tokenizer
 from ridgeway.simulations.experiments import accuracy_part
 from ridgeway.simulations.experiments.dataset import Texts
@@ -31,9 +30,9 @@ from ridgeway.simulations.experiments.routers import (
     learnt_routers,
     routed,
 )
-from ridgeway.simulations.experiments.sentence_routers import first_device
+from ridgeway.simulations.experiments.sentence_routers import device_for
 
-ROUTERS = ("knn", "modem", "bayes", "ir3de", "ridgeway")
+ROUTERS = ("knn", "modem", "bayes", "ir3de", "ridgeway with sentences", "ridgeway")
 _FIRST_TOKENS = 32
 _WORDS = (
     "The paper's own measure: every domain has an expert, a test text is answered by"
@@ -53,12 +52,7 @@ def run(
     routers: Sequence[str] = ROUTERS,
 ) -> ReportPart:
     """model: a folder; None is SmolLM2."""
-    device = first_device(plan.device)
-    if plan.full and device == "cpu" and plan.device == "auto":
-        raise DeviceError(
-            "training experts in full takes days without a GPU; use a machine that has"
-            " one and copy its experts.json into the report, or ask for --device cpu"
-        )
+    device = device_for(plan, "training experts")
     recipe = FULL_RECIPE if plan.full else SHORT_RECIPE
     methods = {name: accuracy_part.METHODS[name] for name in routers}
     change = first_tokens(shared_tokenizer(definition_of(model)), _FIRST_TOKENS)

@@ -11,8 +11,9 @@ from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.simulations.experiments.dataset import Dataset
 
+SHORT_TRAIN_TEXTS = 300
 SHORT_TEST_TEXTS = 30
-"""Of a domain in a short run: a sentence encoder has no time for more."""
+"""Of a domain in a short run: sentence encoders have no time for more."""
 
 T = TypeVar("T")
 

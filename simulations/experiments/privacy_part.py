@@ -51,7 +51,7 @@ from ridgeway.simulations.experiments.routers import (
 )
 from ridgeway.simulations.experiments.token_routers import table_route
 
-_FAR = "built-in text"
+BUILT_IN = "built-in text"
 NEAR = "and other datasets"
 _MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 CANARIES = 100
@@ -77,7 +77,6 @@ SHORT_PRIVATE_SIZES = PrivateSizes(epsilons=(1.0, 8.0), documents=(None,), runs=
 FULL_PRIVATE_SIZES = PrivateSizes(
     epsilons=(0.3, 1.0, 3.0, 8.0), documents=(500, None), runs=40
 )
-SHORT_TRAIN_TEXTS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +130,7 @@ def private_tables(
 ) -> tuple[list[ReportTable], list[str]]:
     """All trials of a plan's datasets; attacks on too few documents are left out, and why."""
     encoder = find_encoder(plan.encoder + SENTENCE)
-    datasets = [
-        each.sampled(plan.seed, train=plan.short(SHORT_TRAIN_TEXTS))
-        for each in plan.datasets
-    ]
+    datasets = plan.datasets
     public = list(built_in_text(this_machine()).values())
     far = make_prior(encoder, public)
     tables = []
@@ -146,7 +142,7 @@ def private_tables(
             if each is not dataset
             for own in each.train.values()
         ]
-        priors = {_FAR: far}
+        priors = {BUILT_IN: far}
         if others:
             priors[NEAR] = make_prior(encoder, [*public, *others])
         ground = PrivateGround(dataset, encoder, priors)
@@ -251,7 +247,10 @@ def _attacks(
         for mode, epsilon in product(_MODES, size.epsilons)
         for row in _attack_rows(
             attacked_documents(
-                ground, PrivateTrial(mode, epsilon, None, _FAR), size.runs, plan.seed
+                ground,
+                PrivateTrial(mode, epsilon, None, BUILT_IN),
+                size.runs,
+                plan.seed,
             )
         )
     ]

@@ -106,21 +106,37 @@ def read_part(path: Path) -> ReportPart | None:
 def markdown(part: ReportPart) -> str:
     paragraphs = [f"## {part.title}", *part.words]
     for table in part.tables:
-        paragraphs += [f"**{table.title}**", _grid(table)]
+        paragraphs += [f"**{table.title}**", grid(table)]
         if table.plot:
             paragraphs.append(f"![{table.title}]({table.picture})")
         if table.note:
             paragraphs.append(table.note)
     paragraphs += [f"Left out: {words}" for words in part.left_out]
-    if "machine" in part.facts:
-        facts = part.facts
-        paragraphs.append(
-            f"{facts['seconds']} s on {facts['machine']}, {facts['date']}."
-        )
+    if "command" in part.facts:
+        paragraphs.append(source_words(part))
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _grid(table: ReportTable) -> str:
+def source_words(part: ReportPart) -> str:
+    """The command, date, commit and machine that a part's figures come from."""
+    facts = part.facts
+    words = (
+        f"`{facts['command']}`, {facts['date']}, commit {facts['commit']}, on"
+        f" {facts['machine']}"
+    )
+    load = facts["load"]
+    if load is None:
+        return (
+            f"{words}. Copied from the page of that commit; the load was not recorded."
+        )
+    return (
+        f"{words}, in {facts['seconds']:,.0f} s; load {load['load']:.1f} before the start"
+        f" and {load['during']:.1f} during it, {load['others']:.1f} cores taken by other"
+        " programs."
+    )
+
+
+def grid(table: ReportTable) -> str:
     columns = [_column(name, table.column(name), table) for name in table.columns]
     lines = ("| " + " | ".join(cells) + " |" for cells in zip(*columns, strict=True))
     return "\n".join(lines)

@@ -48,6 +48,10 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TYPO_RATES = (0.1, 0.2)
 _FIRST_TOKENS = (4, 8, 16, 32, 64)
 _OUT_OF_SCOPE = DATA_FOLDER / "stern" / "clinc_out_of_scope" / "out_of_scope.jsonl"
+_NO_OUT_OF_SCOPE = (
+    "CLINC's out-of-scope questions are not on this machine; put them into"
+    " shared/data/stern/clinc_out_of_scope beside the project"
+)
 CLINC = "out of scope (CLINC)"
 NOWHERE = {
     "empty": [""],
@@ -139,6 +143,8 @@ def run(plan: ExperimentPlan) -> ReportPart:
     title = "How far our confidence is from accuracy, points"
     tables.append(ReportTable(title, ("dataset", *every), tuple(gaps)))
     tables.append(_scope_table(plan))
+    if not _OUT_OF_SCOPE.is_file():
+        left_out.append(_NO_OUT_OF_SCOPE)
     title = "Prompts as people type them"
     return ReportPart(title, _WORDS, tuple(tables), tuple(left_out))
 

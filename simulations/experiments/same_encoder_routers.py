@@ -7,6 +7,7 @@ A text is the mean of the sentence vectors of its pieces, as in our sums, of len
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,13 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.simulations.experiments.dataset import Dataset, split
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.routers import (
+    Embed,
     Places,
     Route,
     RouterLine,
     RoutingMethod,
     labelled,
+    read_once,
 )
 from ridgeway.simulations.experiments.sentence_routers import NEIGHBOURS, nearest
 
@@ -36,7 +39,7 @@ STRENGTHS = (1.0, 10.0, 100.0)
 """Inverse penalties of logistic regression."""
 
 
-def _vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
+def sentence_vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
     assert encoder.sentences is not None
     ids, lengths = encoder.tokenizer.encode_many(texts)
     sums, _ = encoder.sentences.vector_sums(ids, lengths)
@@ -44,27 +47,28 @@ def _vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
     return np.asarray(sums / np.maximum(norms, 1), dtype=np.float32)
 
 
-def _known(
-    plan: ExperimentPlan, dataset: Dataset
-) -> tuple[TableEncoder, _Rows, Places]:
-    """The vectors of what is learnt from, and their domains, in an order drawn at random."""
+def _known(plan: ExperimentPlan, dataset: Dataset) -> tuple[Embed, _Rows, Places]:
+    """How texts are read; the vectors of what is learnt from, and their domains, in an order drawn
+    at random.
+    """
 
-    def make() -> tuple[TableEncoder, _Rows, Places]:
+    def make() -> tuple[Embed, _Rows, Places]:
         encoder = find_encoder(plan.encoder + SENTENCE)
         known = dataset.sampled(plan.seed, train=plan.short(SHORT_KNOWN_TEXTS))
         texts, labels = labelled(split(known).fit)
         order = np.random.default_rng(plan.seed).permutation(len(texts))
-        return encoder, _vectors(encoder, texts)[order], labels[order]
+        read = read_once(partial(sentence_vectors, encoder))
+        return read, read(texts)[order], labels[order]
 
     return plan.once(dataset, "vectors", make)
 
 
 def _knn(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
-    encoder, rows, labels = _known(plan, dataset)
+    vectors, rows, labels = _known(plan, dataset)
 
     def route_by(k: int, count: int) -> Route:
         classifier = nearest(rows[:count], labels[:count], k)
-        return lambda prompts: classifier.predict(_vectors(encoder, prompts))
+        return lambda prompts: classifier.predict(vectors(prompts))
 
     lines = []
     for count in sorted({min(size or len(rows), len(rows)) for size in KNOWN_TEXTS}):
@@ -74,12 +78,12 @@ def _knn(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
 
 def _logistic(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
-    encoder, rows, labels = _known(plan, dataset)
+    vectors, rows, labels = _known(plan, dataset)
     linear = imported("sklearn.linear_model", "simulation")
 
     def route_by(strength: float) -> Route:
         fitted = linear.LogisticRegression(C=strength, max_iter=500).fit(rows, labels)
-        return lambda prompts: fitted.predict(_vectors(encoder, prompts))
+        return lambda prompts: fitted.predict(vectors(prompts))
 
     variants = {f"C = {each:g}": route_by(each) for each in STRENGTHS}
     return [RouterLine("logistic regression on USE", variants)]

@@ -3,19 +3,24 @@ measured table.
 
 Reads right and wrong answers of several models to questions of many categories. A federation of the
 categories makes the router, the training questions make the table, and test questions are answered
-by whom the production code chooses.
+by whom the production code chooses. Beside it: choosers that see every training question with its
+scores, what quality costs, and how many scores a category needs.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
+from ridgeway.common.base.identity import Identity
 from ridgeway.common.experts.expert_choice import ExpertChooser
 from ridgeway.common.experts.experts_file import Expert, Experts
+from ridgeway.common.masking.reference_session import masked_sum
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.quality import (
     PRIOR_SCORES,
@@ -29,10 +34,33 @@ from ridgeway.simulations.experiments.dataset import DATA_FOLDER, Dataset, Texts
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import our_router
+from ridgeway.simulations.experiments.scored_choosers import (
+    KNN_FITS,
+    RIDGE_FITS,
+    expected_scores,
+    mean_rows,
+)
 
 TITLE = "Experts that are not domains"
 SCORES_FOLDER = DATA_FOLDER / "stern" / "mmlupro_scores"
 STANDARD_ERRORS = 1.96
+COSTS = {
+    "Meta-Llama-3_1-8B-Instruct": 8.0,
+    "Phi-3-mini-4k-instruct": 3.8,
+    "mathstral-7B": 7.2,
+    "Mixtral-8x7B-Instruct-v0.1": 12.9,
+    "Yi-34B": 34.4,
+    "Qwen1.5-72B-Chat": 72.3,
+    "c4ai-command-r-v01": 35.0,
+    "gemma-7b": 8.5,
+    "Mistral-7B-Instruct-v0.2": 7.2,
+}
+"""Billions of parameters that a token passes through, which stand for a model's cost."""
+_PRICES = (0.0, 0.0003, 0.001, 0.002, 0.004, 0.01)
+"""What a billion parameters costs, in right answers: the larger, the cheaper the models chosen."""
+_SCORED = (2, 5, 10, 20, 50, 100, 200, None)
+"""Scored questions of a category; None: all."""
+_DRAWS = 5
 
 Shares = NDArray[np.float64]
 
@@ -51,29 +79,44 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     test = [_named(line) for line in read_scores(folder / "test.jsonl")]
     dataset = Dataset("MMLU-Pro", "its categories", _texts(train), _texts(test))
     router = our_router(plan, dataset)
-    scores = [
-        DomainScore(line.domain, name, score)
-        for line in train
-        for name, score in line.scores.items()
-    ]
-    table = quality_of(scores, router.domains)
+    table = _measured(train, router)
     decisions = router.route_many([line.prompt for line in test])
     known = [_certain(line.domain, router) for line in test]
     right = np.array([[line.scores[name] for name in table.experts] for line in test])
     sums = [sum(line.scores[name] for line in train) for name in table.experts]
     single = int(np.argmax(sums))
+    others = _other_choosers(plan, train, test, table)
     ways = {
         f"always the best on training questions ({table.experts[single]})": right[
             :, single
         ],
         "Ridgeway: probabilities × table": _answered(table, right, decisions),
+        **{name: _at_best(right, worth) for name, worth in others.items()},
         "the table, every category known": _answered(table, right, known),
         "any model that is right, in hindsight": right.max(axis=1),
     }
     pairs = zip(decisions, test, strict=True)
     found = float(np.mean([decision.best == line.domain for decision, line in pairs]))
-    words = _words(table, len(train), len(test), found)
-    return ReportPart(TITLE, (words,), (_table(ways),), facts={"prior": PRIOR_SCORES})
+    words = [_words(table, len(train), len(test), found), _masked_words(train, router)]
+    tables = [
+        _table(ways),
+        _few_scores(train, router, right, decisions, table.experts),
+    ]
+    if set(table.experts) <= set(COSTS):
+        ours = np.array([list(each.scores.values()) for each in decisions])
+        worths = {"Ridgeway": ours @ table.expected, **others}
+        tables.append(_curves(worths, right, table.experts))
+    facts = {"prior": PRIOR_SCORES}
+    return ReportPart(TITLE, tuple(words), tuple(tables), facts=facts)
+
+
+def _measured(lines: Sequence[ScoredPrompt], router: Router) -> QualityTable:
+    scores = [
+        DomainScore(line.domain, name, score)
+        for line in lines
+        for name, score in line.scores.items()
+    ]
+    return quality_of(scores, router.domains)
 
 
 def _named(line: ScoredPrompt) -> ScoredPrompt:
@@ -114,6 +157,129 @@ def _answered(
     places = [table.experts.index(choice.expert) for choice in choices if choice]
     found: Shares = right[np.arange(len(right)), places]
     return found
+
+
+# Choosers that see all scored questions
+
+
+def _other_choosers(
+    plan: ExperimentPlan,
+    train: Sequence[ScoredPrompt],
+    test: Sequence[ScoredPrompt],
+    table: QualityTable,
+) -> dict[str, Shares]:
+    """What they expect of each model on each test question."""
+    encoder = plan.table_encoder()
+    rows, asked = (
+        mean_rows(encoder, [line.prompt for line in lines]) for lines in (train, test)
+    )
+    scores = np.array([[line.scores[name] for name in table.experts] for line in train])
+    return {
+        "kNN over scores": expected_scores(KNN_FITS, rows, scores, asked),
+        "ridge regression on scores": expected_scores(RIDGE_FITS, rows, scores, asked),
+    }
+
+
+def _at_best(right: Shares, worth: Shares) -> Shares:
+    found: Shares = right[np.arange(len(right)), worth.argmax(axis=1)]
+    return found
+
+
+# What quality costs
+
+
+def _curves(
+    worths: dict[str, Shares], right: Shares, experts: Sequence[str]
+) -> ReportTable:
+    """Each chooser at several prices; and every model alone."""
+    costs = np.array([COSTS[name] for name in experts])
+    rows: list[tuple[str, float, float]] = []
+    for name, worth in worths.items():
+        for price in _PRICES:
+            chosen = (worth - price * costs).argmax(axis=1)
+            quality = 100 * float(right[np.arange(len(right)), chosen].mean())
+            rows.append(
+                (f"{name}, μ = {price:g}", float(costs[chosen].mean()), quality)
+            )
+    for place, name in enumerate(experts):
+        rows.append((name, float(costs[place]), 100 * float(right[:, place].mean())))
+    return ReportTable(
+        "Quality over cost",
+        ("who answers", "billion parameters", "right, percent"),
+        tuple(rows),
+        "Cost is the mean of the parameters that a token of the answer passes through.",
+        plot=("billion parameters", "right, percent"),
+    )
+
+
+# How many scores a category needs
+
+
+def _few_scores(
+    train: Sequence[ScoredPrompt],
+    router: Router,
+    right: Shares,
+    decisions: Sequence[Decision],
+    experts: Sequence[str],
+) -> ReportTable:
+    chance = np.random.default_rng(1)
+    rows = []
+    for count in _SCORED:
+        found = []
+        singles = []
+        for _ in range(_DRAWS if count else 1):
+            drawn = [train[place] for place in chance.permutation(len(train))]
+            kept = _first_of_each(drawn, count or len(train))
+            table = _in_order(_measured(kept, router), experts)
+            found.append(100 * float(_answered(table, right, decisions).mean()))
+            single = int(table.sums.sum(axis=0).argmax())
+            singles.append(100 * float(right[:, single].mean()))
+        name = "all" if count is None else str(count)
+        means = float(np.mean(found)), float(np.mean(singles))
+        rows.append((name, *means, min(found), max(found)))
+    return ReportTable(
+        "Scored questions of a category",
+        ("scored questions", "right, percent", "best single model", "least", "most"),
+        tuple(rows),
+        f"Means of {_DRAWS} draws, and the least and most right answers. The best single"
+        " model is chosen by the same scores. The router is the same in all rows.",
+    )
+
+
+def _in_order(table: QualityTable, experts: Sequence[str]) -> QualityTable:
+    places = [table.experts.index(name) for name in experts]
+    return QualityTable(
+        table.domains, tuple(experts), table.sums[:, places], table.counts[:, places]
+    )
+
+
+def _first_of_each(lines: Sequence[ScoredPrompt], count: int) -> list[ScoredPrompt]:
+    """The first so many of each category."""
+    taken: dict[str, int] = {}
+    kept = []
+    for line in lines:
+        taken[line.domain] = taken.get(line.domain, 0) + 1
+        if taken[line.domain] <= count:
+            kept.append(line)
+    return kept
+
+
+def _masked_words(train: Sequence[ScoredPrompt], router: Router) -> str:
+    """Whether the sums of scores of one holder a category, under masks, give the same table."""
+    table = _measured(train, router)
+    vectors = []
+    for place in range(len(table.domains)):
+        own = np.zeros((2, *table.sums.shape), np.int64)
+        own[:, place] = table.sums[place], table.counts[place]
+        vectors.append(own.ravel())
+    members = [Identity(Ed25519PrivateKey.generate()) for _ in vectors]
+    run = masked_sum(members, vectors, {}, lambda purpose, place: secrets.token_bytes)
+    exact = np.array_equal(run.total, np.stack([table.sums, table.counts]).ravel())
+    return (
+        "Sums of scores that holders add up under masks give"
+        f" {'the same table, bit for bit' if exact else 'ANOTHER table'}. Private rounds"
+        " carry no scores."
+    )
 
 
 def _words(table: QualityTable, train: int, test: int, ahead: float) -> str:

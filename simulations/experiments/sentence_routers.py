@@ -33,6 +33,7 @@ from ridgeway.simulations.experiments.routers import (
     RoutingMethod,
     evaluation,
     labelled,
+    read_once,
 )
 
 if TYPE_CHECKING:
@@ -149,6 +150,17 @@ def first_device(device: str) -> str:
     return next(iter(chosen(device)), "cpu")
 
 
+def device_for(plan: ExperimentPlan, work: str) -> str:
+    """Raises DeviceError where a full run has no GPU for this work and none was waived."""
+    device = first_device(plan.device)
+    if plan.full and device == "cpu" and plan.device == "auto":
+        raise DeviceError(
+            f"{work} in full takes hours without a GPU; use a machine that has one, or"
+            " ask for --device cpu"
+        )
+    return device
+
+
 def batches(order: NDArray[np.int64], size: int) -> Iterator[list[int]]:
     return (
         order[start : start + size].tolist() for start in range(0, len(order), size)
@@ -166,14 +178,15 @@ def nearest(known: NDArray[np.float32], labels: Places, k: int) -> Any:
 
 
 def _knn(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
-    encoder = minilm(plan.device)
+    encoder = minilm(device_for(plan, "embedding all texts by MiniLM"))
     known = dataset.sampled(plan.seed, train=plan.short(SHORT_KNOWN_TEXTS))
     texts, labels = labelled(split(known).fit)
-    vectors = encoder.embed(texts)
+    embed = read_once(encoder.embed)
+    vectors = embed(texts)
 
     def route_by(k: int) -> Route:
         classifier = nearest(vectors, labels, k)
-        return lambda prompts: classifier.predict(encoder.embed(prompts))
+        return lambda prompts: classifier.predict(embed(prompts))
 
     variants = {f"k = {k}": route_by(k) for k in NEIGHBOURS}
     return [RouterLine("kNN, k chosen on held-out text", variants, each="kNN, ")]
@@ -267,12 +280,7 @@ def _epochs(
 
 
 def _modem(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
-    device = first_device(plan.device)
-    if plan.full and device == "cpu" and plan.device == "auto":
-        raise DeviceError(
-            "fine-tuning in full takes hours without a GPU; use a machine that has one,"
-            " or ask for --device cpu"
-        )
+    device = device_for(plan, "fine-tuning a classifier")
     recipe = _FULL if plan.full else _SHORT
     classifier, words = fit_classifier(
         find_minilm(), recipe, dataset, device, plan.seed

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ridgeway import __version__
-from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.files import write_whole
-from ridgeway.common.base.threads import cores
 from ridgeway.common.cli.terminal import step
+from ridgeway.simulations.bench.provenance import MachineWatch, provenance
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import (
     ReportPart,
@@ -27,7 +23,16 @@ from ridgeway.simulations.experiments.report import (
     write_part,
 )
 
-PARTS = ("accuracy", "robustness", "scaling", "privacy", "experts", "scores")
+PARTS = (
+    "summary",
+    "accuracy",
+    "robustness",
+    "scaling",
+    "epsilon",
+    "privacy",
+    "experts",
+    "scores",
+)
 """In the order of a report. The part NAME is the function `run` of the module NAME_part."""
 PAGE = "report.md"
 
@@ -59,16 +64,11 @@ def _finished(name: str, plan: ExperimentPlan, path: Path, fresh: bool) -> Repor
         step("kept", name)
         return kept
     step("running", name)
-    begin = time.perf_counter()
+    watch = MachineWatch()
     with _packages_needed(name):
         module: Any = import_module(f"{__package__}.{name}_part")
         part: ReportPart = module.run(plan)
-    facts = {
-        "key": key,
-        "seconds": round(time.perf_counter() - begin, 1),
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": machine(plan.device),
-    }
+    facts = {"key": key, **provenance(watch, __package__, plan.device)}
     part = replace(part, facts={**part.facts, **facts})
     write_part(path, part)
     for table in part.tables:
@@ -86,16 +86,6 @@ def _packages_needed(name: str) -> Iterator[None]:
         raise InputError(
             f"{name} needs the package {error.name}; install ridgeway[dev]"
         ) from error
-
-
-def machine(device: str) -> str:
-    """What seconds depend on."""
-    words = [f"{cores()} cores", platform.machine()]
-    if devices := chosen(device):
-        import torch
-
-        words.append(torch.cuda.get_device_name(devices[0]))
-    return ", ".join(words)
 
 
 def _write_page(out: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -25,10 +26,7 @@ START_S = 180
 LONG = {domain: 4 * prompt_for(domain, DOMAINS) for domain in DOMAINS}
 GROUPS = ("code", "law", "generalist", "auto")
 """The domain `médecine` has no model group."""
-HOOK = """
-from ridgeway.adapters.litellm import RidgewayHook
-hook = RidgewayHook({release!r}, fallback="generalist", threshold=0.6)
-"""
+HOOK = ROOT / "examples" / "litellm_hook.py"
 CHAIN = """
 import asyncio, json, sys
 from langchain_core.messages import AIMessage, HumanMessage
@@ -81,8 +79,8 @@ def proxy(python: Path, release: Path, tmp_path_factory: pytest.TempPathFactory)
             }
             for name, expert in experts.items()
         ]
-        (folder / "routing.py").write_text(HOOK.format(release=str(release)))
-        settings = {"model_list": models, "litellm_settings": {"callbacks": "routing.hook"}}
+        shutil.copy(HOOK, folder)
+        settings = {"model_list": models, "litellm_settings": {"callbacks": f"{HOOK.stem}.hook"}}
         (folder / "config.yaml").write_text(json.dumps(settings))
         command: list[str | Path] = [
             python.with_name("litellm"),
@@ -95,7 +93,7 @@ def proxy(python: Path, release: Path, tmp_path_factory: pytest.TempPathFactory)
         ]
         key = f"sk-{secrets.token_hex(32)}"
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        environment["LITELLM_MASTER_KEY"] = key
+        environment |= {"LITELLM_MASTER_KEY": key, "RELEASE": str(release)}
         log = stack.enter_context((folder / "log").open("w"))
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
         headers = {"Authorization": f"Bearer {key}"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import warnings
 from pathlib import Path
 
 import pytest
 
-from ridgeway.common.protocol.messages import Hello, Here, OpenEpoch
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.protocol.messages import DISK_FULL, Hello, Here, OpenEpoch
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from tests.support.flower_parts import (
     MESSAGE_TYPE,
@@ -70,3 +72,16 @@ def test_trouble_that_cannot_be_answered_is_an_error_without_a_story(
     assert reply.has_error()
     assert reply.error.reason == "this holder could not answer"
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_told_by_its_code(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal finds no room, so nothing leaves but that the disk is full."""
+    record = greeting(parties)
+
+    def full(journal: Journal, *events: object) -> None:
+        with journal._connected():
+            raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Journal, "append", full)
+    reply = sent(parties, record)
+    assert (reply.error.code, reply.error.reason) == (DISK_FULL, "this holder's disk is full")

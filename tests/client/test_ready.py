@@ -223,7 +223,7 @@ def test_sums_that_no_text_can_give_open_nothing(parties: Parties) -> None:
     gram = prepared.statistics.gram.copy()
     gram[0, 0] = -5
     given_ahead(parties, replace(prepared, statistics=Statistics(gram, prepared.statistics.cross)))
-    with pytest.raises(FormatError, match="a negative square on its diagonal"):
+    with pytest.raises(FormatError, match="gram has a negative diagonal"):
         opened(parties)
 
 
@@ -236,7 +236,7 @@ def test_a_machine_that_sums_wrongly_opens_nothing(parties: Parties, monkeypatch
         return outcome
 
     monkeypatch.setattr(ready, "prepare", erring)
-    with pytest.raises(BrokenIdentity, match="a negative square on its diagonal"):
+    with pytest.raises(BrokenIdentity, match="gram has a negative diagonal"):
         opened(parties)
 
 

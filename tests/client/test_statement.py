@@ -185,4 +185,4 @@ def test_the_command_prints_text_or_json_and_writes_the_page(private: Parties, t
     assert figures["sections"][0]["title"] == "Whose statement this is"
     failed = shop.call("client", "statement", tmp_path)
     assert failed.code == 2 and "is not a holder's folder" in failed.stderr
-    assert "is a folder; name the file to write" in shop.call("client", "statement", home, "--html", tmp_path).stderr
+    assert "is a folder; give a file to write" in shop.call("client", "statement", home, "--html", tmp_path).stderr

@@ -85,5 +85,5 @@ def test_a_document_and_its_copy_are_in_one_half(prior: PublicPrior) -> None:
 @pytest.mark.parametrize("count", [0, 10])
 def test_too_few_documents_are_not_audited(count: int, prior: PublicPrior) -> None:
     """A few documents would give figures that say nothing."""
-    with pytest.raises(CorpusError, match="name more text"):
+    with pytest.raises(CorpusError, match="in each; add text"):
         halves(texts(count), ENCODER, prior)

@@ -100,7 +100,7 @@ def test_windows_prove_nothing(shop: Workshop) -> None:
     assert [finding["window"] for finding in told["findings"]] == [64, 64]
     assert not any(finding["proven"] for finding in told["findings"])
     assert told["findings"][0]["exact"] < 1
-    assert told["advice"].startswith("These sums do not give the counts away")
+    assert told["advice"].startswith("These sums do not reveal the counts")
 
 
 def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
@@ -153,16 +153,16 @@ def test_a_folder_of_text_is_audited_for_each_window(shop: Workshop) -> None:
     ("words", "message"),
     [
         ("client audit nowhere", r"there is no statistics file nowhere"),
-        ("client audit law.jsonl", r"law\.jsonl is not a statistics file, or is damaged"),
+        ("client audit law.jsonl", r"law\.jsonl is not a statistics file, or is corrupt"),
         ("client audit data", r"data is not a holder's folder"),
-        ("client audit data --corpus law.jsonl", r"--corpus belongs to a statistics file"),
+        ("client audit data --corpus law.jsonl", r"--corpus needs a statistics file"),
         ("client audit law.stats --corpus nowhere", r"there is no file or folder nowhere"),
-        ("client audit law.stats --corpus code.jsonl", r"is not what the statistics of 'law' were made of"),
+        ("client audit law.stats --corpus code.jsonl", r"the statistics of 'law' have"),
         ("client audit law.stats --corpus law.jsonl --text-field body", r"no field 'body'; its fields are text"),
-        ("client audit law.stats --encoder dir:other", r"not with tiny \(.*\); name it with --encoder"),
+        ("client audit law.stats --encoder dir:other", r"not with tiny \(.*\); use --encoder"),
         ("audit --data nowhere", r"there is no folder nowhere"),
-        ("audit --data encoder", r"encoder holds no file named DOMAIN\.train\.jsonl"),
-        ("audit --data data --windows 0", r"window cannot be 0"),
+        ("audit --data encoder", r"encoder has no file named DOMAIN\.train\.jsonl"),
+        ("audit --data data --windows 0", r"window is 0"),
         ("audit --data data --windows some", r"'some' is not a valid integer"),
         ("audit --data data --holder art", r"there is no holder 'art'; there are code, law"),
     ],
@@ -218,9 +218,9 @@ def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -
     """One sentence each, and no traceback."""
     for words, told in (
         (("audit", "--data", "more", "--holder", "nobody", "--epsilon", "1", "--prior", public), "no holder 'nobody'"),
-        (("client", "audit", "law.stats", "--epsilon", "1", "--prior", public), "give --corpus"),
+        (("client", "audit", "law.stats", "--epsilon", "1", "--prior", public), "use --corpus"),
         (("client", "audit", "law.stats", "--epsilon", "99", "--prior", public), "ε must be above 0"),
-        (("client", "audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "private sums cannot be 'none'"),
+        (("client", "audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "there is no privacy mode 'none'"),
         (("client", "audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"), "not a prior"),
     ):
         done = shop.call(*words, "--encoder", shop.encoder)

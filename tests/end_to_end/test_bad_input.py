@@ -71,8 +71,8 @@ def refused_prepare(shop: Workshop, place: Path, *words: str | Path, **options: 
 
 CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
     "nowhere": (lambda path: None, r"there is no file or folder nowhere$"),
-    "empty.txt": (Path.touch, r"empty\.txt holds no text; empty documents: 1"),
-    "folder": (Path.mkdir, r"folder has no file that can be read; 0 were passed over"),
+    "empty.txt": (Path.touch, r"empty\.txt contains no text; empty documents: 1"),
+    "folder": (Path.mkdir, r"folder has no readable file; 0 were skipped"),
     "picture.txt": (lambda path: path.write_bytes(b"\x89PNG\0"), r"picture\.txt is a binary file, not text"),
     "fields.jsonl": (
         lambda path: path.write_text('{"body": "x", "id": 7}\n'),
@@ -94,16 +94,16 @@ def test_a_corpus_that_cannot_be_used_is_refused(shop: Workshop, place: Path, na
     [
         ("--holdout 1.5", r"held-out share must be at least 0 and below 1, not 1\.5"),
         ("--holdout nan", r"held-out share must be .*, not nan"),
-        ("--window 0", r"window cannot be 0; give 1 to 65536"),
+        ("--window 0", r"window is 0; it must be 1 to 65536"),
         ("--window some", r"'some' is not a valid integer; see ridgeway client prepare --help"),
         ("--max-tokens -1", r"max_tokens cannot be -1"),
         ("--threads -1", r"at least one thread is needed, not -1"),
-        ("--domain a/b", r"'a/b' cannot name a domain"),
+        ("--domain a/b", r"invalid domain name 'a/b'"),
         ("--preset best", r"there is no preset 'best'; there are default and paper"),
         ("--encoder word2vec", r"there is no encoder .word2vec.; give smollm2, hf:NAME_OR_DIR or dir:PATH"),
-        ("--encoder dir:nowhere", r"nowhere holds no encoder"),
-        ("--text-field ,", r"name at least one text field"),
-        ("--out release", r"release is a folder; name the file to write"),
+        ("--encoder dir:nowhere", r"nowhere contains no encoder"),
+        ("--text-field ,", r"give at least one text field"),
+        ("--out release", r"release is a folder; give a file to write"),
         ("--out out.stats/law.stats", r"out\.stats"),
         ("--color", r"No such option.*--color.*; see ridgeway client prepare --help"),
     ],
@@ -134,7 +134,7 @@ def test_prepare_without_a_domain_or_a_file_is_refused(shop: Workshop, place: Pa
 def test_held_out_text_that_is_not_there_is_refused(shop: Workshop, place: Path, out: str) -> None:
     """No empty test file is written, and no folder is made for it."""
     words = ("client", "held-out", shop / "law.jsonl", "--out", out, "--holdout", "0")
-    assert "none of the 20 documents is held out at a share of" in refused(shop, place, *words)
+    assert "no document of 20 is held out at a share of" in refused(shop, place, *words)
 
 
 # Statistics files
@@ -149,7 +149,7 @@ def test_statistics_that_are_not_there_are_refused(shop: Workshop, place: Path) 
 def test_a_file_of_another_kind_is_no_statistics_file(shop: Workshop, place: Path) -> None:
     """Neither text nor the table of a router."""
     for path in (shop / "law.jsonl", place / "release" / "router.safetensors"):
-        assert "is not a statistics file, or is damaged" in refused(shop, place, "client", "inspect", path)
+        assert "is not a statistics file, or is corrupt" in refused(shop, place, "client", "inspect", path)
 
 
 # solve
@@ -166,10 +166,10 @@ def refused_solve(shop: Workshop, place: Path, *words: str | Path, **options: An
     [
         ("--preset best", r"there is no preset 'best'; there are default and paper"),
         ("--threshold 0.5", r"to abstain below a threshold, name a fallback"),
-        ("--threshold 1.5 --fallback x", r"a threshold is a probability between 0 and 1, not 1\.5"),
+        ("--threshold 1.5 --fallback x", r"threshold is a probability between 0 and 1, not 1\.5"),
         ("--key-file nowhere.key", r"there is no key file nowhere\.key"),
         ("--key-file out.stats", r"out\.stats is not a private key in PEM form"),
-        ("--encoder dir:nowhere", r"nowhere holds no encoder"),
+        ("--encoder dir:nowhere", r"nowhere contains no encoder"),
     ],
 )
 def test_a_word_that_solve_cannot_use_is_refused(shop: Workshop, place: Path, words: str, message: str) -> None:
@@ -224,22 +224,22 @@ def test_a_full_disk_leaves_what_was_there(shop: Workshop, place: Path, words: s
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("route nowhere prompt", r"nowhere holds no release: it has no manifest\.json"),
-        ("route . prompt", r"\. holds no release: it has no manifest\.json"),
-        ("route out.stats prompt", r"out\.stats holds no release"),
+        ("route nowhere prompt", r"nowhere contains no release: it has no manifest\.json"),
+        ("route . prompt", r"\. contains no release: it has no manifest\.json"),
+        ("route out.stats prompt", r"out\.stats contains no release"),
         ("route release prompt --key " + 64 * "0", r"signed by .*, not by the key you trust \(000000000000…\)"),
         ("route release prompt --key 0123", r"'0123' is not a public key"),
         ("route release prompt --threshold 0.5", r"to abstain below a threshold, name a fallback"),
-        ("route release prompt --threshold 7 --fallback x", r"a threshold is a probability"),
+        ("route release prompt --threshold 7 --fallback x", r"threshold is a probability"),
         ("route release", r"Missing argument 'PROMPT'; see ridgeway route --help"),
         ("evaluate release data --verbose", r"No such option.*--verbose"),
         ("evaluate release nowhere", r"there is no folder nowhere"),
         ("evaluate release .", r"has no code\.test\.jsonl; it has no test files"),
-        ("evaluate nowhere .", r"nowhere holds no release"),
+        ("evaluate nowhere .", r"nowhere contains no release"),
         ("coordinator calibrate release .", r"has no code\.test\.jsonl"),
         ("encoder save word2vec copy", r"there is no encoder 'word2vec'"),
-        ("encoder save dir:release copy", r"release holds no encoder"),
-        ("encoder save dir:nowhere copy", r"nowhere holds no encoder"),
+        ("encoder save dir:release copy", r"release contains no encoder"),
+        ("encoder save dir:nowhere copy", r"nowhere contains no encoder"),
         ("unheard-of", r"No such command 'unheard-of'; see ridgeway --help"),
     ],
 )

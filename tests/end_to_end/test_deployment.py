@@ -247,6 +247,7 @@ def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
     [change] = shown.json["changes"]
     assert (change["change"], change["name"], change["added"], change["removed"]) == ("changed", CHANGED, 0, 1)
     for name in FIRST:
+        town.run("client", "bundle", town.holder(name))
         told = town.do("client", "approve", town.holder(name), "--json").json
         assert told == {"approved": installed_sha256(), "new": True}
         running = town.running[name]

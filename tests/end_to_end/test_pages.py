@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +46,7 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     run_round(made.federation(), Direct(made), no_watch, wishes)
     ledger = made.federation().ledger
     ledger.note("opened", round="n3", number=3, terms={"mode": "masked"})
-    ledger.note("refused", round="n3", step="announce", name="law", code="forged_roster", reason=HOSTILE)
+    ledger.note("refused", round="n3", step="announce", name="law", code="not_pinned", reason=HOSTILE)
     ledger.note("closed", round="n3", release=None, reason=HOSTILE)
     Journal(made.homes["law"] / "journal.db").append(("refused_bundle", {"bundle": "ef" * 32, "reason": HOSTILE}))
     return made
@@ -121,6 +123,24 @@ def test_a_holder_sees_all_that_left(browser: Browser, parties: Parties, width: 
         expect(page.locator("#sent tbody tr")).to_have_count(4)
         must_be_for_everybody(page, width)
         assert page.locator("img[src=x]").count() == 0
+
+
+def test_what_was_altered_is_said_at_the_top_of_both_pages(browser: Browser, parties: Parties, tmp_path: Path) -> None:
+    """Above all else, and only then; times are told with their zone."""
+    copy = parties.copy(tmp_path / "copy")
+    for path in (copy.federation().folder / "ledger.db", copy.homes["law"] / "journal.db"):
+        with sqlite3.connect(path) as database:
+            database.execute("update entries set time = replace(time, '20', '21') where number = 2")
+        database.close()
+    for opened in (federation(browser, parties), holder(browser, parties.homes["law"])):
+        with opened as seen:
+            expect(seen.page.locator("#altered")).to_be_hidden()
+    zone = re.compile(r"\d\d:\d\d:\d\d (UTC|GMT)")
+    for altered in (federation(browser, copy), holder(browser, copy.homes["law"])):
+        with altered as seen:
+            expect(seen.page.locator("#altered")).to_contain_text("Something was altered")
+            expect(seen.page.locator("#altered")).to_contain_text("entry 2")
+            expect(seen.page.locator("#releases, #sent").first).to_contain_text(zone)
 
 
 def test_a_key_is_asked_for_and_is_enough(browser: Browser, parties: Parties, tmp_path: Path) -> None:

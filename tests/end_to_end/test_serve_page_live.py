@@ -69,6 +69,7 @@ def test_charts_show_what_was_decided(browser: Browser, shop: Workshop) -> None:
     """Every decision of the last minutes is in the chart, its text and its table; times have their unit."""
     with Serving(shop.folder, shop / "release") as served, visit(browser, served.url) as seen:
         chart = seen.page.locator("#decisions-chart")
+        seen.page.locator("summary", has_text="last five minutes").click()
         expect(chart.locator("svg")).to_have_attribute("aria-label", re.compile("^0 decisions"))
         expect(chart).to_contain_text("No decisions yet")
         for prompt, times in (("abcd", 7), ("0123", 5)):
@@ -109,7 +110,9 @@ def test_an_abstention_says_where_the_prompt_goes(browser: Browser, strict: Serv
         expect(seen.page.locator(".sure")).to_contain_text(f"The prompt goes to general; {ahead} is ahead.")
         expect(seen.page.locator("#said")).to_contain_text("abstained, goes to general")
         expect(seen.page.locator("#decision dl")).to_contain_text("Expertgeneral")
-        expect(seen.page.locator("#experts li")).to_have_text(["general: up"])
+        seen.open_all()
+        row = seen.page.locator("#experts tbody tr")
+        expect(row.locator("th, td")).to_have_text(["general", "up", "0", "–", "–", "0", "0"])
 
 
 def test_a_service_with_keys_asks_for_one(browser: Browser, shop: Workshop, tmp_path: Path) -> None:

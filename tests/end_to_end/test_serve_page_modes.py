@@ -61,6 +61,7 @@ def evaluated_release(folder: Path, domains: list[str], confusion: list[list[int
         "evaluation": {"accuracy": 70.0, "domains": {}, "confusion": confusion, "order": domains, "unit": "percent"},
     }
     facts["evaluation"]["reliability"] = RELIABILITY
+    facts["examples"] = [LAW, CODE]
     table = TokenTable(logits, 1.0, np.zeros(len(logits), dtype=np.float32))
     save_release(folder, facts, np.zeros((2, len(domains))), table, tiny_definition(), fixed_identity())
 
@@ -107,8 +108,9 @@ def opened(browser: Browser, served: Served, path: str = "/", *, calm: bool = Tr
 
 
 def _wait_until_shown(seen: Visit) -> None:
-    expect(seen.page.locator("#release .card")).to_be_visible()
-    expect(seen.page.locator("#experts li")).to_have_count(2)
+    expect(seen.page.locator("#release .card")).to_be_attached()
+    expect(seen.page.locator("#experts tbody tr")).to_have_count(2)
+    seen.open_all()
 
 
 def _troubles(seen: Visit) -> list[str]:
@@ -200,6 +202,13 @@ def test_the_lead_is_told_in_a_sentence(seen: Visit, served: Served) -> None:
     )
 
 
+def test_examples_of_the_release_can_be_tried_with_one_click(seen: Visit) -> None:
+    """A newcomer need not think of a prompt."""
+    expect(seen.page.locator("#examples button")).to_have_text([LAW, CODE])
+    seen.page.locator("#examples button").first.click()
+    expect(seen.page.locator(".winner")).to_have_text("law")
+
+
 # Settings that are tried
 
 
@@ -275,7 +284,6 @@ def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(browser: Brows
         page = seen.page
         seen.type_prompt(LAW)
         assert page.evaluate("localStorage.length") == 0
-        page.locator("summary", has_text="History").click()
         page.get_by_label("Keep the last fifty prompts").check()
         full = json.dumps([{"text": f"old {place}", "domain": "law", "confidence": 1} for place in range(50)])
         page.evaluate("full => localStorage.setItem('ridgeway-history', full)", full)
@@ -358,6 +366,11 @@ def test_an_expert_answers_beside_the_decision_and_can_be_stopped(browser: Brows
             expect(page.locator("#chat-turns > li").last).to_contain_text("large answered")
         body = served.large.asked[-1].json
         assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+        cells = page.locator("#experts tbody tr").first.locator("th, td")
+        expect(cells.nth(2)).not_to_have_text("0")
+        name, state, requests, failed, seconds, tokens, _ = cells.all_inner_texts()
+        assert (name, state, failed) == ("large", "up", "0.0 %")
+        assert int(requests) >= 3 and int(tokens) > 0 and seconds.endswith(" ms")
 
 
 def test_two_releases_are_shown_side_by_side(seen: Visit) -> None:
@@ -429,8 +442,7 @@ def test_no_mode_has_a_barrier(browser: Browser, served: Served) -> None:
         expect(page.locator("#expert")).to_contain_text("answered")
         expect(page.locator("#compared")).to_be_visible()
         page.get_by_role("button", name="8 texts of code").click()
-        for summary in page.locator("summary").all():
-            summary.click()
+        seen.open_all()
         assert violations(page) == []
         page.get_by_label("a chat").check()
         for text in (LAW, CODE[:3]):
@@ -455,6 +467,7 @@ def test_a_hundred_and_fifty_domains_can_be_read(browser: Browser, tmp_path: Pat
     with running(app) as url, visit(browser, url, viewport={"width": 390, "height": 900}) as seen:
         page = seen.page
         seen.type_prompt(OWN[3] * 30)
+        seen.open_all()
         expect(page.locator("#views input")).to_have_count(6)
         page.get_by_label("Another domain").select_option("domain_140")
         expect(page.get_by_role("radio", name="domain_140")).to_be_checked()
@@ -477,7 +490,8 @@ def test_the_page_says_whether_the_table_or_the_sentence_encoder_decided(browser
     """And explains both kinds of decision."""
     app = create_app(RoutingService(ReleaseSource(cascade)))
     with running(app) as url, visit(browser, url) as seen:
-        expect(seen.page.locator("#release .card")).to_be_visible()
+        expect(seen.page.locator("#release .card")).to_be_attached()
+        seen.open_all()
         for prompt, decided in ((LAW, "the table"), (unsure_prompts(3)[2], "the sentence encoder")):
             seen.type_prompt(prompt)
             expect(seen.page.locator("#decision .facts")).to_contain_text(f"Decided by{decided}")

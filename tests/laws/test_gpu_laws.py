@@ -297,7 +297,7 @@ def test_memory_for_less_than_the_least_is_an_error_with_a_next_move() -> None:
     def never(size: int) -> int:
         raise torch.OutOfMemoryError
 
-    with pytest.raises(DeviceError, match=r"too little free memory.*--device cpu"):
+    with pytest.raises(DeviceError, match=r"not enough free GPU memory.*--device cpu"):
         halving(never, 1024, 64)
 
 
@@ -401,7 +401,7 @@ def test_kernels_that_are_wrong_or_fail_are_passed_over(
 @pytest.mark.usefixtures("fresh_choice")
 @pytest.mark.parametrize(
     ("products", "words"),
-    [(_broken, "this GPU is too old"), (_forgetful, "not exact"), (_full, "too little free memory")],
+    [(_broken, "this GPU is too old"), (_forgetful, "not exact"), (_full, "not enough free GPU memory")],
 )
 def test_a_device_that_cannot_multiply_is_an_error(
     monkeypatch: pytest.MonkeyPatch, products: Callable[..., None], words: str

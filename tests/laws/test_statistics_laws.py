@@ -216,7 +216,7 @@ def test_the_bound_is_refused_at_and_accepted_below() -> None:
     check_bound(MOST)
     with pytest.raises(BoundExceeded, match="could overflow") as refusal:
         check_bound(MOST + 1)
-    assert re.findall(r"at most ([\d_]+) can", str(refusal.value)) == [f"{MOST:_}"]
+    assert re.findall(r"at most ([\d_]+) are", str(refusal.value)) == [f"{MOST:_}"]
 
 
 def heavy(mass: int, domains: int = 1) -> Statistics:
@@ -297,7 +297,7 @@ FAR = 50 * FEATURE_LIMIT + 1
 
 BROKEN = {
     "not symmetric": _broken([(0, 1, 12345)]),
-    "negative square": _broken([(0, 0, -1)]),
+    "gram has a negative diagonal": _broken([(0, 0, -1)]),
     "do not add up": _broken([], [(0, 0, 7)]),
     "sample mass is -50": _broken([(3, 3, -50)], [(3, 0, -20), (3, 1, -30)]),
     "sample mass is 0": _broken([(3, 3, 0)], [(3, 0, 0), (3, 1, 0)]),
@@ -305,8 +305,8 @@ BROKEN = {
         [(0, 3, FAR), (3, 0, FAR)], [(0, 0, 20 * FEATURE_LIMIT), (0, 1, FAR - 20 * FEATURE_LIMIT)]
     ),
     "larger than its samples allow": _broken([], [(3, 0, -10), (3, 1, 60)]),
-    "two features agree more": _broken([(0, 1, ALIKE), (1, 0, ALIKE)]),
-    "agree more than their squares allow": _broken([(0, 1, -ALIKE), (1, 0, -ALIKE)]),
+    "breaks the Cauchy-Schwarz inequality": _broken([(0, 1, ALIKE), (1, 0, ALIKE)]),
+    "breaks the Cauchy-Schwarz inequality": _broken([(0, 1, -ALIKE), (1, 0, -ALIKE)]),
     "not positive semi-definite": _broken(
         [(i, j, -round(0.9 * math.sqrt(SQUARES[i] * SQUARES[j]))) for i in range(3) for j in range(3) if i != j]
     ),
@@ -334,7 +334,7 @@ def test_rounding_explains_half_a_unit_for_each_statistics_and_no_more(rounded: 
         product = limit + excess
         one = single_domain(np.array([[4, product, 0], [product, 9, 0], [0, 0, 1000]]))
         if excess:
-            with pytest.raises(BrokenIdentity, match="two features agree"):
+            with pytest.raises(BrokenIdentity, match="breaks the Cauchy-Schwarz inequality"):
                 one.check(rounded)
         else:
             one.check(rounded)

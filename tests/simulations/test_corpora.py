@@ -17,6 +17,7 @@ from ridgeway.common.privacy import built_in_text
 from ridgeway.common.privacy.built_in_text import Document, Places
 from ridgeway.simulations import corpora
 from ridgeway.simulations.corpora import Corpus, in_pieces
+from tests.simulations.test_demo import VISITORS
 from tests.support.corpora_on_disk import measured
 
 NOWHERE = Places(library=Path("nowhere"), headers=Path("nowhere"), packages=(), licences=Path("nowhere"))
@@ -168,6 +169,19 @@ def test_a_domain_with_little_text_is_left_out() -> None:
     assert not corpora._enough(Corpus("law", train=("x" * 2_000,) * 10, test=("y" * 2_000,) * 30))
     assert not corpora._enough(Corpus("law", train=("x" * 2_000,) * 100, test=("y" * 2_000,) * 3))
     assert corpora._enough(Corpus("law", train=("x" * 2_000,) * 100, test=("y" * 2_000,) * 30))
+
+
+def test_questions_are_of_their_domain_alone_and_never_those_of_the_judges() -> None:
+    """Every domain has some of its files and a hundred questions or more, none twice, a tenth of them for the test."""
+    mixed = corpora.with_questions()
+    assert [each.name for each in mixed] == [*corpora._DOMAINS, corpora.EVERYDAY]
+    texts = [text for each in mixed for text in (*each.train, *each.test)]
+    assert len(set(texts)) == len(texts)
+    judges = (json.loads(line)["text"] for line in VISITORS.read_text(encoding="utf-8").splitlines())
+    assert not set(judges) & set(texts)
+    for each in mixed:
+        asked = [text for text in each.test if len(text) < built_in_text.MIN_PIECE_CHARACTERS]
+        assert len(each.train) >= 100 and len(asked) >= 10, each.name
 
 
 def test_fewer_than_four_domains_are_refused() -> None:

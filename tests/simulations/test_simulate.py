@@ -191,8 +191,8 @@ def test_a_private_round_reads_sentences(
     ("words", "sentence"),
     [
         (["--private", "--prior", "nowhere", "--work", "new"], "there is no prior nowhere"),
-        (["--private", "--clear"], "--private and --clear are two modes; name one of them"),
-        (["--private", "--sums", "rows"], "private sums cannot be 'rows'; they are columns or full"),
+        (["--private", "--clear"], "--private and --clear exclude each other; give one"),
+        (["--private", "--sums", "rows"], "there is no privacy mode 'rows'; use columns or full"),
         (["--private", "--epsilon", "0"], "ε must be above 0 and at most 20, not 0"),
         (["--epsilon", "1"], "give --private with --epsilon: other rounds have no noise"),
         (["--clear", "--sums", "full", "--prior", "p"], "give --private with --sums and --prior"),
@@ -202,8 +202,8 @@ def test_a_private_round_reads_sentences(
         (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
         (["--engine", "ray"], "there is no engine 'ray'"),
         (["--data", "nowhere"], "nowhere holds 0 files"),
-        (["--work", "data"], "data exists already and is not empty"),
-        (["--out", "data"], "in use by something that is not a release"),
+        (["--work", "data"], "data already exists and is not empty"),
+        (["--out", "data"], "already contains other files"),
         (["--drop", "law", "--drop", "code", "--clear"], "needs two domains"),
         (["--drop", "law"], "2 holders can take part, and a round under masks needs 3"),
         (["--drop-rate", "1"], "a drop rate lies between 0 and 1"),
@@ -226,7 +226,7 @@ def test_a_private_round_with_words_is_refused_before_anything_is_written(worksh
     """The sentence names an encoder that can be used, and the folder of the federation does not come to be."""
     words = ["--data", "data", "--encoder", f"{workshop.encoder}+words", "--private", "--work", "new"]
     done = workshop.call("simulate", *words)
-    assert done.code == 2 and "tokens and of sentences by USE alone" in done.stderr
+    assert done.code == 2 and "token features and USE sentence features only" in done.stderr
     assert "--encoder smollm2+sentence" in done.stderr
     assert not (workshop / "new").exists()
 

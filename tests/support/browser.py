@@ -73,6 +73,10 @@ class Visit:
         if not request.url.startswith(f"{self.home}/"):
             self.troubles.append(f"asked elsewhere: {request.url}")
 
+    def open_all(self) -> None:
+        """Open whatever the page keeps one click away."""
+        self.page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
+
     def type_prompt(self, prompt: str) -> None:
         """Put a prompt into the box, and wait until its tokens are shown."""
         self.page.get_by_label("Prompt to route").fill(prompt)

@@ -10,9 +10,10 @@ with warnings.catch_warnings():
     from flwr.app import Message as FlowerMessage
     from flwr.clientapp import ClientApp
 
+    from ridgeway.common.deploy.flower_patches import put_together, taken_apart
     from ridgeway.common.protocol.flower import BULK, HEADER, MESSAGE_TYPE, SMALL_BULK_BYTES, from_record, to_record
     from ridgeway.simulations import local_grid
-    from ridgeway.simulations.local_grid import LocalGrid, forked_grid, put_together, taken_apart
+    from ridgeway.simulations.local_grid import LocalGrid, forked_grid
 
 __all__ = [
     "BULK",

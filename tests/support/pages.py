@@ -13,9 +13,9 @@ from ridgeway.common.base.files import sha256_of_file
 from tests.support.commands import Finished, Workshop
 
 UNSAFE_OPTIONS = [
-    (("--host", "0.0.0.0"), "can be reached from other machines, so keys are required"),
+    (("--host", "0.0.0.0"), "is reachable from other machines, so API keys are required"),
     (("--tls-cert", "x.crt"), "--tls-cert and --tls-key go together"),
-    (("--keys", "none.toml"), "there is no file of keys"),
+    (("--keys", "none.toml"), "there is no keys file"),
 ]
 
 

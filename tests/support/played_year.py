@@ -155,6 +155,7 @@ class PlayedYear(Year):
 
     def stops_by_itself(self, name: str) -> bool:
         self._joined.discard(name)
+        supervisor.take_leaves(Federation(self.coordinator), NoSuperLink(), print)  # type: ignore[arg-type]
         return has_left(Holder(self.holder(name)).journal)
 
     def lose(self, name: str, folder: Path) -> None:

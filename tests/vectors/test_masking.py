@@ -228,7 +228,7 @@ def of_agreement(facts: Facts) -> list[Damage]:
         ("two members", ["agreement", "adverts"], adverts[:2], "cohort_too_small"),
         ("another order", ["agreement", "adverts"], adverts[::-1], "repeated_key"),
         ("a member twice", ["agreement", "adverts", 1], adverts[2], "repeated_key"),
-        ("a stranger", ["agreement", "adverts", 3], stranger, "forged_roster"),
+        ("a stranger", ["agreement", "adverts", 3], stranger, "not_pinned"),
         ("a lot less", ["agreement", "lots"], [LONG], "malformed"),
         ("masks of before", ["agreement", "adverts", 1], without(adverts[1], "version"), "version"),
         *((f"another member's {name}", *change_of(adverts, 1, name), "bad_advert") for name in changeable(adverts[1])),

@@ -3,6 +3,7 @@
 
 import { ask } from "./api.js";
 import { announce, breakable, fill, find, make } from "./dom.js";
+import { warn } from "./folder.js";
 
 export function startChecks() {
   find("verify").addEventListener("click", async () => announce(await verify()));
@@ -14,6 +15,7 @@ export async function verify() {
     const found = await ask("/v1/checks");
     const good = found.every((each) => each.good);
     place.className = `verdict ${good ? "good" : "bad"}`;
+    warn(good ? "" : `Something was altered, or does not agree: ${found.find((each) => !each.good).words}`);
     place.textContent = good ? "Yes, all of them, and they agree." : "No: something was altered, or does not agree.";
     fill(find("checks"), make("ul", { class: "checks" }, found.map(line)));
   } catch (problem) {

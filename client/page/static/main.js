@@ -60,6 +60,7 @@ function budget(told) {
     facts([
       ["ε of a document", spent],
       ["ε of one round", `at most ${bound(told.round_limit)}`],
+      ["After the next", told.next ? make("span", { class: told.next.allowed ? null : "state bad" }, `${bound(told.next.afterwards)} of ${bound(told.allowed)}, sums and counts together${told.next.allowed ? "" : ": more than is allowed, so it is refused"}`) : null],
       ...opened,
       ["Sealed, never opened", told.unopened ? whole(told.unopened) : null],
       ["Under noise", told.noisy ? count(told.noisy, "answer") : "nothing"],

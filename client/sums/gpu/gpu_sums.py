@@ -100,8 +100,8 @@ class GpuTable:
                 raise
             size = self._host.nbytes / 1e9
             raise DeviceError(
-                f"the encoder's table needs {size:.1f} GB of memory on"
-                f" {self.device}, and there is less; free some, or use --device cpu"
+                f"the encoder's table needs {size:.1f} GB on {self.device}, more than "
+                "is free; free some GPU memory, or use --device cpu"
             ) from error
 
     @cached_property

@@ -1,6 +1,7 @@
 // Numbers and times in words, with their units.
 // Knows nothing of what they count.
 
+const STAMP = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" };
 const minus = (text) => text.replace("-", "−");
 
 export const whole = (value) => Math.round(value).toLocaleString("en-GB");
@@ -21,7 +22,7 @@ export function milliseconds(value) {
 }
 
 export function moment(seconds) {
-  const options = { day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+  const options = { day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
   return new Date(1000 * seconds).toLocaleString("en-GB", options);
 }
 
@@ -31,7 +32,7 @@ export function size(bytes) {
 
 export const when = (iso) => moment(Date.parse(iso) / 1000);
 
-export const stamp = (iso) => new Date(iso).toLocaleString("sv-SE"); // short, and in the order of time
+export const stamp = (iso) => new Date(iso).toLocaleString("sv-SE", { ...STAMP, timeZoneName: "short" }); // in the order of time
 
 export function duration(seconds) {
   if (seconds < 60) return `${plain(seconds)} s`;

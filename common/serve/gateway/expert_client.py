@@ -14,7 +14,7 @@ import io
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +44,7 @@ from ridgeway.common.serve.gateway.failures import (
     FailureKind,
 )
 from ridgeway.common.serve.gateway.sse import BadStream, EventStream, StreamAnswer
+from ridgeway.common.serve.gateway.token_usage import span_facts, whole_usage
 from ridgeway.common.serve.recent_notes import LOOKED_AT_BYTES
 from ridgeway.common.serve.tracing import NO_TRACING, Tracing
 
@@ -72,6 +73,14 @@ TOO_LONG = re.compile(
 )
 """How OpenAI, Anthropic, vLLM, llama.cpp, SGLang and TGI say that a prompt is too long."""
 MAX_COMPLAINT_BYTES = 16_384
+OPERATIONS: Mapping[Endpoint, str] = {
+    "/chat/completions": "chat",
+    "/messages": "chat",
+    "/responses": "chat",
+    "/completions": "text_completion",
+    "/embeddings": "embeddings",
+}
+"""What OpenTelemetry calls that which an endpoint does."""
 FAILURE_BY_STATUS = {
     429: failures.BUSY,
     503: failures.UNAVAILABLE,
@@ -205,20 +214,21 @@ class ExpertClient:
     async def _traced(
         self, attempt: Attempt, request: ExpertRequest
     ) -> WholeAnswer | StreamAnswer:
-        """An attempt is a span, up to its whole answer or the first events of its stream."""
-        with self._tracing.span(
-            "expert", "client", gen_ai__request__model=attempt.link.expert.model
-        ) as span:
-            span.set_attribute("ridgeway.expert", attempt.link.name)
-            span.set_attribute("ridgeway.address", attempt.address.number)
-            try:
-                answer = await self._ask_address(attempt, request)
-            except ExpertFailure as failure:
-                span.set_attribute("ridgeway.outcome", failure.failed.kind.outcome)
-                raise
-            is_mistake = isinstance(answer, WholeAnswer) and answer.status >= 400
-            span.set_attribute("ridgeway.outcome", "mistake" if is_mistake else "ok")
-            return answer
+        """An attempt is a span, up to the end of its answer or of its stream."""
+        if self._tracing.is_on:
+            expert = attempt.link.expert
+            operation = OPERATIONS[request.endpoint]
+            attempt.span = self._tracing.open(
+                f"{operation} {expert.model}",
+                {
+                    "gen_ai.operation.name": operation,
+                    "gen_ai.provider.name": expert.api,
+                    "gen_ai.request.model": expert.model,
+                    "ridgeway.expert": attempt.link.name,
+                    "ridgeway.address": attempt.address.number,
+                },
+            )
+        return await self._ask_address(attempt, request)
 
     async def _ask_address(
         self, attempt: Attempt, request: ExpertRequest
@@ -261,7 +271,10 @@ class ExpertClient:
         assert self._session is not None, "the gateway is used inside its `async with`"
         trail = ConnectionTrail()
         body = request.body
-        told = {**self._tracing.headers(), "x-request-id": current_request().id}
+        told = {
+            **self._tracing.headers(attempt.span),
+            "x-request-id": current_request().id,
+        }
         while True:
             try:
                 return await self._session.post(
@@ -350,6 +363,7 @@ async def _whole(attempt: Attempt, response: aiohttp.ClientResponse) -> WholeAns
     if kind is not None:
         let_go(len(body))
         raise attempt.fail(kind)
+    attempt.facts = lambda: span_facts(bytes(body[:LOOKED_AT_BYTES]), whole_usage(body))
     attempt.end("ok" if response.ok else "mistake", True)
     return WholeAnswer(response.status, body, attempt.address.number)
 

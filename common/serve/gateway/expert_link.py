@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil
 from typing import Literal, get_args
 from urllib.parse import quote
@@ -31,6 +31,7 @@ from ridgeway.common.serve.gateway.failures import (
     FailureKind,
 )
 from ridgeway.common.serve.telemetry import Metrics
+from ridgeway.common.serve.tracing import NO_SPAN, OpenSpan
 
 MAX_FAILURES = 5
 PAUSE_S = 10.0
@@ -237,7 +238,7 @@ class ExpertLink:
         )
         self.seconds = metrics.expert_seconds.labels(name)
         self.first_token_seconds = metrics.first_token_seconds.labels(name)
-        self._requests = metrics.expert_requests
+        self._requests = lru_cache(partial(metrics.expert_requests.labels, name))
         self._key = key
 
     @property
@@ -317,7 +318,7 @@ class ExpertLink:
         return Attempt(self, address, ticket)
 
     def count(self, outcome: str) -> None:
-        self._requests.labels(self.name, outcome).inc()
+        self._requests(outcome).inc()
 
     def __repr__(self) -> str:
         return f"<ExpertLink {self.name} {self.state}>"
@@ -327,11 +328,15 @@ class ExpertLink:
 class Attempt:
     """One request to an address, from the place it takes to the place it leaves, once, however it
     ends.
+
+    span:  ends with it. facts: what the span says of the answer, asked for when it ends.
     """
 
     link: ExpertLink
     address: AddressLink
     _ticket: int
+    span: OpenSpan = NO_SPAN
+    facts: Callable[[], Mapping[str, str | int]] = dict
     _began: float = field(default_factory=time.perf_counter)
     _ended: bool = False
 
@@ -367,3 +372,8 @@ class Attempt:
         self.address.running -= 1
         self.address.breaker.settle(self._ticket, good)
         self.link.count(outcome)
+        if self.span is not NO_SPAN:
+            self.span.set_attribute("ridgeway.outcome", outcome)
+            for name, value in self.facts().items():
+                self.span.set_attribute(name, value)
+            self.span.close(None if outcome == "ok" else outcome)

@@ -37,7 +37,7 @@ from ridgeway.common.serve.recent_notes import (
     ResponseOwners,
 )
 from ridgeway.common.serve.request_bodies import GatewayBody
-from ridgeway.common.serve.routing.routing_service import RoutingService
+from ridgeway.common.serve.routing.routing_service import NO_DOMAIN, RoutingService
 from ridgeway.common.serve.rules import ruled_decision
 
 Chain = Sequence[tuple[FallbackStep, ExpertLink]]
@@ -216,7 +216,7 @@ class ForwardingPlanner:
         elif assignment is None or choice.expert != assignment.expert:
             assignment = _new_assignment(decision, choice)
         headers = {
-            "x-ridgeway-domain": in_a_header(decision.best),
+            "x-ridgeway-domain": in_a_header(decision.domain or NO_DOMAIN),
             "x-ridgeway-confidence": f"{decision.confidence:.4f}",
             "x-ridgeway-router": decision.router,
             "x-ridgeway-release": served.id,

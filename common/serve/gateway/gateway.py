@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -59,6 +60,7 @@ from ridgeway.common.serve.gateway.token_usage import (
     StreamedUsage,
     TokenUsage,
     estimated_usage,
+    span_facts,
     whole_usage,
 )
 from ridgeway.common.serve.gateway.translation import (
@@ -138,6 +140,9 @@ class Gateway:
             Assignment, shared and shared / "conversations"
         )
         self._planner = ForwardingPlanner(service, self._owners, self._conversations)
+        # finding a metric by its labels takes as long as counting
+        self._cost = lru_cache(service.metrics.cost.labels)
+        self._tokens = lru_cache(service.metrics.tokens.labels)
         self._checks: asyncio.Task[None] | None = None
         self._take()
 
@@ -383,14 +388,16 @@ class Gateway:
         if asking.endpoint == "/responses" and (
             isinstance(answer, StreamAnswer) or answer.status < 400
         ):
-            began, address = answer.beginning
+            beginning, address = answer.beginning
             self._owners.note_answer(
-                began,
+                beginning,
                 Owner(link.name, address, current_request().key),
                 body.goes_on_from,
             )
         if isinstance(answer, StreamAnswer):
             watch = StreamedUsage()
+            began = answer.first
+            answer.attempt.facts = lambda: span_facts(began, watch.found)
             note = self._noting(len(asking.request.body))
             return StreamRelay(
                 answer,
@@ -430,17 +437,14 @@ class Gateway:
         """
         key = current_request().key
         account = current_request().account
-        metrics = self._service.metrics
 
         def note(link: ExpertLink, usage: TokenUsage | None, answered: int) -> None:
             if account is not None:
                 used = usage or estimated_usage(asked, answered)
                 account.spend(sum(used), used.cost(link.expert))
-            metrics.cost.labels(key, link.name).inc(
-                (usage or TokenUsage()).cost(link.expert)
-            )
+            self._cost(key, link.name).inc((usage or TokenUsage()).cost(link.expert))
             for kind, tokens in usage._asdict().items() if usage is not None else ():
-                metrics.tokens.labels(key, link.name, kind).inc(tokens)
+                self._tokens(key, link.name, kind).inc(tokens)
 
         return note
 

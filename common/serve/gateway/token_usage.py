@@ -6,6 +6,7 @@ Keeps nothing else of them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +22,11 @@ MIN_BYTES_PER_TOKEN = 2
 MAX_PROMPT_TOKENS = 131_072
 """Reserved for a prompt; what is longer is mostly images."""
 MAX_READ_BYTES = 256 * 1024
+
+
+_MODEL = re.compile(rb'"model"\s*:\s*"([\w.:/@+ -]{1,128})"')
+"""The name of the model, as answers have it; in a text its quotes are escaped."""
+MODEL_WITHIN_BYTES = 4096
 
 
 class TokenUsage(NamedTuple):
@@ -39,6 +45,17 @@ class TokenUsage(NamedTuple):
             expert.answer_price or 0.0
         ) * self.answer
         return prices / TOKENS_PER_PRICE
+
+
+def span_facts(beginning: bytes, usage: TokenUsage | None) -> dict[str, str | int]:
+    """What a span says of an answer, as OpenTelemetry names it."""
+    facts: dict[str, str | int] = {}
+    if found := _MODEL.search(beginning[:MODEL_WITHIN_BYTES]):
+        facts["gen_ai.response.model"] = found[1].decode()
+    if usage is not None:
+        facts["gen_ai.usage.input_tokens"] = usage.prompt
+        facts["gen_ai.usage.output_tokens"] = usage.answer
+    return facts
 
 
 def estimated_usage(asked: int, answered: int) -> TokenUsage:

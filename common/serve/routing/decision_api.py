@@ -16,7 +16,7 @@ from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone
 from ridgeway.common.routing.conversations import Conversations
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.request_bodies import GatewayBody, read_gateway_body
-from ridgeway.common.serve.routing.routing_service import RoutingService
+from ridgeway.common.serve.routing.routing_service import NO_DOMAIN, RoutingService
 from ridgeway.common.serve.rules import ruled_decision
 
 DECIDE = "/v1/decide"
@@ -87,7 +87,7 @@ def _by_domain(service: RoutingService) -> Decider:
         if body.ruled is not None:
             reason = "rule"
         found: Mapping[str, str | None] = {
-            "x-ridgeway-domain": decision.best,
+            "x-ridgeway-domain": decision.domain or NO_DOMAIN,
             "x-ridgeway-confidence": f"{decision.confidence:.4f}",
             "x-ridgeway-router": decision.router,
             "x-ridgeway-release": served.id,

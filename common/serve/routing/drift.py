@@ -71,9 +71,9 @@ class DriftMonitor:
                 return  # a late answer of the release before
             self._served = served
             self._recent.clear()
-        self._recent.extend(
-            _Signs(each.confidence < LOW_BELOW, not each.belongs) for each in decisions
-        )
+        for each in decisions:
+            signs = _Signs(each.confidence < LOW_BELOW, not each.belongs)
+            self._recent.append(signs)
 
     def to_json(self, served: ServedRelease | None = None) -> dict[str, Any]:
         """What is known of the release in use, which may be newer than the last prompt."""

@@ -13,10 +13,9 @@ import contextlib
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress
 from typing import TypeVar
 
@@ -50,6 +49,9 @@ _MAX_SENTENCE_PROMPTS = 8
 """The same of prompts whose sentences have to be read, which takes longer."""
 MAX_EXPLAINED_PARTS = 400_000
 """Tokens times domains of one explanation."""
+
+NO_DOMAIN = "none"
+"""How an abstention without a fallback is counted."""
 
 _Result = TypeVar("_Result")
 
@@ -208,6 +210,9 @@ class RoutingService:
         self.tracing = tracing
         self.threads = RoutingThreads(lambda: self.current.served)
         self.metrics = Metrics()
+        # finding a metric by its labels takes as long as counting
+        self._decided = lru_cache(self.metrics.decisions.labels)
+        self._decided_by = lru_cache(self.metrics.decisions_by_router.labels)
         self.activity = Activity()
         self.drift = DriftMonitor(drift_share)
         self._watch_s = watch_s
@@ -218,9 +223,13 @@ class RoutingService:
     async def decide(self, turns: Sequence[Turn]) -> tuple[ServedRelease, Decision]:
         """Where a prompt or a conversation should go."""
         began = time.perf_counter()
+        if not self.tracing.is_on:
+            served, decision = await self.threads.route_turns(turns)
+            self.note(served, decision, time.perf_counter() - began)
+            return served, decision
         with self.tracing.span("route") as span:
             served, decision = await self.threads.route_turns(turns)
-            span.set_attribute("ridgeway.domain", decision.best)
+            span.set_attribute("ridgeway.domain", decision.domain or NO_DOMAIN)
             span.set_attribute("ridgeway.confidence", decision.confidence)
             span.set_attribute("ridgeway.router", decision.router)
             span.set_attribute("ridgeway.release", served.id)
@@ -273,17 +282,21 @@ class RoutingService:
         return written
 
     def _count(self, decisions: Sequence[Decision], seconds: float) -> None:
-        counts = Counter(decision.best for decision in decisions)
-        abstained = sum(decision.abstained for decision in decisions)
+        ahead: dict[str, int] = {}
+        kinds: dict[tuple[str, str], int] = {}
+        abstained = 0
+        for decision in decisions:
+            ahead[decision.best] = ahead.get(decision.best, 0) + 1
+            kind = (decision.domain or NO_DOMAIN, decision.router)
+            kinds[kind] = kinds.get(kind, 0) + 1
+            abstained += decision.abstained
         self.metrics.routing_seconds.observe(seconds)
-        for domain, count in counts.items():
-            self.metrics.decisions.labels(domain).inc(count)
-        routers = Counter(decision.router for decision in decisions)
-        for router, count in routers.items():
-            self.metrics.decisions_by_router.labels(router).inc(count)
+        for (domain, router), count in kinds.items():
+            self._decided(domain).inc(count)
+            self._decided_by(router).inc(count)
         if abstained:
             self.metrics.abstentions.inc(abstained)
-        self.activity.add(counts, abstained, seconds)
+        self.activity.add(ahead, abstained, seconds)
 
     def exposition(self) -> bytes:
         """The metrics, drift brought up to date."""

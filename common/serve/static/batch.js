@@ -25,7 +25,7 @@ export function startBatch() {
 
 export function examplesOf(own, routed) {
   // Texts of the batch that are of one domain and were routed to another.
-  return done.filter(({ label, decision }) => label === own && decision.best === routed).map(({ text }) => text);
+  return done.filter((each) => isAnswered(each) && each.label === own && each.decision.best === routed).map(({ text }) => text);
 }
 
 async function load(chosen) {
@@ -114,18 +114,22 @@ function paint() {
 }
 
 const labelled = () => done.filter(({ label }) => label);
-const isRight = ({ label, decision }) => label === decision.best;
+const isAnswered = ({ decision }) => !decision.abstained;
+const isRight = (each) => isAnswered(each) && each.label === each.decision.best;
+const ratio = (part, all) => (all.length ? ` (${percent(part.length / all.length)})` : "");
 
 function confusions() {
   const known = labelled();
   if (!known.length) return null;
   const pairs = new Map();
-  for (const each of known.filter((one) => !isRight(one))) {
+  const answered = known.filter(isAnswered);
+  for (const each of answered.filter((one) => !isRight(one))) {
     const name = JSON.stringify([each.label, each.decision.best]);
     pairs.set(name, (pairs.get(name) ?? 0) + 1);
   }
   const rows = [...pairs].map(([name, many]) => [...JSON.parse(name), many]).sort((one, other) => other[2] - one[2]);
-  const words = `${percent(known.filter(isRight).length / known.length)} of ${count(known.length, "prompt")} with a true domain are routed to it.`;
+  const right = known.filter(isRight);
+  const words = `Of ${count(known.length, "prompt")} with a true domain the router answered ${whole(answered.length)}${ratio(answered, known)}, ${whole(right.length)} of them right${ratio(right, answered)}. On ${whole(known.length - answered.length)} it abstained.`;
   const painted = (some) => table(["True domain", "Routed to", "Prompts", "More"], some.map(([own, routed, many]) => [own, routed, whole(many), button("Examples", () => open(own, routed), { "aria-label": `Examples of ${own} routed to ${routed}` })]), { caption: "Confusions in this batch", unseen: true, numbersFrom: 2 });
   return [make("h3", {}, "Against the true domains"), make("p", {}, words), rows.length ? searched("batch-pairs", "Confusions of ", rows, 10, ([own, routed]) => [own, routed], (some) => scrolling("Confusions in this batch", painted(some))) : null];
 }
@@ -145,9 +149,9 @@ function decisions() {
   const heads = ["Prompt", "Goes to", "Confidence", ...(labelled().length ? ["True domain"] : []), ...(done[0].decision.expert ? ["Expert"] : [])];
   const row = (each) => [
     make("span", { class: "cut" }, cut(each.text)),
-    each.decision.abstained ? `${each.decision.domain ?? "no domain"} (abstained)` : each.decision.domain,
+    isAnswered(each) ? each.decision.domain : make("span", { class: "quiet" }, `abstained${each.decision.domain ? `, goes to ${each.decision.domain}` : ""}`),
     percent(each.decision.confidence),
-    ...(labelled().length ? [make("span", { class: each.label && !isRight(each) ? "wrong" : null }, each.label || "–")] : []),
+    ...(labelled().length ? [make("span", { class: each.label && isAnswered(each) && !isRight(each) ? "wrong" : null }, each.label || "–")] : []),
     ...(done[0].decision.expert ? [each.decision.expert] : []),
   ];
   const painted = (some) => scrolling("Decisions of the batch", table(heads, some.map(row), { caption: `Decisions by release ${short(release)}`, numbersFrom: 99 }));

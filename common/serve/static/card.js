@@ -36,6 +36,10 @@ function about(card) {
       ["Number", manifest.number],
       ["In use since", moment(card.since)],
       ["Signed by", hash(card.signer, "signer's key")],
+      ["Made by", told(manifest.cohort?.holders, (holders) => count(holders, "holder"))],
+      ["Held out", heldOut(manifest.evaluation)],
+    ]),
+    make("details", {}, make("summary", {}, "How it was made"), facts([
       ["Made after", manifest.parent ? make("code", { title: manifest.parent }, short(manifest.parent)) : null],
       ["Encoder", told(manifest.encoder, encoder)],
       ["Samples", told(manifest.sampling, sampling)],
@@ -43,9 +47,7 @@ function about(card) {
       ["λ", told(manifest.ridge, ridge)],
       ["Selector", told(manifest.selector, selector)],
       ["Confidence", told(manifest.confidence, confidence)],
-      ["Cohort", told(manifest.cohort?.holders, (holders) => count(holders, "holder"))],
-      ["Held out", heldOut(manifest.evaluation)],
-    ]),
+    ])),
   );
 }
 
@@ -98,13 +100,19 @@ function confidence({ calibrated, threshold, fallback }) {
 function heldOut(evaluation) {
   if (!evaluation) return "not evaluated";
   const documents = evaluation.confusion.flat().reduce((sum, each) => sum + each, 0);
-  return `${percent(evaluation.accuracy / 100)} right, the mean over domains; ${count(documents, "text")}`;
+  const texts = `${evaluation.interval ? "about " : ""}${count(documents, "text")}`;
+  return `${accuracy(evaluation.accuracy, evaluation.interval)} right, the mean over domains; ${texts}`;
 }
 
-function domains({ domains: names, masses, manifest }) {
+function accuracy(value, interval) {
+  // The interval is that of counts under noise.
+  return interval ? `${percent(value / 100)} (95 %: ${interval.map((end) => percent(end / 100)).join(" to ")})` : percent(value / 100);
+}
+
+function domains({ domains: names, manifest }) {
   const right = manifest.evaluation?.domains ?? {};
-  const rows = names.map((name) => [named(name), whole(masses[name] ?? 0), name in right ? percent(right[name] / 100) : "–"]);
-  const caption = "Domains of the release, their masses, and accuracy on held-out text";
-  const painted = (some) => scrolling("Domains of the release", table(["Domain", "Mass, samples", "Accuracy"], some, { caption, unseen: true }));
+  const rows = names.map((name) => [named(name), name in right ? accuracy(right[name], manifest.evaluation.intervals?.[name]) : "–"]);
+  const caption = "Domains of the release, and accuracy on held-out text";
+  const painted = (some) => scrolling("Domains of the release", table(["Domain", "Right, of held-out texts"], some, { caption, unseen: true }));
   return rows.length > MANY ? make("div", {}, searched("domain-search", "Domains ", rows, MANY, ([name]) => [name.textContent], painted)) : painted(rows);
 }

@@ -9,14 +9,17 @@ const MOST = 10;
 const DECIDERS = { table: "the table", sentences: "the sentence encoder" };
 
 export function showDecision(reply, hasCascade) {
-  const place = find("decision");
+  const [verdict, shares] = [find("verdict"), find("scores")];
   if (!reply) {
-    fill(place, make("p", { class: "empty" }, "Nothing is routed yet."));
+    fill(verdict, make("p", { class: "empty" }, "Nothing is routed yet."));
+    fill(shares);
     return;
   }
   arrange(reply.order);
   const ranked = Object.entries(reply.scores).sort((one, other) => other[1] - one[1]);
-  fill(place, make("p", { class: "winner" }, winner(reply)), make("p", { class: "sure" }, sure(reply)), known(reply, hasCascade), scores(ranked));
+  const open = shares.querySelector("details")?.open;
+  fill(verdict, make("p", { class: "winner" }, winner(reply)), make("p", { class: "sure" }, sure(reply)));
+  fill(shares, scores(ranked), make("details", { open }, make("summary", {}, "More about this decision"), known(reply, hasCascade)));
   announce(inShort(reply, ranked));
 }
 
@@ -27,8 +30,8 @@ function winner(reply) {
 function sure(reply) {
   const words = `Confidence ${percent(reply.confidence)}${reply.calibrated ? "" : ", not calibrated"}`;
   if (!reply.abstained) return words;
-  const why = reply.belongs ? "too low" : "but it seems to belong to no domain";
-  return `${words}: ${why}, so the router abstains. The prompt ${goes(reply)}; ${reply.best} is ahead.`;
+  const why = reply.belongs ? `${words}: too low` : "It seems to belong to no expert's domain";
+  return `${why}, so the router abstains. The prompt ${goes(reply)}; ${reply.best} is ahead.`;
 }
 
 // Where a prompt goes on which the router abstains: its expert is the fallback, if there are experts.

@@ -6,14 +6,14 @@ import { showActivity, startCharts } from "./charts.js";
 import { chatExperts, replay, startChat } from "./chat.js";
 import { showCompared } from "./compare.js";
 import { showDecision } from "./decision.js";
-import { announce, button, fill, find, make } from "./dom.js";
+import { announce, button, fill, find, scrolling, table } from "./dom.js";
 import { showDrift } from "./drift.js";
 import { newSession, startAnswer } from "./expert.js";
 import { startLive } from "./live.js";
-import { short } from "./numbers.js";
+import { milliseconds, percent, plain, short, whole } from "./numbers.js";
 import { remember, startPast } from "./past.js";
 import { linkButton, linked } from "./permalink.js";
-import { promptText, route, setPrompt, startPrompt, usePrompt } from "./prompt.js";
+import { offerExamples, promptText, route, setPrompt, startPrompt, usePrompt } from "./prompt.js";
 import { showTokens, startTokens, viewed } from "./tokens.js";
 import { startTuning, tune, tuned, tunePrompt, tuneRelease } from "./tuning.js";
 import { showWords } from "./words.js";
@@ -39,7 +39,7 @@ function offerAnswer(reply, prompt) {
   // An answer belongs to the prompt that it was asked for, and goes with it.
   stopAnswer();
   const asked = () => (stopAnswer = startAnswer(find("expert"), [{ role: "user", content: prompt }], newSession()));
-  fill(find("expert"), reply?.expert ? button(`Ask ${reply.expert}`, asked) : null);
+  fill(find("expert"), reply?.expert ? button(`Ask ${reply.expert}`, asked, { class: null }) : null);
 }
 
 async function taken(now) {
@@ -56,6 +56,7 @@ async function renew(now, before) {
   if (!card) return; // tried again with the next look
   standing = now;
   hasCascade = "cascade" in card.manifest;
+  offerExamples(card.manifest.examples);
   await tuneRelease(card, Object.keys(now.experts).length > 0);
   if (before === null) tune(linked());
   if (before === now.release || (before === null && !now.compared)) return;
@@ -63,11 +64,21 @@ async function renew(now, before) {
   if (before !== null) announce(`Release ${short(now.release)} is in use now.`);
 }
 
-function experts(states) {
-  const names = Object.keys(states);
-  find("experts-part").hidden = !names.length;
-  chatExperts(names.length > 0);
-  find("experts").replaceChildren(...names.map((name) => make("li", {}, `${name}: ${states[name]}`)));
+function experts(known) {
+  const rows = Object.entries(known).map(([name, each]) => [
+    name,
+    each.state,
+    whole(each.requests),
+    each.requests ? percent(each.failed / each.requests) : "–",
+    each.seconds === null ? "–" : milliseconds(1000 * each.seconds),
+    whole(each.tokens),
+    plain(each.cost),
+  ]);
+  find("experts-part").hidden = !rows.length;
+  chatExperts(rows.length > 0);
+  const heads = ["Expert", "State", "Requests", "Failed", "Answers after", "Tokens", "Cost"];
+  const caption = "Since this service began; the time is the mean until an answer begins";
+  fill(find("experts"), scrolling("The experts", table(heads, rows, { caption, numbersFrom: 2 })));
 }
 
 function setMode(mode) {

@@ -8,12 +8,6 @@ import { forgetLink } from "./permalink.js";
 
 const PAUSE_MS = 250;
 const LONG = 20_000; // characters; longer prompts wait for the button
-const EXAMPLES = [
-  "May I sell this program if I keep the copyright notice and give no warranty?",
-  "Why does free() crash when I pass it a pointer into the middle of a malloc'd buffer?",
-  "Show that every bounded sequence of real numbers has a convergent subsequence.",
-  "How do I read a CSV file and group its rows by month?",
-];
 
 let box;
 let answered;
@@ -33,8 +27,13 @@ export function startPrompt(onAnswer) {
     event.preventDefault();
     route();
   });
-  find("examples").append(...EXAMPLES.map((words) => make("li", {}, button(words, () => usePrompt(words)))));
   if (box.value.trim()) route(); // the browser has kept it
+}
+
+export function offerExamples(examples = []) {
+  // Those that the release carries, if any.
+  find("examples-part").hidden = !examples.length;
+  find("examples").replaceChildren(...examples.map((words) => make("li", {}, button(words, () => usePrompt(words)))));
 }
 
 export function usePrompt(text) {

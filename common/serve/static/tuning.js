@@ -61,7 +61,7 @@ function onHeldOut(threshold) {
   const sum = (place, from) => bins.filter(([edge]) => edge >= from).reduce((total, bin) => total + bin[place], 0);
   const [met, right] = [sum(1, threshold), sum(2, threshold)];
   if (met < 5e-7) return "None of the held-out prompts would be answered.";
-  return `Of held-out prompts of all lengths ${percent(met / sum(1, 0))} would be answered, ${percent(right / met)} of them right.`;
+  return `Of held-out texts and of their first words alone ${percent(met / sum(1, 0))} would be answered, ${percent(right / met)} of them right.`;
 }
 
 function onPrompt(threshold) {

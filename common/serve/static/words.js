@@ -33,7 +33,8 @@ export function showWords(reply) {
   if (merged.length > MOST) rows.push(others(reply, merged.slice(MOST)));
   const caption = `What each word added to the lead of ${reply.best} over ${reply.runner_up}, ${reply.margin.toFixed(4)}`;
   const made = table(["Word", "Speaks for", "Times", "Weight", "Of the lead"], rows, { caption, unseen: true, numbersFrom: 2 });
-  fill(find("words"), make("p", { class: "lead" }, lead(reply)), scrolling("Table of the words that decided", made));
+  find("lead").textContent = lead(reply);
+  fill(find("words"), scrolling("Table of the words that decided", made));
 }
 
 function together(words) {

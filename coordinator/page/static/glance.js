@@ -24,6 +24,7 @@ export function showGlance(now) {
       ["Key", make("code", { title: now.key }, short(now.key))],
       ["Members", active.length ? `${count(active.length, "holder")}${now.up ? `, ${whole(online)} online` : ""}` : "none admitted yet"],
       ["Mode", `${now.mode}: ${now.sentence}`],
+      ["A round costs", now.privacy ? `ε ${now.privacy.epsilon} a document, at a δ of ${now.privacy.delta}; what is left of its budget, each holder knows alone` : null],
       ["Newest release", now.release ? String(now.release).padStart(4, "0") : "none yet"],
       ["Last round", lastRound(now.round)],
       ...Object.entries(now.certificates).map(([name, each]) => [`Certificate of the ${name}`, certificate(each)]),

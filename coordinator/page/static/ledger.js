@@ -3,6 +3,7 @@
 
 import { ask } from "./api.js";
 import { announce, fill, find, make, scrolling, table } from "./dom.js";
+import { warn } from "./folder.js";
 import { count, short, stamp, whole } from "./numbers.js";
 
 let rows = [];
@@ -22,6 +23,7 @@ async function verify() {
   try {
     const found = await ask("/v1/ledger/verification");
     place.className = `verdict ${found.valid ? "good" : "bad"}`;
+    warn(found.valid ? "" : `Something was altered: the ledger is not as it was written. ${found.words}`);
     place.textContent = found.valid
       ? `The chain holds: ${count(found.entries, "entry", "entries")}, ${count(found.releases, "release")} and every stored sum are as they were written.`
       : `The ledger is not as it was written: ${found.words}.`;

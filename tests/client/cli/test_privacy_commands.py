@@ -69,7 +69,7 @@ def test_a_holder_accepts_private_rounds_and_hears_what_they_mean(shop: Workshop
     assert done.code == 0, done.stderr
     said = " ".join(done.stderr.split())
     assert f"private rounds {MODE_SENTENCES['private']}" in said
-    assert "at most ε 1 a round" in said and "4 in all" in said
+    assert "at most ε 1 per round" in said and "4 in all" in said
     settings = Holder(shop.folder / "law").settings
     assert (settings.policy.modes, settings.policy.weightings) == (("private",), ("equal",))
     assert (settings.policy.max_round_epsilon, settings.policy.max_epsilon) == (1.0, 4.0)
@@ -93,7 +93,7 @@ def test_another_mode_is_refused_until_it_is_accepted(shop: Workshop, mode: str)
 def test_several_modes_can_be_accepted_and_none_that_is_not_there(shop: Workshop) -> None:
     """In whatever order they are given."""
     refused = sentence(init(shop, "--accept-mode", "loud"))
-    assert "--accept-mode cannot be 'loud'; it is private, masked, clear" in refused
+    assert "there is no mode 'loud' for --accept-mode; there are private, masked, clear" in refused
     assert init(shop, "--accept-mode", "masked", "--accept-mode", "private").code == 0
     assert Holder(shop.folder / "law").settings.policy.modes == ("private", "masked")
 
@@ -101,7 +101,7 @@ def test_several_modes_can_be_accepted_and_none_that_is_not_there(shop: Workshop
 @pytest.mark.parametrize(
     ("words", "refused"),
     [
-        (("--max-round-epsilon", "0.5"), "cost a document an ε of 1, and you allow 0.5 a round"),
+        (("--max-round-epsilon", "0.5"), "have ε 1, and you allow 0.5 per round"),
         (("--max-round-epsilon", "0"), "--max-round-epsilon is an ε above 0, not 0"),
         (("--max-epsilon", "-1"), "--max-epsilon is an ε above 0, not -1"),
         (("--max-epsilon", "nan"), "--max-epsilon is an ε above 0, not nan"),
@@ -117,7 +117,7 @@ def test_limits_that_the_invitation_breaks_or_that_are_none_are_one_sentence(
 def test_an_invitation_that_costs_more_than_usual_must_be_allowed(shop: Workshop) -> None:
     """Nobody agrees to an ε of 8 by taking an invitation up."""
     invite(shop, epsilon=8.0)
-    assert "an ε of 8, and you allow 1 a round" in sentence(init(shop))
+    assert "have ε 8, and you allow 1 per round" in sentence(init(shop))
     assert init(shop, "--max-round-epsilon", "8", "--max-epsilon", "inf").code == 0
     policy = Holder(shop.folder / "law").settings.policy
     assert (policy.max_round_epsilon, policy.max_epsilon) == (8.0, float("inf"))
@@ -143,7 +143,7 @@ def test_on_a_terminal_the_limits_are_asked_for(shop: Workshop, monkeypatch: pyt
 def test_an_invitation_without_its_prior_is_refused(shop: Workshop) -> None:
     """Or with another one: documents would be bounded by what nobody agreed to."""
     (shop.folder / "co" / "invite" / PRIOR).unlink()
-    assert "is not the public prior that the invitation names" in sentence(init(shop))
+    assert "is not the public prior of the invitation" in sentence(init(shop))
 
 
 # Opening an epoch
@@ -186,7 +186,7 @@ def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(shop: Wor
     assert "0 documents changed since" in refused and "--new-epoch" in refused
     second = shop.call("client", "ready", "law", "--new-epoch")
     assert second.code == 0
-    assert "comparing the last total with the next one tells" in second.stderr
+    assert "the difference between the last total and the next reveals" in second.stderr
     assert "0 changed documents" in second.stderr
     told = shop.call("client", "status", "law").stderr
     assert "ε ∞" in told and "1 exact output" in told
@@ -200,7 +200,7 @@ def test_join_opens_the_first_epoch_and_no_other(shop: Workshop, monkeypatch: py
     assert init(shop).code == 0
     first = shop.call("client", "join", "law")
     assert first.code == 0, first.stderr
-    assert "no epoch is open yet, so the first one is opened now" in first.stderr
+    assert "no epoch is open yet; opening the first one" in first.stderr
     assert "ε 1 for the next round" in first.stderr
     epoch = Holder(shop.folder / "law").epochs.current()
     second = shop.call("client", "join", "law")
@@ -236,7 +236,7 @@ def test_terms_that_the_holder_has_not_agreed_to_are_not_taken(
     before = (shop.folder / "law" / "invite.json").read_bytes()
     invite(shop, mode, epsilon)
     refused = sentence(shop.call("client", "accept", "law", "--invite", "co/invite"))
-    assert words in refused and "change it under [policy]" in refused
+    assert words in refused and "change [policy]" in refused
     assert (shop.folder / "law" / "invite.json").read_bytes() == before
 
 
@@ -248,7 +248,7 @@ def test_an_invitation_of_somebody_else_is_not_taken(shop: Workshop) -> None:
     shutil.copy(shop.folder / "co" / PRIOR, shop.folder / "other" / PRIOR)
     assert shop.call("coordinator", "invite", "other").code == 0
     refused = sentence(shop.call("client", "accept", "law", "--invite", "other/invite"))
-    assert "not by the coordinator that is pinned here" in refused
+    assert "not by the pinned coordinator" in refused
 
 
 # Sentences of the operator

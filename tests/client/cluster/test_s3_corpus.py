@@ -160,7 +160,9 @@ def test_keys_that_s3_does_not_know_are_one_sentence(store: Store, tmp_path: Pat
     """Before anything is read, as on machines of a cluster that have other keys than this one."""
     store.let_in(everybody=False)
     try:
-        with pytest.raises(InputError, match=r"^s3://bucket/corpus cannot be read: .*Key Id.*; see that .*") as raised:
+        with pytest.raises(
+            InputError, match=r"^s3://bucket/corpus cannot be read: .*Key Id.*; check that .*"
+        ) as raised:
             in_s3(tmp_path)
     finally:
         store.let_in(everybody=True)
@@ -181,10 +183,10 @@ def test_a_store_that_is_lost_is_one_sentence_and_nothing_that_was_kept_is_lost(
         store.let_in(everybody=False)
         yield from by_ray(tmp_path)(todo)
 
-    with pytest.raises(CorpusError, match=r"^s3://bucket/corpus/.* cannot be read: .*; see that ") as refused:
+    with pytest.raises(CorpusError, match=r"^s3://bucket/corpus/.* cannot be read: .*; check that ") as refused:
         in_s3(tmp_path, closed)
     store.let_in(everybody=True)
-    with pytest.raises(RidgewayError, match=r"^s3://bucket/corpus/.* cannot be read: .*connect.*; see that ") as lost:
+    with pytest.raises(RidgewayError, match=r"^s3://bucket/corpus/.* cannot be read: .*connect.*; check that ") as lost:
         in_s3(tmp_path, watch=Watch(lambda done, total: store.end()))
     with pytest.raises(InputError, match=r"^s3://bucket/corpus cannot be read: .*connect") as gone:
         in_s3(tmp_path)

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pytest
 
+from ridgeway.client.deploy import notices
 from ridgeway.client.deploy.holder_folder import approve_bundle, settings_text
 from ridgeway.client.deploy.notices import Gate, take_notice, tell_unapproved
 from ridgeway.client.round.holder import HolderSettings
@@ -20,12 +21,13 @@ from ridgeway.common.base.errors import CertificateError, FormatError, InputErro
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.deploy.bundle import installed_sha256
-from ridgeway.common.deploy.notice import NOTICE
+from ridgeway.common.deploy.notice import NOTICE, AnnouncedBundle
 from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.deploy.supervisor import announce, up, write_invite
 from ridgeway.coordinator.round.federation import Federation
 from tests.coordinator.deploy.test_authority import handshake
+from tests.support.commands import Workshop
 from tests.support.quiet_server import Quiet, serving, tls_of
 from tests.support.simulated_federation import found, populate
 
@@ -136,6 +138,27 @@ def test_a_bundle_is_approved_by_the_holders_own_command_alone(tmp_path: Path) -
     after = (law / "client.toml").read_text()
     assert [line for line in before.splitlines() if line not in after.splitlines()] == [f'bundles = ["{approved[0]}"]']
     assert Journal(law / "journal.db").entries("approved")[-1].facts == {"bundle": installed_sha256()}
+
+
+def test_without_a_hash_only_what_was_shown_is_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing before anything was shown; and not the newer bundle that the coordinator has announced since."""
+    parties = found(tmp_path, address="router.example.org:9443")
+    populate(parties, {"law": "law"})
+    federation, law = parties.federation(), parties.homes["law"]
+    create_authority(federation.link, ["router.example.org"])
+    keep_installed(federation)
+    announce(federation)
+    take_notice(law, told(federation), federation.identity.public, NOW)
+    shop, before = Workshop(tmp_path), parties.holder("law").settings.bundles
+    refused = shop.call("client", "approve", law)
+    assert refused.code == 2 and "look at it first with: ridgeway client bundle" in refused.stderr
+    assert parties.holder("law").settings.bundles == before
+    assert shop.call("client", "bundle", law).code == 2, "it is not approved"
+    newer = AnnouncedBundle(sha256="ab" * 32)
+    monkeypatch.setattr(notices, "unapproved", lambda *_: [newer, AnnouncedBundle(sha256=installed_sha256())])
+    done = shop.call("client", "approve", law)
+    assert done.code == 0 and "has announced another one that is not approved" in done.stderr
+    assert parties.holder("law").settings.bundles == (*before, installed_sha256())
 
 
 def test_a_settings_file_that_cannot_be_changed_by_a_command_is_left_alone(tmp_path: Path) -> None:

@@ -112,6 +112,21 @@ def test_private_rounds_show_what_was_spent_of_what_is_allowed(tmp_path: Path) -
     assert (budget["exact"], budget["noisy"], budget["clear"]) == (0, 2, 0)
 
 
+def test_what_the_next_round_will_cost_is_there_before_it_is_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums and counts together, and whether the budget suffices for both."""
+    parties = found_private(tmp_path)
+    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
+    monkeypatch.setattr(HolderRecord, "terms", parties.federation().terms)
+    told = standing(parties.homes["law"])["budget"]["next"]
+    assert (told["cost"], told["allowed"]) == (1.0, True) and 0.99 < told["afterwards"] <= 1
+    run_round(parties.federation(), Direct(parties), no_watch)
+    parties.rewrite("law", "max_epsilon = 4.0", "max_epsilon = 1.2")
+    told = standing(parties.homes["law"])["budget"]["next"]
+    assert told["afterwards"] > 1.2 and not told["allowed"]
+
+
 def test_a_refusal_and_a_refused_bundle_are_there_with_their_reasons(home: Path) -> None:
     """Also those that never came to an answer."""
     Journal(home / "journal.db").append(("refused_bundle", {"bundle": "ef" * 32, "reason": "not approved <b>here</b>"}))

@@ -212,7 +212,11 @@ def test_a_round_of_a_large_cohort_opens_its_sums(
     ("kind", "words", "revealed"),
     [
         (ConfirmSum, "so many members fell away that too few hold shares of", 0),
-        (OpenSum, "could not be opened: 3 shares where 4 are needed. Members fell away after they had locked it", 4),
+        (
+            OpenSum,
+            "could not be opened: 3 shares are too few; 4 are needed. Members fell away after they had locked it",
+            4,
+        ),
     ],
 )
 def test_too_many_that_fall_away_end_the_round_in_words_and_it_can_be_run_again(

@@ -159,7 +159,7 @@ def test_a_policy_that_protects_nothing_cannot_be_written(changes: dict[str, Any
 def test_terms_and_policies_that_no_text_can_be_sampled_by_are_no_records() -> None:
     """Whoever sends or writes them: it is said when they are read, not in the middle of a round."""
     for record in (TERMS, POLICY):
-        with pytest.raises(ValidationError, match="windows of 16 tokens cannot begin every 8"):
+        with pytest.raises(ValidationError, match="a stride of 8 is shorter than the window of 16"):
             record.model_copy(update={"sampling": {"window": 16, "stride": 8}})
 
 

@@ -288,7 +288,7 @@ def test_more_broken_records_than_may_be_are_an_error_and_are_listed(
         with pytest.raises(CorpusError, match=r"46 of 82 records cannot be read, .*a\.jsonl, line 1: not JSON"):
             prepare(replace(job(holey), skip_broken=share), encoder, tmp_path / "cache", broken_list=listed)
         assert len(listed.read_text().splitlines()) == 46
-    with pytest.raises(CorpusError, match=r"46 of 82 records cannot be read, and a share of 0 may be"):
+    with pytest.raises(CorpusError, match=r"46 of 82 records cannot be read, more than the allowed share of 0"):
         prepare(job(holey), encoder, tmp_path / "cache")
     with pytest.raises(CorpusError, match=r"a\.jsonl, line 1: not JSON .*skip_broken in client\.toml"):
         without_cache(job(holey), encoder, tmp_path / "empty")
@@ -380,10 +380,10 @@ def test_an_error_in_a_worker_loses_nothing_that_was_kept(tmp_path: Path, failin
 @pytest.mark.parametrize(
     ("texts", "holdout", "message"),
     [
-        ([], 0.0, "holds no text; empty documents: 0"),
-        (["", " "], 0.0, "holds no text; empty documents: 2"),
-        (["one"], 0.999999, "all documents of .* \\(1\\) fall into the held-out share"),
-        (["<end><end>"], 0.0, "holds no tokens"),
+        ([], 0.0, "contains no text; empty documents: 0"),
+        (["", " "], 0.0, "contains no text; empty documents: 2"),
+        (["one"], 0.999999, "all documents of .* \\(1\\) are held out"),
+        (["<end><end>"], 0.0, "contains no tokens"),
     ],
 )
 def test_a_corpus_without_anything_to_sum_is_refused(

@@ -64,7 +64,7 @@ def test_words_mean_gpus(machine: Machine) -> None:
 def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(machine: Machine) -> None:
     """The sentence names the machine's GPUs."""
     machine(torch=made_torch(2))
-    with pytest.raises(DeviceError, match="no cuda:2 on this machine; its GPUs are cuda:0, cuda:1"):
+    with pytest.raises(DeviceError, match="device cuda:2 not found; the GPUs of this machine are cuda:0, cuda:1"):
         devices.chosen("cuda:2")
 
 
@@ -72,7 +72,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(machine: Machine
 def test_an_unknown_word_is_refused(machine: Machine, word: str) -> None:
     """One sentence says what may be said, whatever the machine has."""
     machine(driver=False)
-    with pytest.raises(InputError, match="say auto, cpu, cuda, or one GPU such as cuda:0"):
+    with pytest.raises(InputError, match="use auto, cpu, cuda, or one GPU such as cuda:0"):
         devices.chosen(word)
 
 
@@ -81,7 +81,7 @@ def test_a_machine_without_a_driver_uses_the_cpu_and_misses_nothing(machine: Mac
     machine(driver=False, torch=made_torch(1))
     assert devices.chosen("auto") == ()
     assert devices.missed() is None
-    with pytest.raises(DeviceError, match="no NVIDIA driver was found"):
+    with pytest.raises(DeviceError, match="no NVIDIA driver found"):
         devices.chosen("cuda")
 
 
@@ -90,8 +90,8 @@ def test_a_machine_without_a_driver_uses_the_cpu_and_misses_nothing(machine: Mac
     [
         (None, r"torch is not installed; install ridgeway\[gpu\]"),
         (made_torch(0, cuda=None), r"torch 9\.9 is built without CUDA; install ridgeway\[gpu\]"),
-        (made_torch(0), r"torch 9\.9 finds no GPU it can use"),
-        (made_torch(0, warn="the driver is too old\nmore"), r"finds no GPU it can use \(the driver is too old\)"),
+        (made_torch(0), r"torch 9\.9 finds no usable GPU"),
+        (made_torch(0, warn="the driver is too old\nmore"), r"finds no usable GPU \(the driver is too old\)"),
     ],
     ids=["no torch", "torch without CUDA", "no GPU", "old driver"],
 )
@@ -101,11 +101,11 @@ def test_a_gpu_that_cannot_be_used_is_missed_with_the_reason(machine: Machine, t
     assert devices.chosen("auto") == ()
     words = devices.missed()
     assert words is not None
-    assert words.startswith("an NVIDIA driver is here, but ")
+    assert words.startswith("NVIDIA driver found, but ")
     for word in ("cuda", "cuda:0"):
         with pytest.raises(DeviceError, match=reason) as refusal:
             devices.chosen(word)
-        assert str(refusal.value).removeprefix(f"the device {word} cannot be used: ") in words
+        assert str(refusal.value).removeprefix(f"device {word} is not available: ") in words
 
 
 def test_a_torch_that_does_not_load_is_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_torch_that_does_not_load_is_a_reason(machine: Machine, monkeypatch: p
     machine(torch=made_torch(1))
     monkeypatch.setitem(sys.modules, "torch", None)
     assert devices.chosen("auto") == ()
-    assert "torch cannot be loaded" in (devices.missed() or "")
+    assert "torch fails to import" in (devices.missed() or "")
 
 
 def test_a_driver_of_another_maker_is_no_miss(machine: Machine) -> None:

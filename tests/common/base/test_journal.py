@@ -148,7 +148,7 @@ def test_a_damaged_file_is_an_error_in_words(tmp_path: Path, content: bytes) -> 
         assert Journal(path).verify() == 0
         return
     for act in (Journal(path).entries, Journal(path).verify, lambda: Journal(path).append(("kind", {}))):
-        with pytest.raises(JournalError, match="cannot be used"):
+        with pytest.raises(JournalError, match="is unusable"):
             act()
 
 
@@ -230,6 +230,6 @@ def test_what_may_not_be_written_is_never_written_elsewhere(tmp_path: Path, monk
     journal = Journal(tmp_path / "journal.db")
     monkeypatch.setattr(journal, "_open", journal._open_copy)
     assert journal.verify() == 4
-    with pytest.raises(JournalError, match="cannot be used now"):
+    with pytest.raises(JournalError, match="is not available now"):
         journal.append(("new", {}))
     assert len(Journal(tmp_path / "journal.db").entries()) == 4

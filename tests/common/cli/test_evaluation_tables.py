@@ -26,7 +26,7 @@ def test_few_domains_are_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     show(None, *evaluation_lines(evaluation(3)), json=False)
     printed = capsys.readouterr().out
     assert all(f"→ d{place:03}" in printed for place in range(3))
-    assert "taken for" not in printed
+    assert "most confused with" not in printed
 
 
 def test_of_many_domains_the_weakest_come_first_with_what_they_are_taken_for(

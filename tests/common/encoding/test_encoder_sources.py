@@ -214,8 +214,8 @@ def break_definition(folder: Path) -> None:
         (break_tokenizer, "no tokenizer.json"),
         (break_weights, "no model.safetensors"),
         (break_header, "not a safetensors file"),
-        (cut_weights, "cut off"),
-        (rename_tensor, "no tensor that is known"),
+        (cut_weights, "truncated"),
+        (rename_tensor, "no known input embeddings"),
         (integer_tensor, "not a float matrix"),
         (break_definition, "not JSON"),
     ],
@@ -244,7 +244,7 @@ def test_a_contextual_encoder_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize("source", ["smollm2+cosines", "smollm2+words+cosines"])
 def test_an_encoder_with_cosines_is_refused_in_a_sentence(source: str) -> None:
     """It was an option of earlier versions."""
-    with pytest.raises(EncoderError, match="cosines are no longer supported"):
+    with pytest.raises(EncoderError, match="cosine encoders are no longer supported"):
         find_encoder(source)
 
 

@@ -140,7 +140,7 @@ def test_an_altered_file_is_told(name: str, monkeypatch: pytest.MonkeyPatch, tmp
         file.seek(1000)
         file.write(b"!")
     monkeypatch.setattr(sentence_source, "file_of_wheel", lambda wheel, ending: tmp_path / Path(ending).name)
-    with pytest.raises(EncoderError, match=f"{name} of {USE_WHEEL} is not the file that all parties share"):
+    with pytest.raises(EncoderError, match=f"SHA-256 mismatch: {name} of {USE_WHEEL} is not the pinned file"):
         find_use()
     assert not (cache_folder() / "sentences").exists()
 

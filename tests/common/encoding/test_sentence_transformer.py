@@ -134,7 +134,7 @@ def test_passes_of_many_texts_give_the_same_vectors(
 def test_a_number_beyond_the_bound_is_cut_and_none_at_all_is_an_error() -> None:
     assert on_grid(np.array([[3.0, 0.0], [3.0, 4.0]])).tolist() == [[FEATURE_LIMIT, 0], [FEATURE_LIMIT, FEATURE_LIMIT]]
     for wrong in ([[np.nan, 1.0]], [[0.0, 0.0]], [[np.inf, 1.0]]):
-        with pytest.raises(EncoderError, match="no finite numbers"):
+        with pytest.raises(EncoderError, match="NaN or infinity"):
             on_grid(np.array(wrong))
 
 
@@ -192,7 +192,7 @@ def test_an_encoder_is_named_without_its_path(folder: Path, encoder: Transformer
     assert str(folder) not in (tmp_path / "saved" / "encoder.json").read_text()
     assert load_encoder(tmp_path / "saved").fingerprint == found.fingerprint
     assert prepared("law", found, 1).encoder_name == found.name
-    with pytest.raises(StatisticsError, match="not one that Ridgeway writes"):
+    with pytest.raises(StatisticsError, match="name or fingerprint is invalid"):
         prepared("law", found, 1, name=f"tiny+sentence:{folder}")
 
 
@@ -240,7 +240,7 @@ def test_a_model_that_is_not_here_is_asked_for(
     with pytest.raises(EncoderError, match="a model in a folder, and not here; let RIDGEWAY_SENTENCE_MODEL name"):
         named(encoder)
     monkeypatch.setenv("RIDGEWAY_SENTENCE_MODEL", str(make_model(tmp_path / "other", seed=1)))
-    with pytest.raises(EncoderError, match=f"its sentence encoder is {encoder.fingerprint[:12]}, .* that in .* is "):
+    with pytest.raises(EncoderError, match=f"its sentence encoder is {encoder.fingerprint[:12]}, .* the one in .* is "):
         named(encoder)
     monkeypatch.setenv("RIDGEWAY_SENTENCE_MODEL", str(folder))
     assert named(encoder).fingerprint == encoder.fingerprint
@@ -257,7 +257,7 @@ def test_a_model_that_changed_where_it_lay_is_not_used(folder: Path, tmp_path: P
 
 def test_statistics_of_a_local_model_ask_for_its_source(encoder: TransformerEncoder) -> None:
     found = with_sentences(tiny_encoder(), encoder)
-    with pytest.raises(EncoderError, match=r"name the folder: --encoder smollm2\+sentence:DIR"):
+    with pytest.raises(EncoderError, match=r"use --encoder smollm2\+sentence:DIR"):
         find_by_fingerprint(found.fingerprint, "smollm2+sentence:local")
 
 
@@ -348,20 +348,20 @@ def mad(folder: Path) -> None:
     [
         (without("config.json"), "has no config.json"),
         (without("tokenizer.json"), "has no tokenizer.json"),
-        (without("model.safetensors"), "pickled ones are never read"),
-        (pickled, "pickled ones are never read"),
-        (adapted, "holds an adapter"),
-        (configured(transformers_weights="other.safetensors"), "names weights of its own"),
-        (configured(auto_map={"AutoModel": "code.Model"}), "brings code of its own, which is never run"),
-        (configured(is_encoder_decoder=True), "not of BERT's kind"),
-        (configured(hidden_size=None), "not of BERT's kind"),
-        (configured(hidden_size=2048), "gives 1 to 1,024 numbers, and this one 2,048"),
-        (configured(max_position_embeddings=3), "leaves none for the text"),
-        (damaged, "config.json is damaged"),
+        (without("model.safetensors"), "pickles are never read"),
+        (pickled, "pickles are never read"),
+        (adapted, "contains an adapter"),
+        (configured(transformers_weights="other.safetensors"), "names other weights"),
+        (configured(auto_map={"AutoModel": "code.Model"}), "has custom code, which is never run"),
+        (configured(is_encoder_decoder=True), "not a BERT-like encoder"),
+        (configured(hidden_size=None), "not a BERT-like encoder"),
+        (configured(hidden_size=2048), "has 2,048 dimensions, and at most 1,024 are supported"),
+        (configured(max_position_embeddings=3), "too few for any text"),
+        (damaged, "config.json is corrupt"),
         (configured(model_type="abacus"), "transformers cannot load"),
         (cut, "transformers cannot load"),
         (poor, r"lack weights of the model, such as encoder\.layer\.1"),
-        (mad, "no finite numbers"),
+        (mad, "NaN or infinity"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_one_sentence(
@@ -433,7 +433,7 @@ def test_an_altered_wheel_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         path = tmp_path / Path(each.ending).name
         path.write_bytes(b"other")
         monkeypatch.setattr(sentence_models, "file_of_wheel", lambda wheel, ending, path=path: path)
-        with pytest.raises(EncoderError, match=f"{path.name} of {each.wheel} is not the file that all parties share"):
+        with pytest.raises(EncoderError, match=f"SHA-256 mismatch: {path.name} of {each.wheel} is not the pinned file"):
             each.find()
 
 

@@ -81,7 +81,7 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
         (LAW + 'fallbacks = ["law"]', "'law' is not another expert"),
         (LAW + 'fallbacks = [{expert = "law", on = ["rain"]}]', "law.fallbacks.0.on"),
         (LAW + "domains = {law = -1.0}", "law.domains"),
-        ("mu = [", "not a settings file"),
+        ("mu = [", "is not valid TOML"),
     ],
 )
 def test_what_cannot_be_used_is_named_in_one_sentence(

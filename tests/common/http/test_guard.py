@@ -559,9 +559,9 @@ def test_others_are_let_in_only_with_keys(host: str, tmp_path: Path) -> None:
         make_rules(host, None, max_requests=10, tls=True)
     empty = tmp_path / "keys.toml"
     empty.touch(mode=0o600)
-    with pytest.raises(InputError, match="holds no key"):
+    with pytest.raises(InputError, match="the file of --keys is empty"):
         make_rules(host, empty, max_requests=10, tls=True)
-    with pytest.raises(InputError, match="no file of keys"):
+    with pytest.raises(InputError, match="there is no keys file"):
         make_rules(host, tmp_path / "none.toml", max_requests=10, tls=True)
 
 

@@ -47,7 +47,7 @@ def test_so_many_requests_are_let_in_and_no_more_until_the_next_window(tmp_path:
     left = [book.enter("shop", budget).headers["x-ratelimit-remaining-requests"] for _ in range(3)]
     assert left == ["2", "1", "0"]
     again = UsageBook(tmp_path / "usage", clock)
-    with pytest.raises(RefusedRequest, match="3 of 3 requests this hour; it starts anew in 3600 s") as refused:
+    with pytest.raises(RefusedRequest, match="3 of 3 requests this hour; it resets in 3600 s") as refused:
         again.enter("shop", budget)
     assert refused.value.headers == {
         "x-ratelimit-limit-requests": "3",
@@ -70,7 +70,7 @@ def test_tokens_and_cost_are_counted_when_an_answer_has_ended(book: UsageBook) -
     assert account.headers["x-ratelimit-remaining-cost"] == "1"
     account.spend(60, 0.5)
     assert book.spent("shop", "month") == KeyUsage(2, 120, 2.0)
-    with pytest.raises(RefusedRequest, match="120 of 100 tokens this month; it starts anew in 43200 s"):
+    with pytest.raises(RefusedRequest, match="120 of 100 tokens this month; it resets in 43200 s"):
         book.enter("shop", budget)
 
 
@@ -145,5 +145,5 @@ def test_the_file_of_keys_keeps_budgets_and_the_command_shows_what_is_spent(tmp_
     assert made["budget"] == {"window": "hour", "requests": None, "tokens": 7, "cost": None}
     assert shop.call("keys", "add", file, "other", "--window", "week", "--max-tokens", "7").code == 2
     file.write_text(file.read_text().replace("max_requests = 10\nmax_cost = 1.5\n", ""))
-    with pytest.raises(InputError, match="go together"):
+    with pytest.raises(InputError, match="a budget needs a window"):
         read_keys(file)

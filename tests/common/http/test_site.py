@@ -79,7 +79,7 @@ def test_documents_name_files_of_one_version_that_browsers_may_keep(http: TestCl
             assert answer.content == CONTENTS[address.rpartition("/")[2]]
     for wrong in ("/page/0/main.js", f"/page/{VERSION}/page.py", f"/page/{VERSION}/..%2fpage.py"):
         assert http.get(wrong).status_code == 404
-        assert http.get(wrong).json()["error"]["message"] == "there is nothing at this address"
+        assert http.get(wrong).json()["error"]["message"] == "not found"
 
 
 def test_files_say_what_they_are(http: TestClient) -> None:

@@ -102,7 +102,7 @@ def test_a_prior_and_an_encoder_must_both_read_sentences(encoder: TableEncoder, 
 
 
 def test_words_have_no_prior(encoder: TableEncoder) -> None:
-    with pytest.raises(InputError, match="tokens and of sentences by USE alone"):
+    with pytest.raises(InputError, match="token features and USE sentence features only"):
         make_prior(with_words(encoder, WordFeatures()), [["rain"]])
 
 

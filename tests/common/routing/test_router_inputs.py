@@ -48,14 +48,14 @@ def test_a_chat_is_routed_by_its_turns(router: Router) -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        (7, "a prompt is of the type int"),
-        (None, "a prompt is of the type NoneType"),
-        (b"text", "a prompt is of the type bytes"),
-        ({"role": "user", "content": "x"}, "a prompt is of the type dict"),
-        (["x"], "message 0 is of the type str"),
-        ([{"role": "user", "content": "x"}, {"content": "x"}], "message 1 is of the type dict"),
-        ([{"role": "user", "content": 7}], "the content of message 0 is of the type int"),
-        ([{"role": "user", "content": ["x"]}], "the content of message 0 is of the type list"),
+        (7, "a prompt of type int cannot be routed"),
+        (None, "a prompt of type NoneType cannot be routed"),
+        (b"text", "a prompt of type bytes cannot be routed"),
+        ({"role": "user", "content": "x"}, "a prompt of type dict cannot be routed"),
+        (["x"], "message 0 of type str cannot be routed"),
+        ([{"role": "user", "content": "x"}, {"content": "x"}], "message 1 of type dict cannot be routed"),
+        ([{"role": "user", "content": 7}], "the content of message 0 of type int cannot be routed"),
+        ([{"role": "user", "content": ["x"]}], "the content of message 0 of type list cannot be routed"),
     ],
 )
 def test_a_wrong_type_is_named_with_what_to_pass(router: Router, wrong: Any, named: str) -> None:
@@ -74,7 +74,7 @@ def test_many_prompts_and_chats_are_routed_together(router: Router) -> None:
     code, law = (prompt_for(domain, DOMAINS) for domain in ("code", "law"))
     asked: list[Any] = [code, [{"role": "user", "content": law}], law]
     assert router.route_many(asked) == [router.route(each) for each in asked]
-    with pytest.raises(InputError, match="for a single one there is route"):
+    with pytest.raises(InputError, match="use route for one prompt"):
         router.route_many(law)
 
 
@@ -126,7 +126,7 @@ def test_a_followed_router_takes_the_next_release(tmp_path: Path, monkeypatch: p
     assert followed.refused is None
     release_of(folder, DOMAINS, number=1)
     assert followed.router.domains == more
-    assert "number 1, and number 2 is in use" in str(followed.refused)
+    assert "release 1 is older than release 2, which is in use" in str(followed.refused)
 
 
 def test_conversations_hold_their_domain(router: Router) -> None:

@@ -112,6 +112,21 @@ def test_text_that_belongs_nowhere_goes_to_the_fallback_if_there_is_one() -> Non
     assert named.explain("??").decision.abstained
 
 
+def test_a_router_abstains_where_a_domain_is_ahead_that_no_expert_is_for() -> None:
+    """On its prompts alone, and not where the router is told never to abstain; the manifest keeps the name."""
+    router = scoped_router()
+    best = router.route("aaaa").best
+    plain = router.confidence.abstaining(scope=0.0)
+    outside = replace(plain, outside=(best,))
+    decision = router.with_confidence(outside=(best,)).route("aaaa")
+    assert (decision.domain, decision.best, decision.reason) == (None, best, "out_of_scope")
+    others = replace(router, confidence=outside).route_many(["bbbb", "cccc"])
+    assert not any(each.abstained for each in others)
+    assert Confidence.of_json(outside.to_json()) == outside
+    assert "outside" not in plain.to_json()
+    assert outside.abstaining(threshold=0) == plain
+
+
 def test_calibration_learns_the_scope_of_a_router() -> None:
     """From the texts themselves what holders would count of them."""
     router = scoped_router()

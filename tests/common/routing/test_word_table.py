@@ -212,13 +212,25 @@ def spelt(change: Callable[[NDArray[Any], NDArray[Any]], tuple[NDArray[Any], NDA
         ({"buckets": np.zeros((0, 3), dtype=np.int32)}, "of runs of letters"),
         ({"buckets": np.zeros((7, 3), dtype=np.int32)}, "8 buckets and 3 domains"),
         ({"buckets": np.zeros((8, 2), dtype=np.int32)}, "8 buckets and 3 domains"),
-        ({"words": spelt(lambda letters, starts: (letters, starts[:-1]))}, "42 tokens was expected"),
-        ({"words": spelt(lambda letters, starts: (letters.astype(np.int8), starts))}, "42 tokens was expected"),
-        ({"words": spelt(lambda letters, starts: (letters, starts.astype(np.int32)))}, "42 tokens was expected"),
-        ({"words": spelt(lambda letters, starts: (letters[:-1], starts))}, "does not fit its letters"),
-        ({"words": spelt(lambda letters, starts: (letters, starts + 1))}, "does not fit its letters"),
-        ({"words": spelt(lambda letters, starts: (letters, starts[np.r_[0, 2, 1, 3:43]]))}, "does not fit its letters"),
-        ({"buckets": np.full((8, 3), 1 << 28, dtype=np.int32)}, "does not fit 32 bits"),
+        ({"words": spelt(lambda letters, starts: (letters, starts[:-1]))}, "expected the spelling of 42 tokens"),
+        (
+            {"words": spelt(lambda letters, starts: (letters.astype(np.int8), starts))},
+            "expected the spelling of 42 tokens",
+        ),
+        (
+            {"words": spelt(lambda letters, starts: (letters, starts.astype(np.int32)))},
+            "expected the spelling of 42 tokens",
+        ),
+        (
+            {"words": spelt(lambda letters, starts: (letters[:-1], starts))},
+            "token spellings do not match their letters",
+        ),
+        ({"words": spelt(lambda letters, starts: (letters, starts + 1))}, "token spellings do not match their letters"),
+        (
+            {"words": spelt(lambda letters, starts: (letters, starts[np.r_[0, 2, 1, 3:43]]))},
+            "token spellings do not match their letters",
+        ),
+        ({"buckets": np.full((8, 3), 1 << 28, dtype=np.int32)}, "overflow 32 bits"),
     ],
 )
 def test_tables_that_do_not_fit_together_are_refused(change: dict[str, Any], words: str) -> None:
@@ -326,10 +338,10 @@ def test_an_older_ridgeway_cannot_take_it_for_a_table_of_tokens(release: Path) -
     ("change", "words"),
     [
         ({"words": {"width": 9, "amplitude": 100, "shortest": 3, "longest": 5}}, "9 buckets"),
-        ({"words": {"width": 0, "amplitude": 100, "shortest": 3, "longest": 5}}, "cannot have 0 features"),
+        ({"words": {"width": 0, "amplitude": 100, "shortest": 3, "longest": 5}}, "0 word features are not supported"),
         ({"words": {"width": 9, "amplitude": 100}}, "another version"),
-        ({"words": {"wide": 8}}, "cannot be used"),
-        ({"words": None}, "cannot be used"),
+        ({"words": {"wide": 8}}, "signed but unusable"),
+        ({"words": None}, "signed but unusable"),
     ],
 )
 def test_a_signed_manifest_whose_words_do_not_fit_is_refused(
@@ -358,7 +370,7 @@ def test_a_signed_release_that_lacks_a_part_is_refused(release: Path, tmp_path: 
         (copy / "router.safetensors").write_bytes(broken)
         digest = hashlib.sha256(broken).hexdigest()
         sign_again(copy, fixed_identity(), {"files": files | {"router.safetensors": digest}})
-        with pytest.raises(ReleaseError, match="cannot be used"):
+        with pytest.raises(ReleaseError, match="signed but unusable"):
             load_release(copy)
 
 

@@ -155,8 +155,29 @@ def test_a_body_that_stops_coming_is_given_up() -> None:
     """With a proper answer, which comes though the body does not end."""
     with serving() as port, connect(port) as connection:
         connection.sendall(HEAD + b"content-length: 100\r\n\r\nhalf")
-        status, _, code = parsed(until_closed(connection))
+        answer = until_closed(connection)
+        status, _, code = parsed(answer)
         assert (status, code) == (408, "slow_body")
+        assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+
+
+def test_half_sent_bodies_do_not_keep_the_bodies_of_others_out() -> None:
+    """Where half of the memory is taken, a body that pauses is given up in a second, not in thirty."""
+    rules = AccessRules(max_held_bytes=10_000)
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(serving(rules))
+        halves = [stack.enter_context(connect(port)) for _ in range(3)]
+        for connection in halves:
+            connection.sendall(HEAD + b"content-length: 4000\r\n\r\n" + b"x" * 3000)
+
+        def status() -> int:
+            with connect(port) as connection:
+                connection.sendall(HEAD + b"connection: close\r\ncontent-length: 5000\r\n\r\n" + b"x" * 5000)
+                return int(until_closed(connection).split()[1])
+
+        wait_for("bodies of others are kept out", lambda: status() == 503)
+        wait_for("and let in again", lambda: status() == 200, patience_s=15)
+        assert [parsed(until_closed(each))[0::2] for each in halves[:1]] == [(408, "slow_body")]
 
 
 @pytest.mark.slow
@@ -413,10 +434,10 @@ def test_a_pair_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
         (None, key, "go together"),
         (certificate, tmp_path / "none", "cannot be read: no such file"),
         (tmp_path, key, "cannot be read: is a directory"),
-        (certificate, stranger, "does not belong to the certificate"),
+        (certificate, stranger, "does not match the certificate"),
         (junk, key, "are not a certificate and its private key"),
         (certificate, junk, "are not a certificate and its private key"),
-        (certificate, locked, "locked by a password"),
+        (certificate, locked, "encrypted with a password"),
     ):
         with pytest.raises(InputError, match=words):
             find_certificate(first, second)
@@ -450,7 +471,7 @@ def test_nothing_starts_that_would_be_open_to_others(shop: Workshop) -> None:
             (("--host", "0.0.0.0"), "keys are required"),
             (("--port", port), f"port {port} is in use"),
             (("--tls-cert", "cert.pem"), "go together"),
-            (("--keys", "none.toml"), "no file of keys"),
+            (("--keys", "none.toml"), "there is no keys file"),
             (("--config", "none.toml"), "there is no file"),
         ):
             done = shop.call("serve", shop.folder / "release", *words)

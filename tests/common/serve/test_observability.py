@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import httpx
@@ -27,7 +28,7 @@ from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from ridgeway.common.serve.tracing import NO_TRACING, OpenTelemetryTracing, Tracing, find_tracing
 from tests.common.serve.gateway.api_experts import anthropic_expert, openai_expert
-from tests.support.fake_expert import Asked, Expert, dies_at_once, pours, token, wait_for, well
+from tests.support.fake_expert import END, Asked, Expert, dies_after_two, dies_at_once, pours, token, wait_for, well
 from tests.support.in_process import DOMAINS, chat, experts_toml, running
 from tests.support.serving import Serving, prompt_for, release_of, write_experts
 
@@ -88,8 +89,8 @@ def test_a_clients_trace_is_passed_on_to_experts(watched: Watched) -> None:
             assert "baggage" not in heard
 
 
-def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched) -> None:
-    """In the client's trace; the expert is told of the attempt's own span; no prompt is in any of them."""
+def kept_spans() -> tuple[Any, Tracing]:
+    """Where spans are kept, and what makes them."""
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -97,33 +98,88 @@ def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched) -> None:
 
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
+    return kept, OpenTelemetryTracing(provider)
+
+
+def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched) -> None:
+    """In the client's trace; the expert is told of the attempt's own span; no prompt is in any of them."""
+    kept, tracing = kept_spans()
     with contextlib.ExitStack() as stack:
         bad, good = (stack.enter_context(Expert(part)) for part in (dies_at_once, well("law")))
         addresses = f'[experts.law]\naddresses = ["{bad.url}", "{good.url}"]\nmodel = "law-model"\n'
-        http, _ = stack.enter_context(watched(f'fallback = "law"\n{addresses}', OpenTelemetryTracing(provider)))
+        http, _ = stack.enter_context(watched(f'fallback = "law"\n{addresses}', tracing))
         body = chat("auto", f"{SECRET} {LAW}")
         answered = http.post("/v1/chat/completions", json=body, headers={"traceparent": PARENT})
         assert answered.status_code == 200
         heard = good.last().headers["traceparent"]
     spans = kept.get_finished_spans()
     names = [span.name for span in spans]
-    assert sorted(names) == ["POST", "expert", "expert", "route"]
+    assert sorted(names) == ["POST", "chat law-model", "chat law-model", "route"]
     facts = {span.name: dict(span.attributes or {}) for span in spans}
     assert facts["POST"]["http.route"] == "/v1/chat/completions"
     assert facts["POST"]["http.response.status_code"] == 200
     assert facts["POST"]["ridgeway.request_id"] == answered.headers["x-request-id"]
     assert facts["route"]["ridgeway.domain"] == "law"
     assert facts["route"]["ridgeway.router"] == "table"
-    attempts = [dict(span.attributes or {}) for span in spans if span.name == "expert"]
+    attempts = [dict(span.attributes or {}) for span in spans if span.name == "chat law-model"]
     assert [(each["ridgeway.address"], each["ridgeway.outcome"]) for each in attempts] == [(1, "failed"), (2, "ok")]
-    assert attempts[0]["gen_ai.request.model"] == "law-model"
+    assert attempts[0] == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "law-model",
+        "ridgeway.expert": "law",
+        "ridgeway.address": 1,
+        "ridgeway.outcome": "failed",
+        "error.type": "failed",
+    }
+    assert attempts[1]["gen_ai.response.model"] == "law"
+    assert (attempts[1]["gen_ai.usage.input_tokens"], attempts[1]["gen_ai.usage.output_tokens"]) == (1, 1)
+    assert "error.type" not in attempts[1]
     contexts = [span.get_span_context() for span in spans]
     assert {f"{each.trace_id:032x}" for each in contexts if each} == {PARENT[3:35]}
-    last = next(span for span in reversed(spans) if span.name == "expert").get_span_context()
+    last = next(span for span in reversed(spans) if span.name == "chat law-model").get_span_context()
     assert last is not None and heard == f"00-{PARENT[3:35]}-{last.span_id:016x}-01"
     root = next(span for span in spans if span.name == "POST")
     assert root.parent is not None and f"{root.parent.span_id:016x}" == PARENT[36:52]
     assert SECRET not in " ".join(span.to_json() for span in spans)
+
+
+def test_the_span_of_a_stream_ends_with_the_stream(watched: Watched) -> None:
+    """With the tokens that it used; and as a failure, if the stream breaks off."""
+    kept, tracing = kept_spans()
+    used = b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}\n\n'
+    steps = Semaphore(0)
+
+    def slow(asked: Asked) -> None:
+        def events() -> Iterator[bytes]:
+            yield token(SECRET, "law-7b")
+            steps.acquire()
+            yield from (used, END)
+
+        asked.stream(events())
+
+    def ended() -> list[Any]:
+        return [span for span in kept.get_finished_spans() if span.name.startswith("chat")]
+
+    with Expert(slow) as law, watched(experts_toml({"law": law.url}, 'fallback = "law"'), tracing) as (http, _):
+        body = chat("law", f"{SECRET} {LAW}") | {"stream": True}
+        with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            pieces = answer.iter_raw()
+            next(pieces)
+            assert not ended()
+            steps.release()
+            list(pieces)
+        wait_for(lambda: len(ended()) == 1, "the span has ended")
+        law.part = dies_after_two
+        with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            law.last(1).was_read.set()
+            assert b"expert_broken_off" in answer.read()
+        wait_for(lambda: len(ended()) == 2, "the span has ended")
+    whole, broken = (dict(span.attributes or {}) for span in ended())
+    assert (whole["gen_ai.response.model"], whole["ridgeway.outcome"]) == ("law-7b", "ok")
+    assert (whole["gen_ai.usage.input_tokens"], whole["gen_ai.usage.output_tokens"]) == (7, 2)
+    assert (broken["ridgeway.outcome"], broken["error.type"]) == ("broken_off", "broken_off")
+    assert SECRET not in " ".join(span.to_json() for span in kept.get_finished_spans())
 
 
 def test_spans_are_off_unless_the_environment_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +275,7 @@ def test_every_line_of_the_service_is_json_where_it_is_asked_for(tmp_path: Path)
         assert refused.process is not None and refused.process.wait(60) == 2
         refused.end()
         [line] = [json.loads(line) for line in refused.said.splitlines()]
-        assert line["level"] == "error" and "not a settings file" in line["message"]
+        assert line["level"] == "error" and "is not valid TOML" in line["message"]
 
 
 def test_at_level_info_each_request_is_a_line_without_what_it_asks(

@@ -191,7 +191,7 @@ def test_workers_that_cannot_begin_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = Workshop(tmp_path).run("serve", tmp_path / "empty", "--workers", "2", "--port", "18999")
     assert done.code == 2
-    assert done.stderr.count("holds no release") == 1
+    assert done.stderr.count("contains no release") == 1
 
 
 def test_a_rate_holds_for_all_processes_together(tmp_path: Path) -> None:

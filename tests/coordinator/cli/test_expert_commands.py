@@ -97,7 +97,7 @@ def test_the_domain_of_a_line_and_of_a_file_come_before_the_router(shop: Worksho
         (("experts", "measure", "release", "--scores", "none.csv"), "there is no file none.csv"),
         (("experts", "measure", "release", "--scores", "scores.jsonl", "--domain", "astrology"), "no domain"),
         (("route", "release", "x", "--experts", "none.toml"), "there is no none.toml"),
-        (("route", "release", "x", "--experts", "other.toml"), "not a table of experts' quality"),
+        (("route", "release", "x", "--experts", "other.toml"), "not a quality table"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_one_sentence(shop: Workshop, words: tuple[str, ...], said: str) -> None:

@@ -49,6 +49,7 @@ class BackingUp(Direct):
     def __init__(self, parties: Parties, place: Path) -> None:
         super().__init__(parties)
         self._parties, self._place = parties, place
+        place.mkdir()
         self.taken: list[Path] = []
 
     def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
@@ -175,3 +176,10 @@ def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(part
     newest = run(parties).newest
     assert newest is not None and newest.number == 3
     assert parties.holder("law").newest == 3
+
+
+def test_a_backup_into_a_folder_that_is_not_there_says_so(parties: Parties, tmp_path: Path) -> None:
+    """It makes none: a name that was mistyped, or a disk that is not mounted, is no place for a backup."""
+    with pytest.raises(InputError, match=r"there is no folder .*/typo; make it first"):
+        back_up(parties.federation(), tmp_path / "typo" / "co.backup")
+    assert not (tmp_path / "typo").exists()

@@ -61,7 +61,9 @@ settings = st.builds(
         epsilon=st.floats(0.01, 20.0),
         delta=st.floats(1e-30, 1e-3),
     ),
-    abstention=st.just(Abstention()) | st.builds(Abstention, threshold=st.floats(0, 1), fallback=words),
+    abstention=st.just(Abstention())
+    | st.builds(Abstention, threshold=st.floats(0, 1), fallback=words, outside=st.just(("everyday",))),
+    examples=st.lists(st.just("Is 'this' a \"prompt\"? \\ {}"), max_size=2).map(tuple),
 )
 
 
@@ -78,15 +80,15 @@ def test_settings_read_back_are_the_settings_that_were_written(
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("min_holders = 2", "min_holder = 2", "round.min_holder: there is no setting of this name"),
+        ("min_holders = 2", "min_holder = 2", "round.min_holder: unknown setting"),
         ("min_holders = 2", "min_holders = 1", "round.min_holders: input should be greater than or equal to 2"),
-        ("stride = 128", "stride = 4", "windows of 32 tokens cannot begin every 4"),
-        ("window = 32", "window = 0", "sampling: window cannot be 0; give 1 to 65536"),
-        ("[sampling]", "window = 8\n[other]", "window: there is no setting of this name"),
+        ("stride = 128", "stride = 4", "a stride of 4 is shorter than the window of 32"),
+        ("window = 32", "window = 0", "sampling: window is 0; it must be 1 to 65536"),
+        ("[sampling]", "window = 8\n[other]", "window: unknown setting"),
         ('mode = "private"', 'mode = "loud"', "mode: input should be 'private', 'masked' or 'clear'"),
         ("ridge = 0.01", "ridge = 0", "router.ridge: input should be greater than or equal to 0.000001"),
         ('sums = "columns"', 'sums = "rows"', "privacy.sums: input should be 'columns' or 'full'"),
-        ("[abstention]", "[abstention", "not a settings file in TOML"),
+        ("[abstention]", "[abstention", "is not valid TOML"),
     ],
 )
 def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
@@ -120,7 +122,7 @@ def test_an_existing_folder_is_never_touched_and_a_new_one_is_for_its_owner_alon
     """Nor the key in it."""
     folder = tmp_path / "coordinator"
     made = create_federation(folder, FederationSettings())
-    with pytest.raises(InputError, match="exists already and is not empty"):
+    with pytest.raises(InputError, match="already exists and is not empty"):
         create_federation(folder, FederationSettings())
     assert Federation(folder).identity.public == made.identity.public
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

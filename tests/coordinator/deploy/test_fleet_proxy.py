@@ -600,6 +600,15 @@ def test_only_whom_the_superlink_lets_in_is_known(place: Place, status: int) -> 
     assert admitted == (["127.3.0.1"] if status == 200 else [])
 
 
+def test_a_log_in_that_the_superlink_does_not_take_is_logged_with_its_key(place: Place) -> None:
+    """`coordinator up` reads it there."""
+    place.upstream.status = 412
+    with place.client() as client:
+        client.post("/v1/fleet/activate-node", headers=PROOF, content=b"ping")
+    line = fleet_proxy.REFUSED_LOG_IN % (fleet_proxy.key_name(PROOF["flwr-public-key"].encode()), "127.0.0.1")
+    assert line.encode() in (place.folder / "gate.log").read_bytes()
+
+
 def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(place: Place) -> None:
     """What was asked for and from where, in characters that steer no terminal; who is let in is no news."""
     before = len((place.folder / "gate.log").read_bytes())

@@ -25,6 +25,7 @@ from ridgeway.coordinator.deploy.kept_bundles import (
     waiting,
 )
 from ridgeway.coordinator.deploy.superlink_client import Node
+from ridgeway.coordinator.page.problems import bundle_facts
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import AnswerRefused, Event, HolderPresent, OperatorNote, Watch
 from ridgeway.coordinator.round.remedies import BUNDLE
@@ -123,6 +124,18 @@ def test_a_bundle_that_everybody_has_approved_stands_alone(
 
 def test_where_nothing_is_known_the_newest_runs(federation: Federation) -> None:
     assert ranked(kept_bundles(federation.link), federation.ledger.standing())[0] == installed_sha256()
+
+
+def test_before_holders_were_asked_about_a_new_bundle_the_approved_one_is_named(federation: Federation) -> None:
+    """As the next round will, if they refuse the new one; once they are heard, what they said counts."""
+    note = federation.ledger.note
+    note("bundle", sha256=OLD_SHA256, approved=list(NAMES), refused=[])
+    told = {"newest": installed_sha256(), "in_use": OLD_SHA256, "waiting": sorted(NAMES)}
+    assert bundle_facts(federation) == told
+    note("bundle", sha256=installed_sha256(), approved=["code"], refused=[])
+    assert bundle_facts(federation) == told | {"in_use": installed_sha256(), "waiting": ["law", "medicine"]}
+    note("bundle", sha256=installed_sha256(), approved=[], refused=["law"])
+    assert bundle_facts(federation) == told | {"waiting": ["law", "medicine"]}
 
 
 def test_a_late_delivery_tries_one_bundle_after_the_other(

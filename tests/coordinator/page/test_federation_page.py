@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import socket
 import sqlite3
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.errors import InputError, RoundFailed
 from ridgeway.common.base.journal import system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.http.access_rules import AccessRules, make_rules
 from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.http.page_app import create_page_app
 from ridgeway.coordinator.deploy.authority import create_authority
+from ridgeway.coordinator.page.federation_metrics import serve_metrics
 from ridgeway.coordinator.page.federation_page import federation_page
 from ridgeway.coordinator.page.federation_view import FederationView
-from ridgeway.coordinator.page.release_history import domain_accuracies
+from ridgeway.coordinator.page.release_history import domain_accuracies, told_mean
 from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.progress import progress_file
+from ridgeway.coordinator.round.progress import HolderChecked, progress_file
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import let_join
@@ -35,6 +41,7 @@ from tests.support.hostile import MEMBERS
 from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
 from tests.support.simulated_federation import Direct, Parties, found, no_watch
 
+ROOT = Path(__file__).resolve().parents[3]
 ADDRESSES = ("/v1/standing", "/v1/rounds", "/v1/releases", "/v1/ledger", "/v1/ledger/verification", "/metrics")
 HOSTILE = "<script>alert(1)</script>"
 
@@ -107,12 +114,12 @@ def test_a_refusal_is_shown_with_its_remedy_and_is_never_more_than_text(later: P
     federation.ledger.note("opened", round="n2", number=2, terms={"mode": "masked"})
     facts = {"round": "n2", "step": "announce", "reason": HOSTILE}
     for name in ("law-1", "law-2"):
-        federation.ledger.note("refused", name=name, code="forged_roster", **facts)
+        federation.ledger.note("refused", name=name, code="not_pinned", **facts)
     federation.ledger.note("refused", name=None, code="unknown_holder", **facts)
     federation.ledger.note("closed", round="n2", release=None, reason="too few holders")
     with asked(later, set(MEMBERS)) as http:
         answer = http.get("/v1/standing")
-        assert metric(http, "round_refusals_total", code="forged_roster") == 2
+        assert metric(http, "round_refusals_total", code="not_pinned") == 2
         assert metric(http, "rounds_total", outcome="failed") == metric(http, "rounds_total", outcome="released") == 1
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -135,7 +142,7 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(later:
         {"event": "opened", "number": 2, "holders": 5, **terms},
         *({"event": "offered", "name": name, "domain": MEMBERS[name]} for name in ("code-1", "law-1")),
         {"event": "sealed", "name": "law-1", "lot": "statistics", "bytes": 1000},
-        {"event": "refused", "step": "announce", "name": "law-2", "code": "forged_roster", "reason": HOSTILE},
+        {"event": "refused", "step": "announce", "name": "law-2", "code": "not_pinned", "reason": HOSTILE},
     ]
     path.write_text("".join(json.dumps(each) + "\n" for each in told) + '{"event": "offer')
     with (later.folder / "coordinator/lock").open("a") as lock:
@@ -150,7 +157,7 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(later:
         {"name": "sealed statistics", "done": 1, "of": 5},
     ]
     states = {each["name"]: each["in_round"] for each in dead["members"]}
-    assert states["law-1"] == "sealed statistics" and states["law-2"] == "refused: forged_roster"
+    assert states["law-1"] == "sealed statistics" and states["law-2"] == "refused: not_pinned"
     assert ["round", "2", "5 holders", "encoder tiny"] in running["progress"]["lines"]
     assert ["mode", "masked", MODE_SENTENCES["masked"]] in running["progress"]["lines"]
     assert "round 2 was cut off" in words_of(dead)
@@ -214,12 +221,17 @@ def test_who_waits_for_its_next_epoch_is_shown_in_the_round(later: Parties) -> N
 
 
 def test_an_interval_that_a_manifest_names_is_the_one_that_is_shown() -> None:
-    """Noise makes it wider than the number of texts would."""
+    """Noise makes it wider than the number of texts would; that of the mean is the manifest's, too."""
     evaluation: dict[str, Any] = {"order": ["code", "law"], "confusion": [[90, 10], [10, 90]]}
+    evaluation |= {"domains": {"code": 70.0, "law": 90.0}, "accuracy": 80.0}
     plain = domain_accuracies({"evaluation": evaluation})
-    told = domain_accuracies({"evaluation": evaluation | {"intervals": {"code": [40.0, 100.0], "law": [80.0, 100.0]}}})
-    assert (told["code"]["low"], told["code"]["high"]) == (0.4, 1.0)
-    assert plain["code"]["low"] > 0.8 and told["code"]["share"] == plain["code"]["share"] == 0.9
+    assert (
+        plain["code"]["share"] == 0.9 and plain["code"]["low"] > 0.8 and told_mean({"evaluation": evaluation}) is None
+    )
+    evaluation |= {"intervals": {"code": [40.0, 100.0], "law": [80.0, 100.0]}, "interval": [60.0, 95.0]}
+    told = domain_accuracies({"evaluation": evaluation})
+    assert told["code"] == {"share": 0.7, "low": 0.4, "high": 1.0, "texts": 100}
+    assert told_mean({"evaluation": evaluation}) == {"share": 0.8, "low": 0.6, "high": 0.95, "texts": 200}
 
 
 def test_what_changed_between_two_releases_is_told(later: Parties) -> None:
@@ -251,6 +263,43 @@ def test_a_release_that_is_gone_or_altered_is_said_to_be(later: Parties) -> None
         assert "release 0001" in http.get("/v1/ledger/verification").json()["words"]
 
 
+def test_metrics_tell_what_alerts_need(later: Parties, tmp_path: Path) -> None:
+    """The last round and its outcome, the age of the release, whose budget is spent, a rollback, an altered ledger."""
+    with asked(later, set(MEMBERS)) as http:
+        made = later.federation().newest
+        assert made is not None
+        assert metric(http, "release_timestamp_seconds") == datetime.fromisoformat(made.time).timestamp()
+        assert metric(http, "last_round_outcome", outcome="released") == 1
+        for name in ("ledger_valid", "members_without_budget", "rolled_back"):
+            assert metric(http, name) == float(name == "ledger_valid"), name
+        with progress_file(later.federation().progress("20300101-000000-abcdef")) as watch:
+            watch(HolderChecked("law-1", "law", [("budget_spent", [])]))
+        later.federation().ledger.note("released", **replace(made, number=2, cause="rolled back to 0001").to_json())
+        assert (metric(http, "members_without_budget"), metric(http, "rolled_back")) == (1, 1)
+        later.federation().ledger.note("opened", round="ab" * 16, number=2, terms={"mode": "masked"})
+        assert metric(http, "last_round_outcome", outcome="cut off") == 1
+        alter(later.folder, "update entries set time = replace(time, '20', '21') where number = 3")
+        assert metric(http, "ledger_valid") == 0
+
+
+def test_a_running_coordinator_tells_metrics_on_loopback(later: Parties) -> None:
+    """On the port that was asked for; one that is taken is a sentence."""
+    port = free_port()
+    view = FederationView(later.federation(), lambda: frozenset(MEMBERS))
+    serve_metrics(view, port)
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    told = {each.name for family in text_string_to_metric_families(text) for each in family.samples}
+    rules = yaml.safe_load((ROOT / "packages/prometheus/ridgeway-coordinator.rules.yaml").read_text())
+    [group] = rules["groups"]
+    names = {name for rule in group["rules"] for name in re.findall(r"ridgeway_\w+", rule["expr"])}
+    assert names - {"ridgeway_certificate_days_left"} <= told, "a simulation has no certificates"
+    for rule in group["rules"]:
+        assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"} and rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    with pytest.raises(InputError, match=f"port {port}"):
+        serve_metrics(view, port)
+
+
 def alter(folder: Path, change: str) -> None:
     with sqlite3.connect(folder / "coordinator/ledger.db") as database:
         database.execute(change)
@@ -266,7 +315,7 @@ def test_a_ledger_that_cannot_be_read_is_a_sentence_and_no_secret(later: Parties
             assert answer.status_code == 503 and "entry 3" in answer.json()["error"]["message"]
             assert str(later.folder) not in answer.text and "Traceback" not in answer.text
         assert http.get("/v1/ledger/verification").json()["valid"] is False
-        assert http.get("/metrics").status_code == 503
+        assert (metric(http, "ledger_valid"), metric(http, "members")) == (0.0, None)
         assert http.get("/health").json() == {"status": "ok"}
 
 

@@ -12,6 +12,8 @@ from ridgeway.common.base.schema import Mode
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire, rollback
+from ridgeway.coordinator.round.preflight import check_holders
+from ridgeway.coordinator.round.progress import Event, RoundForeseen
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import make_haste
@@ -83,7 +85,7 @@ def test_in_the_clear_sums_of_absent_holders_still_count(parties: Parties) -> No
     """Nothing is lost by an absence, but that nobody of the domain counts; a domain whose only holder was removed was
     let go before."""
     new_epochs(parties)
-    with pytest.raises(RoundFailed, match="nobody has counted how the router does on medicine"):
+    with pytest.raises(RoundFailed, match="nobody counts how the router does on medicine"):
         round_of(parties, "medicine")
     federation = parties.federation()
     wishes = RoundWishes(accept_unevaluated=("medicine",))
@@ -109,8 +111,32 @@ def test_an_earlier_release_comes_back_under_a_new_number(parties: Parties) -> N
     assert latest(parties) == "0003"
     federation.ledger.verify()
     new_epochs(parties)
-    assert round_of(parties).number == 4
+    assert run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(end_rollback=True)).number == 4
     assert parties.holder("law-1").newest == 4
+
+
+def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
+    """No round publishes over it, whatever has changed, nor after a domain was retired meanwhile; nobody is asked."""
+    for name in PEOPLE:
+        parties.change_corpus(name)
+    round_of(parties)
+    rollback(parties.federation(), 1)
+    rounds = parties.federation().standing.rounds
+    for change in (lambda: None, lambda: new_epochs(parties), lambda: retire(parties.federation(), "medicine")):
+        change()
+        transport = Direct(parties)
+        with pytest.raises(RoundFailed, match=r"rolled back to release 0001, .* --end-rollback$"):
+            run_round(parties.federation(), transport, no_watch, RoundWishes(even_unchanged=True))
+        assert not transport.replies
+        foreseen: list[Event] = []
+        check_holders(parties.federation(), Direct(parties), foreseen.append)
+        [words] = [each.reason for each in foreseen if isinstance(each, RoundForeseen)]
+        assert "--end-rollback" in words
+    assert parties.federation().standing.rounds == rounds
+    published = run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(end_rollback=True))
+    assert published.cause == f"round {rounds + 1}" and set(published.domains) == {"code", "law"}
+    new_epochs(parties)
+    assert round_of(parties).number == published.number + 1, "it was ended"
 
 
 def test_what_was_removed_or_retired_does_not_come_back(parties: Parties) -> None:

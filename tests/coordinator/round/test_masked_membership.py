@@ -271,7 +271,7 @@ def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(parties: Pa
         parties, Envelopes, as_long(lambda content: each_part(content, ENVELOPE_BYTES, lambda part: part[::-1]))
     )
     place = sorted(parties.holder(name).identity.public for name in MEMBERS).index(parties.holder(LIAR).identity.public)
-    with pytest.raises(RoundFailed, match=f"the shares of member {place + 1} were changed on their way"):
+    with pytest.raises(RoundFailed, match=f"the shares of member {place + 1} were changed in transit"):
         round_of(parties, transport=lying)
     assert entries(parties, "totalled") == []
     assert round_of(parties).number == 1

@@ -18,9 +18,9 @@ from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
 from ridgeway.coordinator.round.federation import RoundSettings
-from ridgeway.coordinator.round.gathering import cohort_of
+from ridgeway.coordinator.round.gathering import RoundPlan, cohort_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
-from ridgeway.coordinator.round.masked_round import TotalPlan
+from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import HoldersWaiting
 from ridgeway.coordinator.round.reference import reference_round
@@ -272,7 +272,7 @@ def test_other_settings_make_another_release_of_the_same_total_and_counts(later:
     manifests = [load_release(later.federation().release_folder(number)).manifest for number in (1, 2)]
     assert manifests[0]["evaluation"] == manifests[1]["evaluation"] is not None
     change_settings(later, "ridge = 0.01", "ridge = 0.1")
-    with pytest.raises(RoundFailed, match="nobody has counted how the router does on code, law, medicine"):
+    with pytest.raises(RoundFailed, match="nobody counts how the router does on code, law, medicine"):
         round_of(later, transport=transport)
     assert "counted for another router of this total" in entries(later, "not_counted")[0]["reason"]
     third = round_of(later, transport=transport, accept_unevaluated=("code", "law", "medicine"))
@@ -318,8 +318,7 @@ def test_one_new_epoch_is_in_no_total_with_old_ones(later: Parties) -> None:
 
 def test_holders_refuse_what_a_coordinator_does_not_foresee(later: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
     """They keep their own record; the round ends with their words, and nothing is opened."""
-    plan = TotalPlan((), frozenset())
-    monkeypatch.setattr("ridgeway.coordinator.round.masked_round.plan_total", lambda *_: plan)
+    monkeypatch.setattr(MaskedGathering, "plan", lambda *_: RoundPlan())
     later.change_corpus("law-1")
     transport = Direct(later, list(MEMBERS))
     with pytest.raises(RoundFailed, match=r"would lose|1 of 5 members signed the sum of statistics"):

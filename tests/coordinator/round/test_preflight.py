@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from ridgeway.common.base.errors import RoundFailed
+from ridgeway.common.base.errors import JournalError, RoundFailed
 from ridgeway.common.protocol.invitation import Place
-from ridgeway.common.protocol.messages import Here
+from ridgeway.common.protocol.messages import DISK_FULL, Here
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
@@ -55,7 +56,12 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 
 
 class Asked(Direct):
-    """A transport that notes whom it asks for what. unapproved: holders that have approved other code."""
+    """A transport that notes whom it asks for what. unapproved: holders that have approved other code.
+
+    failure: what Flower reports of these.
+    """
+
+    failure = PeerFailure(0, f"<class 'BundleRefused'>:<'this machine has not approved the bundle {HASH}'>")
 
     def __init__(self, parties: Parties, *unapproved: str) -> None:
         super().__init__(parties, list(PEOPLE))
@@ -66,7 +72,7 @@ class Asked(Direct):
         self.asked += [(self.names[peer], open_packet(packet).message.kind) for peer, packet in packets.items()]
         failing = {peer for peer in packets if self.names[peer] in self.unapproved}
         for peer in failing:
-            yield peer, PeerFailure(0, f"<class 'BundleRefused'>:<'this machine has not approved the bundle {HASH}'>")
+            yield peer, self.failure
         yield from super().exchange({peer: each for peer, each in packets.items() if peer not in failing}, seconds)
 
 
@@ -101,6 +107,21 @@ def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(partie
         run_round(parties.federation(), Asked(parties, "medicine"), no_watch)
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [PeerFailure(DISK_FULL, "this holder's disk is full"), PeerFailure(0, "[Errno 28] No space left on device")],
+)
+def test_a_holder_whose_disk_is_full_is_named_so(parties: Parties, failure: PeerFailure) -> None:
+    """Beforehand and in the round, by its own code, and not as one that gave no answer."""
+    transport = Asked(parties, "medicine")
+    transport.failure = failure
+    assert obstacles(parties, transport)["medicine"] == {"disk_full": []}
+    run_round(parties.federation(), Asked(parties), no_watch)
+    new_epochs(parties)
+    with pytest.raises(RoundFailed, match=r"medicine refused \(disk_full: this holder's disk is full\); its owner"):
+        run_round(parties.federation(), transport, no_watch)
+
+
 def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
     """By the names that the operator gave them, not by their keys."""
     roster = parties.homes["medicine"] / "roster.json"
@@ -110,7 +131,7 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
     told: list[Event] = []
     run_round(parties.federation(), Asked(parties), told.append)
     [refused] = [each for each in told if isinstance(each, AnswerRefused)]
-    assert (refused.name, refused.code) == ("medicine", "forged_roster")
+    assert (refused.name, refused.code) == ("medicine", "not_pinned")
     assert refused.reason.endswith(": law-1, law-2")
 
 
@@ -207,7 +228,7 @@ def test_each_holder_is_named_with_what_is_in_its_way(parties: Parties, monkeypa
     transport = Asked(parties, "law-2")
     transport.down = {"medicine"}
     assert obstacles(parties, transport) == {
-        "code-1": {"cohort_too_small": [], "forged_roster": ["law-1", "law-2"]},
+        "code-1": {"cohort_too_small": [], "not_pinned": ["law-1", "law-2"]},
         "code-2": {"no_epoch": []},
         "law-1": {"disk_full": []},
         "law-2": {"bundle_refused": []},
@@ -266,8 +287,28 @@ def test_what_a_holder_answers_holds_codes_and_known_keys_alone(parties: Parties
     assert isinstance(message, Here) and not reply.blobs
     known = {each.key for each in parties.federation().ledger.standing().roster.values()}
     assert {key for each in message.obstacles for key in each.keys} <= known
-    assert {each.code for each in message.obstacles} == {"forged_roster"} <= set(REMEDIES)
+    assert {each.code for each in message.obstacles} == {"not_pinned"} <= set(REMEDIES)
     assert set(message.model_dump()) == {"release", "epoch", "obstacles"}
+
+
+def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) -> None:
+    """Round, pre-flight, delivery, changes of membership and `up`: one sentence, and nobody is asked."""
+    run_round(parties.federation(), Asked(parties), no_watch)
+    new_epochs(parties)
+    with sqlite3.connect(parties.federation().folder / "ledger.db") as database:
+        database.execute("update entries set facts = replace(facts, 'medicine', 'medicime') where kind = 'released'")
+    database.close()
+    transport = Asked(parties)
+    for work in (
+        lambda: run_round(parties.federation(), transport, no_watch),
+        lambda: check_holders(parties.federation(), transport, no_watch),
+        lambda: deliver_newest(parties.federation(), transport, no_watch),
+        lambda: retire(parties.federation(), "law"),
+        lambda: supervisor.up(parties.federation(), lambda: True, list, str),
+    ):
+        with pytest.raises(JournalError, match=r"entry \d+ \(released\) was altered after it was written"):
+            work()
+    assert not transport.asked
 
 
 def test_every_obstacle_and_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_own() -> None:
@@ -306,15 +347,17 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
     }
     said = [line.split()[:3] for line in done.stderr.splitlines()]
     assert said.pop(0)[:2] == ["mode", "masked"]
+    assert said.pop()[0] == "stops" and "2 holders can take part, and a round under masks needs 3" in done.stderr
     assert said == [
         ["next", name, code]
-        for name, code in (("code-1", "forged_roster:"), ("law-2", "bundle_refused"), ("medicine", "away"))
+        for name, code in (("code-1", "not_pinned:"), ("law-2", "bundle_refused"), ("medicine", "away"))
     ]
     assert "law-1" in done.stderr and HASH in done.stderr
     parties.pin_all()
     transport = Asked(parties)
     assert shop.call("coordinator", "preflight", "coordinator").code == 0
     told = shop.call("coordinator", "preflight", "coordinator", "--json").json
+    assert told["stops"] is None
     assert (told["clear"], told["mode"], "under masks" in told["sentence"]) == (True, "masked", True)
     run_round(parties.federation(), transport, no_watch)
     parties.ready("medicine")

@@ -30,9 +30,10 @@ from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.progress import Event, RouterEvaluated
+from ridgeway.coordinator.round.progress import Event, RouterEvaluated, RouterWorse, Watch
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
+from ridgeway.coordinator.solving.private_release import NoisyAccuracy
 from ridgeway.coordinator.solving.publish import compose
 from tests.support.commands import Workshop
 from tests.support.faults import epoch_of, make_haste
@@ -202,13 +203,41 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_pat
         return
     low, high = evaluation["interval"]
     assert (low, high) == pytest.approx(told.interval, abs=0.01) and 0 <= low <= evaluation["accuracy"] <= high <= 100
-    assert set(evaluation["intervals"]) >= set(evaluation["domains"])
+    assert set(evaluation["intervals"]) == set(evaluation["domains"])
     assert high - low > 10
     shop, folder = Workshop(tmp_path), new.federation().folder
     words = f"(95 %: {low:.1f} to {high:.1f})"
     assert words in shop.call("coordinator", "releases", folder).stdout
-    assert words in shop.call("coordinator", "releases", folder, "0").stderr
+    shown = shop.call("coordinator", "releases", folder, "0").stdout
+    assert words in shown
+    for name, (least, most) in evaluation["intervals"].items():
+        assert f"{evaluation['domains'][name]:.1f} % (95 %: {least:.1f} to {most:.1f})" in shown
+        assert least <= evaluation["domains"][name] <= most
     assert shop.call("coordinator", "releases", folder, "--json").json[0]["interval"] == [low, high]
+
+
+def test_a_router_that_is_surely_worse_is_not_published(new: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Surely: the interval of a domain lies below that of the newest release. The operator may accept it."""
+    measured = [NoisyAccuracy(95.0, (90.0, 99.0)), NoisyAccuracy(80.0, (60.0, 92.0)), NoisyAccuracy(20.0, (10.0, 55.0))]
+
+    for name in new.homes:
+        new.rewrite(name, "max_epsilon = 1.5", "max_epsilon = 9.0")
+
+    def next_round(watch: Watch = no_watch) -> LedgerRelease:
+        told = measured.pop(0)
+        monkeypatch.setattr("ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: told)
+        for name in new.homes:
+            new.ready(name)
+        return run_round(new.federation(), Direct(new), watch)
+
+    assert [next_round().number, next_round().number] == [1, 2]
+    seen: list[Event] = []
+    with pytest.raises(RoundFailed, match=r"worse than release 0002 .* --accept-worse code"):
+        next_round(seen.append)
+    worse = [each for each in seen if isinstance(each, RouterWorse)]
+    assert {(each.before, each.after) for each in worse} == {((60.0, 92.0), (10.0, 55.0))}
+    wishes = RoundWishes(accept_worse=tuple(each.domain for each in worse))
+    assert run_round(new.federation(), Direct(new), no_watch, wishes).number == 3
 
 
 def test_domains_go_as_ever(parties: Parties) -> None:
@@ -340,7 +369,7 @@ def test_a_coordinator_that_is_killed_goes_on_and_nobody_pays_twice(new: Parties
 
 def test_a_domain_that_did_not_count_keeps_the_router_back(new: Parties) -> None:
     """medicine's holder is gone before the counts; with the operator's word it is published, and says who counted."""
-    with pytest.raises(RoundFailed, match=r"nobody has counted .* medicine.*--accept-unevaluated medicine"):
+    with pytest.raises(RoundFailed, match=r"nobody counts .* medicine.*--accept-unevaluated medicine"):
         round_of(new, Falling(new, "evaluate", "medicine"))
     assert new.federation().newest is None
     assert len(expenses(new, "medicine")) == 1
@@ -428,11 +457,11 @@ def test_features_of_words_are_refused_on_both_sides(parties: Parties, monkeypat
     terms, plain = parties.federation().terms, parties.encoder
     more = with_words(plain, WordFeatures(4))
     monkeypatch.setattr(Holder, "encoder", lambda *_: more)
-    with pytest.raises(InputError, match=r"features of tokens and of sentences.*--encoder"):
+    with pytest.raises(InputError, match=r"token features and USE sentence features only.*--encoder"):
         open_epoch(parties.holder("law-1"), terms, new_epoch=True)
     federation = parties.federation()
     monkeypatch.setattr(Federation, "encoder", more)
-    with pytest.raises(InputError, match=r"features of tokens and of sentences.*--encoder"):
+    with pytest.raises(InputError, match=r"token features and USE sentence features only.*--encoder"):
         _ = federation.prior
 
 

@@ -22,9 +22,12 @@ from tests.support.simulated_federation import Direct, Parties, no_watch, own_te
 BACK = "medicine"
 
 
-def round_of(parties: Parties, *away: str, allow: tuple[str, ...] = ()) -> tuple[LedgerRelease, Direct]:
+def round_of(
+    parties: Parties, *away: str, allow: tuple[str, ...] = (), end_rollback: bool = False
+) -> tuple[LedgerRelease, Direct]:
     transport = Direct(parties, [name for name in MEMBERS if name not in away])
-    wishes = RoundWishes(allow_missing=allow, accept_worse=("code", "law", "medicine"))
+    worse = ("code", "law", "medicine")
+    wishes = RoundWishes(allow_missing=allow, accept_worse=worse, end_rollback=end_rollback)
     return run_round(parties.federation(), transport, no_watch, wishes), transport
 
 
@@ -69,7 +72,7 @@ def test_a_kept_total_that_loses_a_domain_gives_way_to_one_that_does_not(without
     """After a rollback: whoever is there has the epoch of the second total, which lacks a domain of the release."""
     assert rollback(without.federation(), 1).published is not None
     with pytest.raises(RoundFailed, match="would lose medicine"):
-        round_of(without, BACK)
+        round_of(without, BACK, end_rollback=True)
     assert len(totals(without)) == 2
 
 
@@ -79,7 +82,7 @@ def test_after_a_rollback_the_kept_total_gives_the_router_again(later: Parties) 
     settings.write_text(settings.read_text().replace("threshold = 0.0", 'threshold = 0.5\nfallback = "general"'))
     round_of(later)
     assert rollback(later.federation(), 1).published is not None
-    made, transport = round_of(later)
+    made, transport = round_of(later, end_rollback=True)
     assert made.number == 4 and router(later, made.number) == router(later, 1)
     assert not sealed(transport) and len(totals(later)) == 1
     later.federation().ledger.verify()

@@ -173,7 +173,7 @@ STATISTICS: dict[str, tuple[Lie, str]] = {
     "not a number on the diagonal": (sums(lambda s: both(s, 0, 0, NAN)), "broken_identity"),
     "not a number off the diagonal": (sums(lambda s: both(s, 0, 1, NAN)), "broken_identity"),
     "the least integer off the diagonal": (sums(lambda s: both(s, 0, 1, -(1 << 63))), "broken_identity"),
-    "a negative square": (sums(lambda s: both(s, 0, 0, -1)), "broken_identity"),
+    "gram has a negative diagonal": (sums(lambda s: both(s, 0, 0, -1)), "broken_identity"),
     "a sum that does not add up": (
         sums(lambda s: s.cross.__setitem__((0, 0), s.cross[0, 0] + 1)),
         "broken_identity",
@@ -248,7 +248,7 @@ def test_a_second_answer_is_refused_and_the_first_one_counts_once(
 
 def test_an_answer_that_was_refused_may_be_followed_by_a_good_one(parties: Parties) -> None:
     """What was damaged on its way and is sent again counts."""
-    lie: Lie = lambda spoken: [*STATISTICS["a negative square"][0](spoken), spoken.packet]  # noqa: E731
+    lie: Lie = lambda spoken: [*STATISTICS["gram has a negative diagonal"][0](spoken), spoken.packet]  # noqa: E731
     published = round_of(parties, Lying(parties, Collect, lie))
     assert refusals(parties) == [(BAD, "collect", "broken_identity")]
     assert published.domains == ("code", "law", "medicine")

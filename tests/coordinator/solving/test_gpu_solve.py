@@ -145,5 +145,5 @@ def test_any_other_failure_of_a_gpu_is_not_hidden(monkeypatch: pytest.MonkeyPatc
 def test_a_gpu_that_cannot_be_used_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver without torch is worth a word where a GPU would have been used."""
     monkeypatch.setattr(devices, "gpus", list)
-    monkeypatch.setattr(devices, "missed", lambda: "an NVIDIA driver is here, but torch is not installed")
+    monkeypatch.setattr(devices, "missed", lambda: "NVIDIA driver found, but torch is not installed")
     assert solve(small_total(), 1.0, Ridge()).note.endswith("torch is not installed; the CPU solves")

@@ -19,14 +19,18 @@ from ridgeway.simulations.bench import __main__ as command
 from ridgeway.simulations.bench import cohorts_bench as cohorts
 from ridgeway.simulations.bench import masking_bench as masking
 from ridgeway.simulations.bench import prepare_bench as preparing
+from ridgeway.simulations.bench import provenance
 from ridgeway.simulations.bench import sums_bench as sums
-from ridgeway.simulations.bench.measuring import Machine, Row
+from ridgeway.simulations.bench.measuring import Row, runs_in_turns, spread_of
+from ridgeway.simulations.bench.provenance import Machine, MachineWatch, command_words
 from ridgeway.simulations.bench.random_corpus import random_encoder
+from ridgeway.simulations.experiments.report import read_part
 from ridgeway.simulations.simulate import simulate
 from tests.support.tiny import tiny_encoder
 
 IDLE = Machine(load=0.1, cores=2)
 BUSY = Machine(load=1.1, cores=2)
+CROWDED = Machine(load=0.1, cores=2, during=3.1, others=0.6)
 SMALL = tuple(
     sums.SumsCase(window, 300, 12, tokens=9_000, published=2_000, batch=512, checked=700, aim="≥ 0")
     for window in (8, 1)
@@ -35,10 +39,23 @@ SMALL = tuple(
 Bench = Callable[..., tuple[int, dict[str, Any]]]
 
 
+def watch_of(machine: Machine) -> Callable[[], MachineWatch]:
+    """A watch that has seen this load, in place of the true one."""
+
+    class FixedWatch(MachineWatch):
+        def before(self) -> Machine:
+            return machine
+
+        def machine(self) -> Machine:
+            return machine
+
+    return FixedWatch
+
+
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
     """The command with --json on an idle machine, over a little text: the exit code and what was printed."""
-    monkeypatch.setattr(command, "this_machine", lambda: IDLE)
+    monkeypatch.setattr(command, "MachineWatch", watch_of(IDLE))
     monkeypatch.setattr(sums, "CPU_CASES", SMALL)
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_text(tmp_path / "text")
@@ -71,9 +88,9 @@ def names(report: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("ratio", "aim", "idle", "busy"),
     [
-        (2.0, "≥ 2", "yes", "busy"),
+        (2.0, "≥ 2", "yes", "not judged"),
         (1.9, "≥ 2", "NO", "NO"),
-        (2.0, "≤ 2", "yes", "busy"),
+        (2.0, "≤ 2", "yes", "not judged"),
         (2.1, "≤ 2", "NO", "NO"),
         (float("nan"), "≥ 2", "NO", "NO"),
         (float("nan"), "≤ 2", "NO", "NO"),
@@ -83,18 +100,57 @@ def names(report: dict[str, Any]) -> str:
 def test_an_aim_is_met_on_an_idle_machine_alone(ratio: float, aim: str, idle: str, busy: str) -> None:
     """At the aim itself it is met; a ratio that is no number meets nothing; a busy machine meets nothing."""
     row = Row("a", "", "", ratio, aim)
-    assert (IDLE.verdict(row), BUSY.verdict(row)) == (idle, busy)
+    assert [row.verdict(machine) for machine in (IDLE, BUSY, CROWDED)] == [idle, busy, busy]
 
 
-@pytest.mark.parametrize(("machine", "ratio", "code"), [(IDLE, 2, 0), (IDLE, 1, 1), (BUSY, 2, 1)])
+@pytest.mark.parametrize(("machine", "ratio", "code"), [(IDLE, 2, 0), (IDLE, 1, 1), (BUSY, 2, 1), (CROWDED, 2, 1)])
 def test_what_was_not_met_is_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], machine: Machine, ratio: float, code: int
 ) -> None:
     """The table is printed nevertheless, with the load."""
-    monkeypatch.setattr(command, "this_machine", lambda: machine)
+    monkeypatch.setattr(command, "MachineWatch", watch_of(machine))
     monkeypatch.setattr(command, "measured", lambda name, options: [Row("speed", "here", "there", ratio, "≥ 2")])
     assert run(typer.main.get_command(command.app), ["masking"]) == code
     assert capsys.readouterr().out.startswith(str(machine))
+
+
+def test_a_machine_says_why_it_is_not_judged() -> None:
+    assert str(BUSY) == "not judged: load 1.1 on 2 cores before the start"
+    assert str(CROWDED).endswith("3.1 during it, 0.6 cores taken by other programs")
+
+
+def test_other_programs_work_is_seen_and_own_work_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of nine CPU seconds in four, five were of this process: others took a core."""
+    seen = {"_busy_seconds": iter([100.0, 109.0]), "_own_seconds": iter([1.0, 6.0])}
+    for name, values in seen.items():
+        monkeypatch.setattr(provenance, name, partial(next, values))
+    monkeypatch.setattr(MachineWatch, "seconds", 4.0)
+    assert MachineWatch().machine().others == 1.0
+
+
+def test_a_ratio_has_the_spread_of_its_runs() -> None:
+    """Runs are paired by turns; the untimed first one is in neither."""
+    calls = []
+    ours, theirs = runs_in_turns(lambda: calls.append("a"), lambda: calls.append("b"), rounds=2)
+    assert calls == ["a", "b"] * 3
+    assert len(ours) == len(theirs) == 2
+    assert spread_of([2.0, 9.0], [1.0, 3.0]) == (2.0, 3.0)
+    assert Row("a", "", "", 2.5, spread=(2.0, 3.0)).cells(IDLE)[1:3] == ("2.5", "2–3")
+
+
+def test_a_benchmark_leaves_its_rows_and_where_they_come_from(bench: Bench, tmp_path: Path) -> None:
+    """As a part of a report, which the docs show."""
+    bench("sums", "--out", str(tmp_path / "out"))
+    part = read_part(tmp_path / "out" / "sums.json")
+    assert part is not None
+    assert part.tables[0].rows[0][0] == "sums, w=8, h=12, to the published way"
+    assert set(part.facts) == {"date", "commit", "machine", "load", "seconds", "command"}
+    assert part.facts["load"]["load"] == IDLE.load
+
+
+def test_a_command_is_told_without_the_paths_of_a_machine() -> None:
+    words = ["route", "--text", "/home/me/clm", "--out", "/tmp/x", "--out=docs", "--json"]
+    assert command_words("m", words) == "python -m m route --text clm --json"
 
 
 # Benchmarks

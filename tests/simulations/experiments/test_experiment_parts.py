@@ -128,7 +128,9 @@ def test_each_question_goes_to_the_model_that_is_good_at_its_category(tmp_path: 
         ]
         (folder / f"{side}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     part = scores_part.run(tiny_plan(tmp_path), folder)
-    assert part.tables[0].column("right") == pytest.approx((200 / 3, 100, 100, 100))
+    assert part.tables[0].column("right") == pytest.approx((200 / 3, 100, 100, 100, 100, 100))
+    assert part.tables[1].column("right, percent")[-1] == 100
+    assert "bit for bit" in part.words[1]
     assert "2 models" in part.words[0] and "3 categories" in part.words[0]
 
 

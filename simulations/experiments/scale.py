@@ -1,0 +1,157 @@
+"""How costs grow: points over documents, holders, domains, features, prompts and clients.
+
+    python -m ridgeway.simulations.experiments.scale [AXIS] --up-to N --out docs/figures
+
+measures the points of an axis that DIR/scale-AXIS.json lacks, up to N, and writes the file anew,
+with the slopes of log y over log x, and DIR/scale-AXIS.svg beside it. Without an axis, it draws
+all plots again from the files.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.cli.terminal import run, step
+from ridgeway.simulations.bench.measuring import measured_apart
+from ridgeway.simulations.bench.provenance import MachineWatch, provenance
+from ridgeway.simulations.experiments.report import (
+    Cell,
+    ReportPart,
+    ReportTable,
+    read_part,
+    write_part,
+)
+
+_POINTS_MODULE = "ridgeway.simulations.experiments.scale_points"
+_HOLDERS = (3, 10, 30, 100, 300, 1000, 3000)
+POINTS: dict[str, tuple[float, ...]] = {
+    "documents": (1, 3, 10, 30, 100, 300, 1000, 3000),
+    "masked-holders": _HOLDERS,
+    "private-holders": _HOLDERS,
+    "domains": (2, 5, 10, 30, 100, 300, 1000),
+    "features": (64, 128, 256, 512, 1024, 2048, 4096),
+    "prompt-tokens": (8, 32, 128, 512, 2048, 8192),
+    "clients": (1, 4, 16, 64, 256),
+}
+_LOAD = "load"
+"""The column that says what the machine's load was after a point."""
+_LAST = 3
+"""As many points at the end of an axis give its slope there."""
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def scale(
+    axis: Annotated[str, typer.Argument(help=f"Of {', '.join(POINTS)}.")] = "",
+    up_to: Annotated[float, typer.Option(help="The largest point to measure.")] = 0.0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Of points and plots.")] = (
+        Path("docs/figures")
+    ),
+) -> None:
+    """Measure points that are missing; draw the plots of all that are there."""
+    if axis and axis not in POINTS:
+        raise InputError(f"there is no axis {axis!r}; there are {', '.join(POINTS)}")
+    if axis:
+        measure(axis, up_to, out)
+    for name in POINTS:
+        part = read_part(points_file(out, name))
+        if part is not None:
+            draw_curves(part.tables[0], points_file(out, name).with_suffix(".svg"))
+
+
+def points_file(out: Path, axis: str) -> Path:
+    return out / f"scale-{axis}.json"
+
+
+def measure(axis: str, up_to: float, out: Path) -> None:
+    """Each point is kept as soon as it is there."""
+    path = points_file(out, axis)
+    for value in POINTS[axis]:
+        kept = read_part(path)
+        rows = list(kept.tables[0].rows) if kept else []
+        if value > up_to or any(row[0] == value for row in rows):
+            continue
+        watch = MachineWatch()
+        found = measured_apart(_POINTS_MODULE, axis, value)
+        add_point(axis, found, watch, path)
+        step("measured", axis, f"{value:g}")
+
+
+def add_point(
+    axis: str, found: dict[str, float], watch: MachineWatch, path: Path
+) -> None:
+    """One more row of an axis's table, and its slopes anew."""
+    kept = read_part(path)
+    rows = list(kept.tables[0].rows) if kept else []
+    load = watch.machine().during
+    rows.append((*found.values(), load))
+    rows.sort(key=lambda row: _number(row[0]))
+    columns = (*found, _LOAD)
+    table = ReportTable(
+        f"Costs over {axis.replace('-', ' ')}", columns, tuple(rows), digits=3
+    )
+    table = replace(table, note=slope_words(table))
+    facts = provenance(watch, "ridgeway.simulations.experiments.scale", "cpu")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_part(path, ReportPart(table.title, (), (table,), facts=facts))
+
+
+def _number(cell: Cell) -> float:
+    assert isinstance(cell, int | float)
+    return float(cell)
+
+
+def slope_words(table: ReportTable) -> str:
+    """The slopes over all points and over the last ones: b of y = a·xᵇ."""
+    if len(table.rows) < 2:
+        return ""
+    places = [_number(cell) for cell in table.column(table.columns[0])]
+    words = []
+    for name in table.columns[1:-1]:
+        values = [_number(cell) for cell in table.column(name)]
+        if all(values):
+            whole = fitted_slope(places, values)
+            end = fitted_slope(places[-_LAST:], values[-_LAST:])
+            words.append(f"{name} {whole:.2f} ({end:.2f})")
+    return (
+        "Slopes of log y over log x, over all points and (over the last"
+        f" {_LAST}): {'; '.join(words)}."
+    )
+
+
+def fitted_slope(places: Sequence[float], values: Sequence[float]) -> float:
+    """By least squares over logarithms."""
+    return float(np.polyfit(np.log(places), np.log(values), 1)[0])
+
+
+def draw_curves(table: ReportTable, path: Path) -> None:
+    """Every column over the first, both on scales of logarithms, as SVG."""
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
+
+    rcParams["svg.hashsalt"] = table.title  # the same points give the same file
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    places = [_number(cell) for cell in table.column(table.columns[0])]
+    for name in table.columns[1:-1]:
+        values = [_number(cell) for cell in table.column(name)]
+        axes.plot(places, values, marker="o", label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(table.columns[0])
+    axes.legend(fontsize=7)
+    axes.grid(visible=True, alpha=0.3)
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    sys.exit(run(typer.main.get_command(app)))

@@ -1,0 +1,68 @@
+"""The part `summary`: a number for each dataset and kind of round, beside the published method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import mean
+
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.sentence_features import SENTENCE
+from ridgeway.common.privacy.public_prior import built_in_prior
+from ridgeway.simulations.experiments.dataset import Dataset
+from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.privacy_part import (
+    BUILT_IN,
+    PrivateGround,
+    PrivateTrial,
+    accuracy,
+)
+from ridgeway.simulations.experiments.report import ReportPart, ReportTable
+from ridgeway.simulations.experiments.routers import (
+    OURS,
+    OURS_WITH_SENTENCES,
+    evaluation,
+    learnt,
+)
+from ridgeway.simulations.experiments.token_routers import IR3DE
+
+_EXACT = {
+    "ir3de": ("the published method, k chosen on held-out text", IR3DE),
+    "ridgeway": ("the default, exact sums", OURS),
+    "ridgeway with sentences": ("with sentences, exact sums", OURS_WITH_SENTENCES),
+}
+EPSILONS = (1.0, 3.0)
+SEEDS = 3
+
+
+def run(plan: ExperimentPlan) -> ReportPart:
+    encoder = find_encoder(plan.encoder + SENTENCE)
+    prior = built_in_prior(encoder)
+    found = {}
+    for dataset in plan.datasets:
+        private = PrivateGround(dataset, encoder, {BUILT_IN: prior})
+        found[dataset.name] = dict(_accuracies(plan, dataset, private))
+    rows = tuple(
+        (name, *(column[name] for column in found.values()))
+        for name in next(iter(found.values()))
+    )
+    table = ReportTable(
+        "Test texts that reach their domain, percent",
+        ("router", *found),
+        rows,
+        f"Mean over domains. Private rounds have `sums = full`; mean of {SEEDS} draws of"
+        " noise.",
+    )
+    return ReportPart("In short", (), (table,))
+
+
+def _accuracies(
+    plan: ExperimentPlan, dataset: Dataset, private: PrivateGround
+) -> Iterator[tuple[str, float]]:
+    for name, (words, method) in _EXACT.items():
+        route = learnt(plan, dataset, name, method).rows[0].route
+        yield words, evaluation(route, dataset.test).accuracy
+    for epsilon in EPSILONS:
+        trial = PrivateTrial("full", epsilon, None, BUILT_IN)
+        seeds = range(plan.seed, plan.seed + SEEDS)
+        reached = mean(accuracy(private, trial, seed) for seed in seeds)
+        yield f"private, ε = {epsilon:g}", reached

@@ -1,0 +1,68 @@
+"""What `coordinator up` tells of holders' connections: joins, leaves, and a second log-in with a holder's key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeway.common.base.errors import LinkDown
+from ridgeway.coordinator.deploy import presence
+from ridgeway.coordinator.deploy.fleet_proxy import REFUSED_LOG_IN, key_name
+from ridgeway.coordinator.deploy.presence import PresenceLog, _header
+from ridgeway.coordinator.deploy.superlink_client import Node
+from tests.support.simulated_federation import Parties, found, populate
+
+NAMES = ("code", "law")
+
+
+class Link:
+    """A SuperLink with some holders connected; None: it does not answer."""
+
+    online: set[str] | None = None
+
+    def nodes(self) -> list[Node]:
+        if self.online is None:
+            raise LinkDown("away")
+        return [Node(place, name in self.online, "", name) for place, name in enumerate(NAMES)]
+
+
+@pytest.fixture
+def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    monkeypatch.setattr(presence, "PRESENCE_INTERVAL_S", 0.0)
+    made = found(tmp_path)
+    populate(made, dict(zip(NAMES, NAMES, strict=True)))
+    (made.federation().link / "logs").mkdir(parents=True)
+    return made
+
+
+def test_joins_and_leaves_are_told_once_and_a_superlink_that_starts_again_says_nothing(parties: Parties) -> None:
+    told: list[str] = []
+    log, link = PresenceLog(parties.federation(), told.append), Link()
+    client: Any = link
+    for online in (None, {"law"}, {"law"}, None, {"law", "code"}, {"code"}):
+        link.online = online
+        log.tick(client)
+    assert told == ["law has joined", "code has joined", "law has left"]
+
+
+def test_a_second_log_in_is_told_with_the_holder_and_the_address(parties: Parties) -> None:
+    """Once an address, and only of a holder that is connected: a restart after a crash is let in soon."""
+    gate = parties.federation().link / "logs" / "gate.log"
+    keys = {name: key_name(_header(holder.node)) for name, holder in parties.federation().standing.roster.items()}
+    gate.write_text("a line from before\n" + REFUSED_LOG_IN % (keys["law"], "10.0.0.1") + "\n")
+    told: list[str] = []
+    log, link = PresenceLog(parties.federation(), told.append), Link()
+    client: Any = link
+    link.online = {"law"}
+    log.tick(client)
+    lines = [(keys["law"], "10.0.0.9"), (keys["law"], "10.0.0.9"), (keys["code"], "10.0.0.9"), ("0" * 16, "10.0.0.8")]
+    with gate.open("a") as file:
+        file.writelines(f"2026-01-01T00:00:00Z {REFUSED_LOG_IN % line}\n" for line in lines)
+    log.tick(client)
+    log.tick(client)
+    assert told[0] == "law has joined"
+    assert [words.partition(",")[0] for words in told[1:]] == [
+        "somebody at 10.0.0.9 tried to log in with the key of law"
+    ]

@@ -1,0 +1,80 @@
+"""Points of how costs grow: slopes, files that are added to, and plots out of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from ridgeway.common.cli.terminal import run
+from ridgeway.simulations.experiments import scale
+from ridgeway.simulations.experiments.report import read_part
+from ridgeway.simulations.experiments.scale_points import MEASURES, features, federation_figures
+
+
+def command(*words: str) -> int:
+    return run(typer.main.get_command(scale.app), list(words))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The points that were measured; y is the cube of x."""
+    points: list[float] = []
+
+    def measured(module: str, axis: str, value: float) -> dict[str, float]:
+        points.append(value)
+        return {"features": value, "solving, CPU s": 2 * value**3, "nothing": 0.0}
+
+    monkeypatch.setattr(scale, "measured_apart", measured)
+    return points
+
+
+def test_a_slope_is_the_exponent() -> None:
+    """Of y = a·xᵇ, whatever a is."""
+    assert scale.fitted_slope([1, 10, 50], [7, 7 * 10**1.5, 7 * 50**1.5]) == pytest.approx(1.5)
+
+
+def test_only_missing_points_are_measured(asked: list[float], tmp_path: Path) -> None:
+    """A second run adds to the file of the first; the slopes and the plot are those of all points."""
+    assert command("features", "--up-to", "256", "--out", str(tmp_path)) == 0
+    assert command("features", "--up-to", "1024", "--out", str(tmp_path)) == 0
+    assert asked == [64, 128, 256, 512, 1024]
+    part = read_part(tmp_path / "scale-features.json")
+    assert part is not None
+    [table] = part.tables
+    assert table.column("features") == (64, 128, 256, 512, 1024)
+    assert "solving, CPU s 3.00 (3.00)" in table.note and "nothing" not in table.note
+    assert (tmp_path / "scale-features.svg").read_text().startswith("<?xml")
+
+
+def test_plots_come_out_of_the_files_alone(asked: list[float], tmp_path: Path) -> None:
+    """The same points give the same bytes."""
+    command("features", "--up-to", "128", "--out", str(tmp_path))
+    plot = tmp_path / "scale-features.svg"
+    before = plot.read_bytes()
+    plot.unlink()
+    assert command("--out", str(tmp_path)) == 0
+    assert plot.read_bytes() == before
+    assert len(asked) == 2
+
+
+def test_an_unknown_axis_is_refused(tmp_path: Path) -> None:
+    """Before anything is measured."""
+    assert command("weather", "--out", str(tmp_path)) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_axis_is_measured() -> None:
+    """Points and measures name the same axes."""
+    assert list(scale.POINTS) == list(MEASURES)
+
+
+def test_a_point_begins_with_its_place(tmp_path: Path) -> None:
+    """The first figure is where the point lies; all others are costs."""
+    found = features(16, tmp_path)
+    assert next(iter(found.items())) == ("features", 16)
+    assert all(value > 0 for value in found.values())
+    told: dict[str, Any] = {"cpu": 3.0, "coordinator_cpu": 1.0, "own": {"a": 0.1, "b": 0.2}, "sent": 5e5, "gb": 0.5}
+    assert federation_figures(7, told)["of a holder, CPU s"] == pytest.approx(0.3)

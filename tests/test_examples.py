@@ -1,0 +1,140 @@
+"""The scripts of examples/, run as their first lines say, one on what another has made."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import runpy
+import subprocess
+import sys
+import tomllib
+import zipfile
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from ridgeway import Router
+from ridgeway.common.deploy.processes import flower_environment, script
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.flower_parts import LocalGrid
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+LEGAL = sentences("law", 70)[-1].replace("\n", " ")
+
+
+def run(name: str, *words: str | Path) -> list[str]:
+    """The lines that `python examples/NAME WORDS...` prints, without a process of its own."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setattr(sys, "argv", [name, *map(str, words)])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return printed.getvalue().splitlines()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Corpora of three domains, and the encoder that own_encoder.py makes of public text."""
+    place = tmp_path_factory.mktemp("examples")
+    for domain in ALPHABETS:
+        write_jsonl(place / "data" / f"{domain}.train.jsonl", sentences(domain, 60))
+        write_jsonl(place / "data" / f"{domain}.test.jsonl", sentences(domain, 70)[60:])
+    (place / "public.txt").write_text("\n".join(text for domain in ALPHABETS for text in sentences(domain, 20)))
+    told = run("own_encoder.py", place / "encoder", place / "public.txt")
+    assert told[1] == f"fingerprint {find_encoder(named(place)).fingerprint}"
+    return place
+
+
+def named(folder: Path) -> str:
+    return f"dir:{folder / 'encoder'}"
+
+
+@pytest.fixture(scope="module")
+def release(folder: Path) -> Path:
+    """What federation.py makes with this encoder."""
+    first, *_, place, accuracy = run("federation.py", folder / "work", folder / "data", named(folder))
+    assert first == "ready       code"
+    assert accuracy == "accuracy    100.0 %"
+    return Path(place.split()[1])
+
+
+def test_an_encoder_of_your_own_makes_a_release(release: Path) -> None:
+    """own_encoder.py and federation.py, one after the other."""
+    assert Router.load(release).domains == tuple(ALPHABETS)
+
+
+def test_prompts_are_routed_in_python(release: Path) -> None:
+    """What the router is not sure of goes to the fallback."""
+    sure, unsure = run("route.py", release, LEGAL, "\u2603")
+    assert sure.startswith("law ") and sure.endswith(LEGAL)
+    assert unsure.startswith("generalist ")
+
+
+def test_a_fastapi_app_routes_chats(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And answers 422 to what is no chat."""
+    monkeypatch.setenv("RELEASE", str(release))
+    with TestClient(runpy.run_path(str(EXAMPLES / "fastapi_app.py"))["app"]) as client:
+        assert client.post("/ask", json=[{"role": "user", "content": LEGAL}]).json()["domain"] == "law"
+        assert client.post("/ask", json=[{"content": LEGAL}]).status_code == 422
+
+
+def test_a_private_round_ends_with_a_statement(folder: Path, tmp_path: Path) -> None:
+    """Of what one document of the first holder has cost."""
+    told = run("private_round.py", tmp_path / "work", folder / "data", named(folder))
+    assert told[0] == "What one document of code has cost"
+    assert any("ε" in line for line in told)
+
+
+@pytest.fixture
+def flower_app(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the Flower app, of which Python finds the package."""
+    folder = EXAMPLES / "flower-app"
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def test_the_flower_app_runs_a_round_with_a_node_for_each_holder(
+    flower_app: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its two apps, on a grid that gives nodes their number and the run's settings, as Flower's engine does."""
+    config = tomllib.loads((flower_app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    chosen: dict[str, bool | float | int | str] = {
+        "work": str(tmp_path / "work"),
+        "data": str(folder / "data"),
+        "encoder": named(folder),
+    }
+    assert set(config) == set(chosen)
+    monkeypatch.setenv("RIDGEWAY_SIMULATION", "")
+    client = importlib.import_module("ridgeway_app.client_app").app
+    server = importlib.import_module("ridgeway_app.server_app")
+    grid = LocalGrid(client, {node: Path() for node in range(1, 4)})
+    for node, context in grid._contexts.items():
+        context.node_config = {"partition-id": node - 1, "num-partitions": 3}
+        context.run_config = chosen
+    server.main(grid, SimpleNamespace(run_config=chosen))
+    assert Router.load(tmp_path / "work/coordinator/releases/0001").route(LEGAL).best == "law"
+
+
+def test_flower_builds_the_app(flower_app: Path, tmp_path: Path) -> None:
+    """In the newest format, which checks the licence and the versions of Flower that it names."""
+    environment = flower_environment(tmp_path / "home")
+    command = [script("flwr"), "build", "--app", str(flower_app)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = tmp_path.glob("ridgeway.ridgeway-round.*.fab")
+    with zipfile.ZipFile(built) as archive:
+        held = set(archive.namelist())
+    assert {"pyproject.toml", "LICENSE.md", "ridgeway_app/client_app.py", "ridgeway_app/server_app.py"} <= held
+
+
+def test_every_example_is_short_and_compiles() -> None:
+    """LiteLLM's hook too, which tests/adapters runs in LiteLLM's proxy."""
+    scripts = sorted(EXAMPLES.glob("*.py"))
+    assert len(scripts) == 6
+    for path in scripts:
+        text = path.read_text()
+        compile(text, path.name, "exec")
+        assert len(text.splitlines()) <= 40, path.name
