@@ -48,7 +48,7 @@ from ridgeway.common.protocol.invitation import (
     write_signed_json,
 )
 
-NODE_KEY = "node_key"
+RENEWED_NODE_KEY = "node_key"
 """The kind of a journal's entry about another key of the SuperNode."""
 EMPTY = '""'
 OPTIONAL = {
@@ -184,7 +184,7 @@ def renew_node_key(folder: Path) -> str:
     line = create_node_key(draft)
     draft.replace(folder / "node.key")
     _write_card(holder)
-    holder.journal.append((NODE_KEY, {"node": line}))
+    holder.journal.append((RENEWED_NODE_KEY, {"node": line}))
     return line
 
 
@@ -217,7 +217,9 @@ def leaving(holder: Holder) -> bytes:
 
 def has_left(journal: Journal) -> bool:
     """Whether the holder has left; another key for its SuperNode lets it be admitted again."""
-    return [each.kind for each in journal.entries(LEFT, NODE_KEY)][-1:] == [LEFT]
+    return [each.kind for each in journal.entries(LEFT, RENEWED_NODE_KEY)][-1:] == [
+        LEFT
+    ]
 
 
 def renew_identity(folder: Path) -> HandOver:

@@ -50,6 +50,8 @@ def check_target(target: Path) -> None:
         raise InputError(
             f"{target} exists already, and no backup is overwritten; name a new file"
         )
+    if not target.parent.is_dir():
+        raise InputError(f"there is no folder {target.parent}; make it first")
 
 
 def copy_journal(source: Path, target: Path) -> None:

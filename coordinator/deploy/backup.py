@@ -44,8 +44,6 @@ MAX_ATTEMPTS = 5
 def back_up(federation: Federation, target: Path) -> BackupManifest:
     """Write a backup and verify it as a restore would. A round may be running meanwhile."""
     check_target(target)
-    if not target.parent.is_dir():
-        raise InputError(f"there is no folder {target.parent}; make it first")
     with tempfile.TemporaryDirectory(
         dir=target.parent, prefix=f".{target.name}."
     ) as place:

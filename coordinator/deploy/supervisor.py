@@ -100,8 +100,8 @@ def up(
     def tick(client: SuperLinkClient) -> None:
         nonlocal remind_at
         delivery.tick(client)
-        presence.tick(client)
         take_leaves(federation, client, log)
+        presence.tick(client)
         if time.monotonic() >= remind_at:
             remind_at = time.monotonic() + REMINDER_INTERVAL_S
             for words in ending_certificates(federation.link, datetime.now(UTC)):

@@ -8,7 +8,7 @@ as files, each named by its digest and written whole before the journal speaks o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -242,12 +242,18 @@ class Standing:
                 kept = [each for each in self.totals if each.digest in beside]
                 self._keep_totals([*kept, total])
             case "counted":
-                self.counts[facts["total"]] = _read(KeptCounts, facts)
+                counts = _read(KeptCounts, facts)
+                self.counts[counts.total] = counts
+                self._note_counted(
+                    member.source
+                    for each in self.totals
+                    if each.digest == counts.total
+                    for member in each.members
+                    if member.name in counts.holders
+                )
             case "counted_for":
                 self.counted_epochs |= dict.fromkeys(facts["epochs"], facts["router"])
-            case "heard":
-                for name, epoch in facts["counts"].items():
-                    self.counts_of.setdefault(name, set()).add(epoch)
+                self._note_counted(facts["epochs"])
             case "bundle":
                 for names, noted, other in (
                     (facts["approved"], self.approvals, self.refusals),
@@ -270,6 +276,11 @@ class Standing:
                 self.delivered[facts["name"]] = HeldRelease(
                     number=facts["number"], release=facts["release"]
                 )
+
+    def _note_counted(self, epochs: Iterable[str]) -> None:
+        counted = set(epochs)
+        for name, own in self.sums_of.items():
+            self.counts_of.setdefault(name, set()).update(own & counted)
 
     def _leave_out(self, name: str) -> None:
         self.retired.add(name)
@@ -386,7 +397,7 @@ class Ledger:
                 raise JournalError(
                     f"entry {entry.number} of the ledger ({entry.kind}) was written by"
                     " another version of Ridgeway, and this one cannot read it; use that"
-                    " version, or create a new federation"
+                    " version, or found the federation anew"
                 ) from error
             self._read = entry.number
         return self._standing
@@ -424,7 +435,7 @@ class Ledger:
                 raise InputError(
                     f"the key of {name!r} was handed over twice, and this is not the"
                     " one that it was handed over to first; somebody else may have its"
-                    " old key, so ask its owner over another channel"
+                    " old key, so ask its owner by another way"
                 )
             if other.name == name:
                 raise InputError(

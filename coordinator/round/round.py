@@ -459,16 +459,6 @@ class _Round:
             counted=tuple(sorted(set(counted))),
         )
 
-    def _note_counts(self, gathered: Gathered, counts: RoundCounts) -> None:
-        """Note whose counts have come, of which epochs, if any has."""
-        epochs = {
-            member.name: member.source
-            for member in gathered.members
-            if member.name in counts.heard
-        }
-        if epochs:
-            self._ledger.note("heard", round=self._channel.nonce, counts=epochs)
-
     def _counted(
         self, question: Evaluate, blob: Blob, gathered: Gathered
     ) -> RoundCounts:
@@ -476,7 +466,6 @@ class _Round:
         accepted.
         """
         counts = self._gathering.count(question, blob, gathered.present)
-        self._note_counts(gathered, counts)
         self._gathering.must_be_counted(
             question.domains,
             counts.heard | counts.sealed,

@@ -1,5 +1,5 @@
-"""A year of a federation of five, with real processes: joins, a holder that leaves and comes back, changed corpora, an
-upgrade, renewed keys, a restore on each side, and private rounds until a budget ends. Nothing surprises.
+"""A year of a federation of five, in one process and deployed: joins, a holder that leaves and comes back, changed
+corpora, an upgrade, renewed keys, a restore on each side, and private rounds until a budget ends. Nothing surprises.
 
 One story in the order of this file, month by month; the time of day plays no part. It runs with `pytest --long` alone.
 """
@@ -7,21 +7,19 @@ One story in the order of this file, month by month; the time of day plays no pa
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ridgeway.client.round.spending import SPENT
-from ridgeway.common.base.journal import Journal
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.routing.release import load_release
 from tests.support.commands import Finished
-from tests.support.deployment import SECRET, Deployment, holding
+from tests.support.deployment import SECRET, holding
 from tests.support.earlier_bundle import EARLIER_SHA256, keep_earlier
+from tests.support.played_year import PlayedYear, Year
 from tests.support.tiny import tiny_encoder
 
 pytestmark = [
@@ -40,43 +38,16 @@ UNLUCKY = "code"
 WIDTH = 16
 
 
-class Year(Deployment):
-    """A federation, its backups, and how often each holder's owner has opened an epoch that a round used."""
-
-    first_key = ""
-
-    def status(self, name: str) -> dict[str, object]:
-        return dict(self.do("client", "status", self.holder(name), "--json").json)
-
-    def epochs(self, name: str) -> int:
-        """Of how many epochs sums have left, or were charged for, by the holder's own journal."""
-        entries = Journal(self.holder(name) / "journal.db").entries(SPENT)
-        return len({each.facts["epoch"] for each in entries if each.facts["output"] == "statistics"})
-
-    def spent(self, name: str) -> float:
-        found = self.status(name)["privacy"]
-        assert isinstance(found, dict)
-        return float(found["spent"])
-
-    def backup(self, side: str, folder: Path) -> Path:
-        target = self.folder / "backups" / f"{folder.name}-{side}.backup"
-        target.parent.mkdir(exist_ok=True)
-        self.do(side, "backup", folder, target)
-        return target
-
-    def stop(self, name: str) -> None:
-        assert self.running[name].stop().code == 0, self.running[name].said
-
-    def done(self, *options: str) -> Finished:
-        finished = self.round(*options).end()
-        assert finished.code == 0, finished.stderr
-        return finished
-
-
-@pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Year]:
-    with Year(tmp_path_factory.mktemp("year"), tiny_encoder(WIDTH)) as made:
+@pytest.fixture(scope="module", params=[PlayedYear, Year], ids=["in one process", "deployed"])
+def town(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Year]:
+    with request.param(tmp_path_factory.mktemp("year"), tiny_encoder(WIDTH)) as made:
         yield made
+
+
+def done(town: Year, *options: str) -> Finished:
+    finished = town.play(*options)
+    assert finished.code == 0, finished.stderr
+    return finished
 
 
 def test_in_january_five_holders_join_and_compare_one_code(town: Year) -> None:
@@ -91,7 +62,7 @@ def test_in_january_five_holders_join_and_compare_one_code(town: Year) -> None:
     town.confirm(*NAMES)
     town.ready(*NAMES)
     town.join(*NAMES)
-    assert town.done().json["domains"] == list(NAMES)
+    assert done(town).json["domains"] == list(NAMES)
     assert [town.newest(name) for name in NAMES] == [1] * len(NAMES)
     town.first_key = str(town.status("law")["coordinator"])
     assert all(town.epochs(name) == 1 for name in NAMES)
@@ -103,7 +74,7 @@ def test_in_february_a_holder_backs_up_and_in_march_corpora_have_changed(town: Y
     for name in ("law", UNLUCKY):
         town.grow(name, seed=1)
     town.ready(*(name for name in NAMES if name not in ("law", UNLUCKY)))
-    assert town.done().json["number"] == 2
+    assert done(town).json["number"] == 2
     assert all(town.epochs(name) == 2 for name in NAMES)
 
 
@@ -114,9 +85,9 @@ def test_in_april_code_is_upgraded_and_keys_are_renewed(town: Year) -> None:
         assert (shown.code, shown.json["bundle"]) == (2, installed_sha256())
         assert town.do("client", "approve", town.holder(name), "--json").json["approved"] == installed_sha256()
     town.do("coordinator", "renew", town.coordinator, "--signing-key")
-    town.stop("law")
+    town.leave("law")
     town.do("client", "renew", town.holder("law"), "--identity")
-    town.stop("medicine")
+    town.leave("medicine")
     town.do("client", "renew", town.holder("medicine"))
     for name in ("law", "medicine"):
         town.admit(name)
@@ -129,8 +100,7 @@ def test_in_april_code_is_upgraded_and_keys_are_renewed(town: Year) -> None:
 def test_in_may_a_holder_leaves_and_a_budget_ends(town: Year) -> None:
     """Its SuperNode stops, its domain is not lost in silence; whose budget is spent opens no epoch, and stays in."""
     town.do("client", "leave", town.holder(LEAVING))
-    assert town.running[LEAVING].end().code == 0
-    town.wait_for("the coordinator knows", lambda: bool(town.ledger("left")))
+    assert town.stops_by_itself(LEAVING)
     again = town.run("client", "join", town.holder(LEAVING))
     assert again.code == 2 and "has left the federation" in again.stderr
     refused = town.run("client", "ready", town.holder(POOR), "--new-epoch")
@@ -140,18 +110,17 @@ def test_in_may_a_holder_leaves_and_a_budget_ends(town: Year) -> None:
     assert all(each["removed"] == [LEAVING] for each in shown.values())
     town.confirm(*stay)
     town.ready(*(name for name in stay if name != POOR))
-    stopped = town.round().end()
+    stopped = town.play()
     assert stopped.code != 0 and f"would lose {LEAVING}" in stopped.stderr and "has left" in stopped.stderr
-    done = town.done("--allow-missing", LEAVING, "--accept-unevaluated", POOR)
-    assert (done.json["number"], done.json["domains"]) == (3, stay)
+    made = done(town, "--allow-missing", LEAVING, "--accept-unevaluated", POOR)
+    assert (made.json["number"], made.json["domains"]) == (3, stay)
     assert town.epochs(POOR) == 2 and town.spent(POOR) <= 1.5
 
 
 def test_in_june_a_holder_is_restored_and_its_budget_is_not(town: Year) -> None:
     """The machine was lost, with all that it had spent since February; an owner who names too few epochs is told."""
     truly = town.spent(UNLUCKY)
-    town.kill(UNLUCKY)
-    shutil.rmtree(town.holder(UNLUCKY))
+    town.lose(UNLUCKY, town.holder(UNLUCKY))
     file = town.folder / "state" / "spending.jsonl"
     lines = file.read_text().splitlines()
     kept = [line for line in lines if str(town.corpus(UNLUCKY)) not in json.loads(line)["corpus"]]
@@ -186,20 +155,14 @@ def test_in_july_the_holder_that_left_comes_back(town: Year) -> None:
 
 def test_in_august_the_coordinator_is_restored_from_the_backup_of_april(town: Year) -> None:
     """It knows neither the release of May nor who left; holders keep what they have, and the next number is beyond."""
-    town.kill("up")
-    shutil.rmtree(town.coordinator)
+    town.lose("up", town.coordinator)
     town.do("coordinator", "restore", town.folder / "backups" / "coordinator-coordinator.backup", town.coordinator)
     town.admit(LEAVING)
     town.up()
-    town.wait_for(
-        "all are connected again",
-        lambda: all(
-            each["online"] for each in town.run("coordinator", "status", town.coordinator, "--json").json["members"]
-        ),
-    )
+    town.wait_for("all are connected again", town.all_online)
     town.ready(*(name for name in NAMES if name not in (POOR, UNLUCKY, LEAVING)))
-    done = town.done("--accept-unevaluated", POOR)
-    assert (done.json["number"], done.json["domains"]) == (4, list(NAMES))
+    made = done(town, "--accept-unevaluated", POOR)
+    assert (made.json["number"], made.json["domains"]) == (4, list(NAMES))
     town.wait_for("all have it", lambda: all(town.newest(name) == 4 for name in NAMES))
 
 
@@ -210,7 +173,6 @@ def test_in_december_all_that_was_written_holds_and_budgets_add_up(town: Year) -
     for name in NAMES:
         town.do("client", "verify", town.holder(name))
         found = town.status(name)["privacy"]
-        assert isinstance(found, dict)
         assert found["spent"] == epsilon_of(town.epochs(name) * rho, found["delta"]) <= found["allowed"]
         assert town.do("client", "statement", town.holder(name)).stdout
     used = {name: town.epochs(name) for name in NAMES}

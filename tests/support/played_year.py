@@ -1,0 +1,178 @@
+"""A deployment over a year, and the same played in one process: every command is the real one, and the gate speaks TLS,
+but no Flower carries the messages of rounds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pytest
+
+from ridgeway.client.deploy.holder_folder import has_left
+from ridgeway.client.round.answers import answer
+from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.spending import SPENT
+from ridgeway.common.base.errors import FormatError
+from ridgeway.common.base.journal import Journal
+from ridgeway.common.deploy.bundle import installed_sha256
+from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, BUNDLE_PATH, LEAVE_PATH, NOTICE, NOTICE_PATH, ROSTER_PATH
+from ridgeway.common.deploy.processes import Log
+from ridgeway.common.protocol.packet import Packet
+from ridgeway.coordinator.deploy import supervisor
+from ridgeway.coordinator.deploy.fleet_proxy import keep_leaving
+from ridgeway.coordinator.deploy.kept_bundles import keep_installed
+from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.preflight import check_holders
+from ridgeway.coordinator.round.progress import OperatorNote, Watch
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RunOrder
+from tests.support.commands import Finished
+from tests.support.deployment import Deployment
+from tests.support.quiet_server import Quiet, serving, tls_of
+
+
+class Year(Deployment):
+    """A federation of real processes."""
+
+    first_key = ""
+
+    def status(self, name: str) -> dict[str, Any]:
+        return dict(self.do("client", "status", self.holder(name), "--json").json)
+
+    def epochs(self, name: str) -> int:
+        """Of how many epochs sums have left, or were charged for, by the holder's own journal."""
+        entries = Journal(self.holder(name) / "journal.db").entries(SPENT)
+        return len({each.facts["epoch"] for each in entries if each.facts["output"] == "statistics"})
+
+    def spent(self, name: str) -> float:
+        return float(self.status(name)["privacy"]["spent"])
+
+    def backup(self, side: str, folder: Path) -> Path:
+        target = self.folder / "backups" / f"{folder.name}-{side}.backup"
+        target.parent.mkdir(exist_ok=True)
+        self.do(side, "backup", folder, target)
+        return target
+
+    def play(self, *options: str) -> Finished:
+        """A round, to its end."""
+        return self.round(*options).end()
+
+    def stops_by_itself(self, name: str) -> bool:
+        """Whether a holder's SuperNode ends well, and the coordinator comes to know why."""
+        ended = self.running[name].end().code
+        self.wait_for("the coordinator knows", lambda: bool(self.ledger("left")))
+        return ended == 0
+
+    def lose(self, name: str, folder: Path) -> None:
+        """A disk is lost, with all that ran there."""
+        self.kill(name)
+        shutil.rmtree(folder)
+
+    def all_online(self) -> bool:
+        told = self.run("coordinator", "status", self.coordinator, "--json").json
+        return all(each["online"] for each in told["members"])
+
+
+class OpenGate(Quiet):
+    """What the gate hands out and takes. link: the coordinator's."""
+
+    link: ClassVar[Path]
+
+    def do_GET(self) -> None:  # noqa: N802
+        names = {NOTICE_PATH: NOTICE, ROSTER_PATH: ANNOUNCED_ROSTER}
+        path = self.link / names.get(self.path, f"bundles/{self.path.removeprefix(BUNDLE_PATH)}.fab")
+        self.reply(path.read_bytes()) if path.exists() else self.reply(status=404)
+
+    def do_POST(self) -> None:  # noqa: N802
+        content = self.rfile.read(int(self.headers["content-length"]))
+        try:
+            assert self.path == LEAVE_PATH
+            keep_leaving(self.link, content)
+            self.reply()
+        except FormatError:
+            self.reply(status=400)
+
+
+class NoSuperLink:
+    """Takes the place of a SuperLink's client, which has nobody to let in or shut out."""
+
+    def nodes(self) -> list[Any]:
+        return []
+
+    def register(self, line: str, name: str) -> None: ...
+
+    def note_nodes(self) -> None: ...
+
+
+class Homes:
+    """A transport to holders' folders, without anything between."""
+
+    def __init__(self, homes: Sequence[Path]) -> None:
+        self._homes = homes
+
+    def peers(self) -> list[int]:
+        return list(range(len(self._homes)))
+
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+        for peer, packet in packets.items():
+            yield peer, answer(Holder(self._homes[peer]), packet)
+
+
+class PlayedYear(Year):
+    """The same in one process."""
+
+    def __enter__(self) -> Self:
+        self._open = ExitStack()
+        self._joined: set[str] = set()
+        patch = self._open.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(supervisor, "run_work", self._work)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def up(self) -> Any:
+        federation = Federation(self.coordinator)
+        keep_installed(federation)
+        supervisor.announce(federation)
+        OpenGate.link = self.coordinator / "link"
+        self._gate = self._open.enter_context(ExitStack())
+        port = int(self.address.rpartition(":")[2])
+        self._gate.enter_context(serving(OpenGate, tls_of(OpenGate.link), port))
+
+    def join(self, *names: str) -> None:
+        assert not any(has_left(Holder(self.holder(name)).journal) for name in names)
+        self._joined |= set(names)
+
+    def leave(self, name: str) -> None:
+        self._joined.discard(name)
+
+    def play(self, *options: str) -> Finished:
+        return self.run("coordinator", "round", self.coordinator, "--json", *options)
+
+    def stops_by_itself(self, name: str) -> bool:
+        self._joined.discard(name)
+        supervisor.take_leaves(Federation(self.coordinator), NoSuperLink(), print)  # type: ignore[arg-type]
+        return has_left(Holder(self.holder(name)).journal)
+
+    def lose(self, name: str, folder: Path) -> None:
+        if name == "up":
+            self._gate.close()
+        self._joined.discard(name)
+        shutil.rmtree(folder)
+
+    def all_online(self) -> bool:
+        return True
+
+    def _work(self, federation: Federation, order: RunOrder, watch: Watch, bundle: str | None = None) -> str:
+        log: Log = lambda words: watch(OperatorNote(words))  # noqa: E731
+        supervisor.take_leaves(federation, NoSuperLink(), log)  # type: ignore[arg-type]
+        transport = Homes([self.holder(name) for name in sorted(self._joined)])
+        if order.work == "preflight":
+            check_holders(federation, transport, watch)
+        else:
+            run_round(federation, transport, watch, order)
+        return installed_sha256()
