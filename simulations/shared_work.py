@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import Any
 
-from ridgeway.client.round import holder, roster, scoring, session_store
+from ridgeway.client.round import holder, scoring, session_store
 from ridgeway.client.sums import prepare
 from ridgeway.common.base import identity, settings_file
 from ridgeway.common.protocol import packet
@@ -19,7 +19,6 @@ SHARED = (
     (packet, "_message", 4),
     (identity, "_verifies", 4096),
     (settings_file, "_as_json", 1024),
-    (roster, "_members", 1),
     (session_store, "_agreed", 2),
     (scoring, "_compiled", 1),
     (holder, "_verified_release", 1),

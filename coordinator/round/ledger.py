@@ -397,7 +397,7 @@ class Ledger:
                 raise JournalError(
                     f"entry {entry.number} of the ledger ({entry.kind}) was written by"
                     " another version of Ridgeway, and this one cannot read it; use that"
-                    " version, or found the federation anew"
+                    " version, or start a new federation"
                 ) from error
             self._read = entry.number
         return self._standing
@@ -435,7 +435,7 @@ class Ledger:
                 raise InputError(
                     f"the key of {name!r} was handed over twice, and this is not the"
                     " one that it was handed over to first; somebody else may have its"
-                    " old key, so ask its owner by another way"
+                    " old key, so ask its owner over another channel"
                 )
             if other.name == name:
                 raise InputError(

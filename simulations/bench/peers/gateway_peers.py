@@ -116,9 +116,9 @@ def litellm_proxy(command: Path, expert: Server, work: Path) -> Iterator[Server]
     }
     environment.pop("PYTHONPATH", None)
     log = work / f"{port}.log"
-    with running([str(command), *words], "Proxy initialized", log, environment):
+    with running([str(command), *words], "Proxy initialized", log, environment) as pid:
         _wait_for(port)
-        yield Server(port)
+        yield Server(port, pid)
 
 
 def _wait_for(port: int) -> None:

@@ -61,7 +61,7 @@ def test_the_whole_measurement_runs(tmp_path: Path) -> None:
     assert len(found) == 8
     assert all(row.ours and row.theirs for row in found)
     assert "without" in found[4].theirs
-    assert all(row.ratio > 0 for row in found[:7])
+    assert all((row.ratio or 0) > 0 for row in found[:7])
     assert not found[7].misses
 
 
@@ -70,7 +70,7 @@ def test_prompts_that_are_read_and_others_are_measured_at_once(cascade: Path, tm
     read = unsure_prompts(3)
     sure = [prompt_for("law", CASCADE_DOMAINS)]
     beside, reading = serving.mixed_rows(cascade, [*read, *sure], tmp_path)
-    assert beside.ratio > 0
+    assert (beside.ratio or 0) > 0
     assert "3 of 4 prompts" in reading.theirs
     with pytest.raises(ProcessError, match="of both kinds"):
         list(serving.mixed_rows(cascade, sure, tmp_path))
