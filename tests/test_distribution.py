@@ -112,7 +112,7 @@ def test_the_compiled_module_is_in_the_wheel_for_every_python_to_come(built: tup
 
 
 def _code(folder: Path) -> list[Path]:
-    kinds = {".py", ".pyi", ".c", ".h", ".js", ".css", ".html", ".svg"}
+    kinds = {".py", ".pyi", ".c", ".h", ".js", ".css", ".html", ".svg", ".txt"}
     return [path for path in folder.rglob("*") if path.suffix in kinds and "__pycache__" not in path.parts]
 
 
