@@ -58,7 +58,7 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     assert alone["view"] == "column of B alone"
     assert not alone["proven"]
     assert told["weighting_undone"]
-    assert told["advice"].startswith("Every token of this corpus and its exact count follow")
+    assert told["advice"].startswith("Every token of this corpus and its exact count can be computed")
     shown = audit_own(shop, "law.one.stats", "--corpus", "law.jsonl").stdout
     assert "rare tokens: those that occur once or twice in what was summed" in shown and "100.0 %" in shown
 

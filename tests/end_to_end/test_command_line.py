@@ -89,7 +89,7 @@ def test_parts_add_up_on_the_command_line(shop: Workshop, tmp_path: Path) -> Non
     assert not (tmp_path / "less.stats").exists()
     alone = shop.call("client", "inspect", paths[0])
     assert alone.code == 2
-    assert "it holds part 1 of 3" in alone.stderr
+    assert "it is part 1 of 3" in alone.stderr
     assert shop.call("client", "prepare", *corpus, "--engine", "dask", "--out", tmp_path / "no.stats").code == 2
 
 

@@ -135,7 +135,7 @@ def test_a_stopped_run_says_that_nothing_is_lost(stopped: Stopped) -> None:
     """That it is stopping, at once; and in the end one sentence: the same command goes on."""
     at_once, *words = stopped.finished.stderr.strip().splitlines()
     assert at_once.startswith("stopping ")
-    assert words == ["ridgeway: interrupted; what was summed is kept, and the same command goes on from there"]
+    assert words == ["ridgeway: interrupted; finished parts are kept, and the same command resumes"]
 
 
 @needs_proc

@@ -96,7 +96,7 @@ def test_a_release_names_what_it_lacks(shop: Workshop, tmp_path: Path) -> None:
     nowhere = str(tmp_path / "empty")
     refused = shop.run("route", "lacking", "a", RIDGEWAY_CACHE=nowhere)
     assert refused.code == 2
-    assert "let RIDGEWAY_SENTENCE_MODEL name the folder of the right one" in refused.stderr
+    assert "set RIDGEWAY_SENTENCE_MODEL to the right folder" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     without = shop.run("route", "lacking", "a", "--sentences", "never", "--json", RIDGEWAY_CACHE=nowhere)
     assert done(without).json["tokens"] == 1
@@ -110,7 +110,7 @@ def test_a_release_names_what_it_lacks(shop: Workshop, tmp_path: Path) -> None:
     ("reader", "sentence"),
     [
         ("data", "data has no config.json"),
-        ("nowhere", "there is no sentence encoder 'nowhere'; give minilm or the folder of a model"),
+        ("nowhere", "there is no sentence encoder 'nowhere'; use minilm or the folder of a model"),
     ],
 )
 def test_what_cannot_be_prepared_is_one_sentence(shop: Workshop, reader: str, sentence: str) -> None:

@@ -178,7 +178,7 @@ def test_a_file_with_more_at_its_end_is_refused(path: Path, more: bytes) -> None
     ("header", "reason"),
     [
         *((terms(version=each), f"version {each}; .* reads version 1") for each in (0, 2, "1", None)),
-        (terms(format="ridgeway.parts"), "holds ridgeway.parts, not statistics"),
+        (terms(format="ridgeway.parts"), "it is ridgeway.parts, not statistics"),
         (terms(domain="../law"), "invalid domain name"),
         (terms(domain=""), "invalid domain name"),
         (terms(domain="x" * 65), "invalid domain name"),

@@ -246,7 +246,7 @@ def test_a_list_with_one_owner_twice_is_not_confirmed(desk: Desk) -> None:
     twice = (*roster.members, Place(name="twin", domain="code", key=link.before))
     content = json.dumps(roster.model_copy(update={"members": twice}).model_dump(mode="json"))
     (desk.home / ANNOUNCED_ROSTER).write_text(content)
-    failed(desk("confirm", roster_code(twice)), "one holder stands in the cohort under two keys")
+    failed(desk("confirm", roster_code(twice)), "the cohort lists one holder under two keys")
     assert load_roster(desk.home) == ()
 
 

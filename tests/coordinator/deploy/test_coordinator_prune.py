@@ -106,7 +106,7 @@ def test_a_pruned_release_is_known_but_cannot_come_back(parties: Parties) -> Non
 def test_a_router_that_is_missing_without_a_word_in_the_ledger_is_missed(parties: Parties) -> None:
     """Only what was pruned may be gone."""
     (parties.federation().release_folder(1) / "router.safetensors").unlink()
-    with pytest.raises(RidgewayError, match=r"lacks router\.safetensors"):
+    with pytest.raises(RidgewayError, match=r"router\.safetensors is missing"):
         parties.federation().verify()
 
 

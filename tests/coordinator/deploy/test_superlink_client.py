@@ -92,7 +92,7 @@ def test_a_key_is_registered_once(tmp_path: Path, lines: list[str]) -> None:
     link = SuperLinkStandIn(tmp_path, ListNodes=listed(*lines), **handlers)
     new = create_node_key(tmp_path / "new.key")
     roster = {"law": SimpleNamespace(node=lines[0]), "code": SimpleNamespace(node=new)}
-    ledger = SimpleNamespace(standing=lambda: SimpleNamespace(roster=roster))
+    ledger = SimpleNamespace(standing=lambda: SimpleNamespace(roster=roster, left=()))
     register(cast(Any, SimpleNamespace(ledger=ledger)), link.client, lambda words: pytest.fail(words))
     assert registered == [(pem(new), "code")]
     assert unregistered == [2**63 + 1]

@@ -155,7 +155,7 @@ def test_without_the_wheel_a_release_with_sentences_is_refused(
     assert current.refresh()
     assert current.served is before
     assert str(current.refused).startswith(f"the new release is signed but unusable: {MISSING}")
-    with pytest.raises(ReleaseError, match="signed but unusable: the sentence encoder's files"):
+    with pytest.raises(ReleaseError, match="signed but unusable: the sentence encoder is not on this machine"):
         CurrentRelease(ReleaseSource(folder))
     monkeypatch.setattr(server, "bind_sockets", lambda address: [])
     told = Workshop(tmp_path).call("serve", folder)
