@@ -219,7 +219,7 @@ def roster_news(holder: Holder, roster: Roster) -> RosterChange:
 
 def tell_unconfirmed(holder: Holder, gate: Gate) -> list[str]:
     """A sentence if the coordinator names other members than were confirmed, and rounds that this
-    holder takes part in need them.
+    holder takes part in need them; nothing to a holder that is not on the list yet.
     """
     policy = holder.settings.policy
     folder = holder.folder
@@ -227,8 +227,9 @@ def tell_unconfirmed(holder: Holder, gate: Gate) -> list[str]:
         return []
     with suppress(NodeError, InputError):
         roster = announced_roster(folder, lambda: fetched_roster(gate))
+        is_member = holder.identity.public in {each.key for each in roster.members}
         change = roster_news(holder, roster)
-        if change:
+        if change and is_member:
             return [
                 "the coordinator names other members than were confirmed here"
                 f" ({len(change.added)} more, {len(change.removed)} fewer); look at"
