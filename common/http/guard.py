@@ -68,7 +68,7 @@ PATH_SERVED = "ridgeway.path_served"
 """In the scope: the path, if a request was answered past the framework, which would say it."""
 BODY_IS_SLOW = "ridgeway.body_is_slow"
 """In the scope: the connection has given the body up, because it takes too long."""
-SCARCE_SILENCE_S = 1.0
+SCARCE_SILENCE_S = 5.0
 """How long a body that has begun may pause while half of the memory for bodies is taken."""
 OTHER_PATH = "other"
 METRICS_PATH = "/metrics"
