@@ -282,14 +282,15 @@ def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finis
 
 
 def test_what_is_in_the_way_of_a_round_is_told_beforehand(town: Deployment, second: tuple[Finished, Finished]) -> None:
-    """Who is away, who has not approved which code, and what to do; an exit code that says so; and nobody else."""
+    """Who is away, has not approved which code, or has counted before; what to do; and an exit code that says so."""
     asked, _ = second
     assert asked.code == 1, asked.stderr
     told = {
         each["name"]: [(found["code"], found["names"]) for found in each["obstacles"]] for each in asked.json["holders"]
     }
     assert told == {
-        **{name: [] for name in ("code", "law", "music")},
+        **{name: [("already_counted", [])] for name in ("code", "law")},
+        "music": [],
         "chess": [("bundle_refused", [])],
         "medicine": [("away", [])],
     }
@@ -397,7 +398,7 @@ def cut(town: Deployment, go_on: Callable[[], None]) -> Finished:
     town.grow("code", seed=1)
     epochs = town.holder("law") / "epochs"
     away = epochs.rename(epochs.with_name("away"))
-    running = town.round()
+    running = town.round("--accept-unevaluated", "law", "--accept-unevaluated", "medicine")
     town.wait_for("new sums of code are accepted", lambda: town.told(running, "received", "code"))
     away.rename(epochs)
     town.kill("up")
