@@ -70,8 +70,8 @@ def open_epoch(
 
     new_epoch: the owner's explicit word that another epoch is wanted, whatever has changed.
     """
-    before = holder.epochs.current()
     _check_record(holder)
+    before = holder.epochs.current()
     cost = _check_budget(holder, terms)
     if holder.settings.statistics:
         made: Prepared | DocumentSums = _made_ahead(holder, terms)

@@ -18,10 +18,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ridgeway.client.round.epochs import RESTORED
 from ridgeway.client.round.holder import CARD, CLIENT_TOML, IDENTITY, PRIOR, Holder
 from ridgeway.client.round.roster import ROSTER
-from ridgeway.client.round.spending import SPENT, Expense
+from ridgeway.client.round.spending import RESTORED, SPENT, UNPACKED, Expense
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import next_key
@@ -90,7 +89,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 def restore_holder(source: Path, folder: Path) -> Holder:
     """Make a holder's folder of a backup, whole or not at all; what its corpus had cost is known
-    again, and nothing was charged yet.
+    again. Nothing was charged yet, and until then the folder takes part in nothing.
     """
     check_new_folder(folder)
     with whole_folder(folder, new=True) as draft:
@@ -100,15 +99,16 @@ def restore_holder(source: Path, folder: Path) -> Holder:
                 f"{source} is a backup of a coordinator's folder; use `ridgeway"
                 " coordinator restore`"
             )
-        with Holder(draft).journal as journal:
+        copy = Holder(draft)
+        with copy.journal as journal:
             journal.verify()
+            journal.append((UNPACKED, {}))
+        spent = draft / SPENDING
+        lines = spent.read_text(encoding="utf-8").splitlines()
+        copy.account.take_in(map(json.loads, lines))
+        spent.unlink()
     folder.chmod(0o700)
-    holder = Holder(folder)
-    path = folder / SPENDING
-    lines = path.read_text(encoding="utf-8").splitlines()
-    holder.account.take_in(map(json.loads, lines))
-    path.unlink()
-    return holder
+    return Holder(folder)
 
 
 def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:

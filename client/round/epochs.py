@@ -29,6 +29,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from ridgeway.client.round.scoring import HeldOut
+from ridgeway.client.round.spending import RESTORED
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json, sha256, whole_folder, write_whole
 from ridgeway.common.base.journal import Journal
@@ -45,8 +46,6 @@ from ridgeway.common.statistics.sums import Integers
 
 OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
-RESTORED = "restored"
-"""That about a folder that was put back from a copy: what was made of its epoch is not known."""
 EPOCH = "epoch.json"
 STATISTICS = "statistics.stats"
 _DOCUMENTS = "documents.sums"

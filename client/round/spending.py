@@ -33,6 +33,10 @@ from ridgeway.common.privacy.privacy_settings import Privacy
 
 SPENT = "spent"
 """The kind of a journal's entry about an output that was paid for."""
+UNPACKED = "unpacked"
+"""The kind of a journal's entry about a copy that was put back, and not charged yet."""
+RESTORED = "restored"
+"""That about one that was charged for what may have left since."""
 FILE = "spending.jsonl"
 
 Output = Literal["statistics", "counts"]
@@ -131,15 +135,17 @@ class Account:
         ]
 
     def check_record(self, heard: Mapping[Output, int] | None = None) -> None:
-        """Raise Refused if the journal knows fewer outputs than have left.
+        """Raise Refused if the journal knows fewer outputs than have left, or may.
 
         heard: of how many epochs the coordinator has got sums, and counts. It may say fewer, and
                if it says more than there were, its own rounds go on without this holder.
         """
         noted = {(each.output, each.epoch) for each in self.noted()}
         known = Counter(output for output, _ in noted)
+        copies = self.journal.entries(UNPACKED, RESTORED)
+        is_charged = not copies or copies[-1].kind == RESTORED
         more = any(known[output] < number for output, number in (heard or {}).items())
-        if more or self.forgotten():
+        if more or not is_charged or self.forgotten():
             raise Refused(
                 "older_copy",
                 "this holder's folder is an older copy, which does not know all that has"

@@ -210,6 +210,22 @@ def test_a_new_machine_knows_what_the_corpus_has_cost(parties: Parties, tmp_path
     assert len(file.read_text().splitlines()) == 2
 
 
+def test_a_restore_that_was_cut_off_before_it_charged_takes_part_in_nothing(parties: Parties, tmp_path: Path) -> None:
+    """Also where nobody else knows what has left: no file beside it, and a coordinator that says nothing."""
+    back_up_holder(parties.holder(OLD), tmp_path / "law.backup")
+    round_of(parties)
+    spending(parties).unlink()
+    shutil.rmtree(parties.homes[OLD])
+    holder = restore_holder(tmp_path / "law.backup", parties.homes[OLD])
+    with pytest.raises(Refused) as error:
+        holder.check_record()
+    assert error.value.code == "older_copy"
+    with pytest.raises(InputError, match="is an older copy"):
+        parties.ready(OLD)
+    charge_restored(holder, epochs_since=0)
+    parties.holder(OLD).check_record()
+
+
 def test_a_masked_epoch_after_a_restore_needs_the_owners_word(tmp_path: Path) -> None:
     """Totals that the copy does not know may hold nearly the same documents."""
     parties = found(tmp_path / "parties", mode="masked")
