@@ -19,7 +19,7 @@ def test_a_summary_has_a_number_for_each_dataset_and_kind_of_round(
     """Of tokens alone: to read sentences would take minutes. With little noise every text reaches its domain."""
     monkeypatch.setattr(summary_part, "SENTENCE", "")
     monkeypatch.setitem(summary_part._EXACT, "ridgeway with sentences", ("with sentences", OURS))
-    monkeypatch.setattr(summary_part, "EPSILONS", (20.0,))
+    monkeypatch.setattr(summary_part, "_PRIVATE", {"private": ("columns", 20.0), "private, full": ("full", 20.0)})
     monkeypatch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000)
     sets = tiny_dataset(train=120), replace(tiny_dataset(("law", "code", "poetry"), train=120), name="three")
     part = summary_part.run(replace(tiny_plan(tmp_path), datasets=sets))
@@ -29,6 +29,7 @@ def test_a_summary_has_a_number_for_each_dataset_and_kind_of_round(
         "the published method",
         "the default",
         "with sentences",
+        "private",
         "private",
     ]
     assert all(isinstance(cell, float) and 80 < cell <= 100 for row in table.rows[1:] for cell in row[1:])
