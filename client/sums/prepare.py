@@ -60,6 +60,10 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.statistics.statistics_file import CorpusPart, Prepared
 
 BATCH_CHARACTERS = 1 << 19
+SENTENCE_BATCH_CHARACTERS = 1 << 15
+"""Where sentences are read on a CPU, which takes long: a small corpus, too, has batches for all
+threads.
+"""
 ACCUMULATOR_BYTES = 2 << 30
 PROCESS_BATCH_CHARACTERS = 1 << 21
 PART_INTERVAL_S = 20.0
@@ -273,6 +277,11 @@ def _is_due(started: float, kept_at: float) -> bool:
     return now - kept_at > PART_INTERVAL_S + (now - started) / 20
 
 
+def batch_characters(encoder: TableEncoder) -> int:
+    """About how many characters a thread takes at a time."""
+    return SENTENCE_BATCH_CHARACTERS if encoder.sentences else BATCH_CHARACTERS
+
+
 def corpus_documents(
     job: PrepareJob, counters: Counters, watch: Watch | None = None
 ) -> Iterator[tuple[str, bool]]:
@@ -452,7 +461,7 @@ class _Run:
             job.text_fields,
             job.holdout,
             bool(job.skip_broken),
-            BATCH_CHARACTERS,
+            BATCH_CHARACTERS if job.devices else batch_characters(encoder),
             job.sampling,
         )
         if job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES:

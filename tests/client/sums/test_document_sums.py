@@ -1,0 +1,45 @@
+"""Sums of bounded documents, read from files by several threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ridgeway.client.sums import prepare
+from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
+from ridgeway.client.sums.prepare import PrepareJob
+from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.table_encoder import with_sentences
+from ridgeway.common.privacy.document_bound import PrivacyMode, bounded_sums
+from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.public_prior import make_prior
+from tests.support.corpora_on_disk import write_jsonl
+from tests.support.simulated_federation import own_texts
+from tests.support.tiny import tiny_encoder
+
+
+@pytest.mark.parametrize("mode", ["columns", "full"])
+@pytest.mark.parametrize("reads_sentences", [False, True])
+def test_neither_threads_nor_batches_change_a_sum(
+    mode: PrivacyMode,
+    reads_sentences: bool,
+    sentences: SentenceEncoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is that of all documents in one block."""
+    texts = own_texts("V", "law", 40)
+    encoder = with_sentences(tiny_encoder(8), sentences) if reads_sentences else tiny_encoder(8)
+    prior = make_prior(encoder, [texts[:20], texts[20:]])
+    ids, lengths = encoder.tokenizer.encode_many(texts)
+    whole = bounded_sums(mode, document_vectors(prior, ids, lengths, encoder.table, encoder.sentences))
+    file = write_jsonl(tmp_path / "law.jsonl", texts)
+    for threads, characters in ((1, 1 << 19), (1, 100), (3, 100), (8, 1)):
+        monkeypatch.setattr(prepare, "BATCH_CHARACTERS", characters)
+        monkeypatch.setattr(prepare, "SENTENCE_BATCH_CHARACTERS", characters)
+        job = PrepareJob((file,), "law", DEFAULT.sampling, 0.0, ("text",), threads, whole=True)
+        found = sum_documents(DocumentJob(job, encoder, mode), prior)
+        assert np.array_equal(found.products, whole.products) and np.array_equal(found.column, whole.column)
