@@ -11,6 +11,7 @@ which a test of private rounds shows byte for byte; so totals are added up here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import product
@@ -24,6 +25,7 @@ from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noi
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.settings import DEFAULT, Selector
+from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -55,6 +57,8 @@ BUILT_IN = "built-in text"
 NEAR = "and other datasets"
 _MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 CANARIES = 100
+_BLOCK = 50
+"""How many documents a thread reads at a time."""
 _WORDS = (
     "Under differential privacy each document adds one vector of bounded length, seen"
     " through a public prior, and holders add noise. What a round adds up is the plain"
@@ -213,11 +217,16 @@ def _rows(ground: PrivateGround, prior: str, domain: str) -> Integers:
     """The bounded vector of every document that is summed."""
     texts = ground.dataset.train[domain]
     summed = [text for text in texts if not is_held_out(text, DEFAULT.holdout)]
-    ids, lengths = ground.encoder.tokenizer.encode_many(summed)
     encoder = ground.encoder
-    return document_vectors(
-        ground.priors[prior], ids, lengths, encoder.table, encoder.sentences
-    )
+
+    def vectors(start: int) -> Integers:
+        ids, lengths = encoder.tokenizer.encode_many(summed[start : start + _BLOCK])
+        return document_vectors(
+            ground.priors[prior], ids, lengths, encoder.table, encoder.sentences
+        )
+
+    with ThreadPoolExecutor(cores()) as pool:
+        return np.concatenate([*pool.map(vectors, range(0, len(summed), _BLOCK))])
 
 
 @lru_cache(maxsize=16)
