@@ -132,7 +132,7 @@ def test_the_route_command_imports_nothing_heavy(shop: Workshop) -> None:
     assert [text.split()[0] for text in said[:2]] == ["law", "code"]
     assert json.loads(said[2])["domain"] == "medicine"
     assert "typer" in modules
-    assert modules.isdisjoint({*HEAVY, "client", "coordinator", "simulations"})
+    assert modules.isdisjoint({*HEAVY, "pydantic", "client", "coordinator", "simulations"})
 
 
 def test_showing_every_command_imports_nothing_heavy(shop: Workshop) -> None:

@@ -74,7 +74,6 @@ def route(
     sentence encoder also which router decided), or a JSON object with --json or --explain. Before a
     prompt that begins with a dash, write --.
     """
-    from ridgeway.common.experts.expert_choice import ExpertChooser
     from ridgeway.common.routing.router import Router
 
     router = Router.load(
@@ -85,7 +84,7 @@ def route(
         fallback=fallback,
         scope=scope,
     )
-    chooser = ExpertChooser.load(experts, router) if experts else None
+    chooser = _chooser(experts, router) if experts else None
     if prompt != "-":
         _show_one(router, prompt, explain, json, chooser)
     elif sys.stdin is None:
@@ -93,6 +92,13 @@ def route(
     else:
         lines = _arriving_lines(cast(BufferedReader, sys.stdin.buffer))
         _show_many(router, lines, explain, json, chooser)
+
+
+def _chooser(experts: Path, router: Router) -> ExpertChooser:
+    # imported here: pydantic takes as long to import as all else that routing a prompt needs
+    from ridgeway.common.experts.expert_choice import ExpertChooser
+
+    return ExpertChooser.load(experts, router)
 
 
 def _routed(
