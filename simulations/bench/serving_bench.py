@@ -220,7 +220,7 @@ async def put_load(
     connections: int,
     seconds: float = SECONDS,
 ) -> Load:
-    """Each connection sends its next request when it has its answer."""
+    """Each connection sends its next request when it has its answer, and one at least."""
     requests = [_request(server, path, body) for body in bodies]
     started = time.monotonic()
     ran = cpu_seconds(server.pid)
@@ -281,7 +281,7 @@ async def _keep_asking(
     with closing(writer):
         for request in itertools.cycle(requests):
             asked = time.monotonic()
-            if asked > end:
+            if asked > end and times:
                 break
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
