@@ -49,8 +49,7 @@ from ridgeway.simulations.bench.serving_bench import (
     ridgeway_serve,
 )
 from ridgeway.simulations.experiments.dataset import builtin_dataset, in_turn
-from ridgeway.simulations.experiments.plan import ExperimentPlan
-from ridgeway.simulations.experiments.scaling_part import domain_costs, width_costs
+from ridgeway.simulations.experiments.size_costs import domain_costs, width_costs
 
 Figures = dict[str, float | None]
 _ENCODER = "smollm2"
@@ -115,30 +114,16 @@ def federation_figures(count: int, found: dict[str, Any]) -> Figures:
 def domains(count: float, work: Path) -> Figures:
     """A message, the solve and a release over domains that share some texts."""
     dataset = builtin_dataset()
-    plan = ExperimentPlan((dataset,), work)
     texts = in_turn(dataset.train, max(600, int(count)))
     prompts = in_turn(dataset.test, 60)
-    _, message, solving, release, routing = domain_costs(
-        plan, texts, prompts, int(count)
-    )
-    return {
-        "domains": count,
-        "a sealed message, MB": float(message or 0),
-        "solving, CPU s": float(solving or 0),
-        "a release, MB": float(release or 0),
-        "routing a prompt, CPU ms": float(routing or 0),
-    }
+    encoder = find_encoder(_ENCODER)
+    costs = domain_costs(encoder, texts, prompts, int(count), work / "release")
+    return {"domains": count, **costs}
 
 
 def features(width: float, work: Path) -> Figures:
     """A message, sums and the solve over the width of a random encoder."""
-    _, message, summing, solving = width_costs(int(width))
-    return {
-        "features": width,
-        "a sealed message, MB": message,
-        "summing, CPU s": summing,
-        "solving, CPU s": solving,
-    }
+    return {"features": width, **width_costs(int(width))}
 
 
 def prompt_tokens(tokens: float, work: Path) -> Figures:

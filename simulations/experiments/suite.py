@@ -27,7 +27,6 @@ PARTS = (
     "summary",
     "accuracy",
     "robustness",
-    "scaling",
     "epsilon",
     "privacy",
     "experts",

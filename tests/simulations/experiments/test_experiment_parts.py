@@ -15,12 +15,12 @@ from ridgeway.simulations.experiments import (
     accuracy_part,
     experts_part,
     robustness_part,
-    scaling_part,
     scores_part,
     sentence_routers,
 )
 from ridgeway.simulations.experiments.routers import OURS
 from ridgeway.simulations.experiments.sentence_routers import minilm
+from ridgeway.simulations.experiments.size_costs import sealed_bytes
 from ridgeway.simulations.experiments.token_routers import NAIVE_BAYES
 from tests.support.experiment_settings import tiny_plan, tiny_texts
 from tests.support.tiny_experts import tiny_dataset
@@ -76,16 +76,12 @@ def test_without_the_sentence_encoder_the_rest_goes_on(
     assert found.tables[1].column("router")[-1] == "Ridgeway (ours)"
 
 
-# Scaling
+# Sizes
 
 
-def test_a_sealed_message_grows_by_a_column_a_domain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sealed_message_grows_by_a_column_a_domain() -> None:
     """h + 1 numbers of 8 bytes, but for the digits of its size."""
-    for name, sizes in {"WIDTHS": (8, 16), "_DOMAINS": (2, 3, 5)}.items():
-        monkeypatch.setattr(scaling_part, name, sizes)
-    domains = scaling_part.run(tiny_plan(tmp_path)).tables[1]
-    sealed = [1e6 * float(str(size)) for size in domains.column("a sealed message, MB")]
-    assert (sealed[-1] - sealed[0]) / 3 == pytest.approx(8 * 17, abs=4)
+    assert (sealed_bytes(17, 5) - sealed_bytes(17, 2)) / 3 == pytest.approx(8 * 17, abs=4)
 
 
 # Experts

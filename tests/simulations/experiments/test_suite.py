@@ -90,23 +90,23 @@ def test_a_part_is_run_once_and_then_kept(fake_parts: FakeParts, tmp_path: Path)
         replace(plan, encoder="other"),
         replace(plan, datasets=(tiny_dataset(train=9),)),
     ]
-    assert run_parts(["scaling", "scaling"], plan, tmp_path / "out") == {}
+    assert run_parts(["robustness", "robustness"], plan, tmp_path / "out") == {}
     assert len(fake_parts.ran) == 1
     for count, other in enumerate(others, start=2):
-        run_parts(["scaling", "scaling"], other, tmp_path / "out")
+        run_parts(["robustness", "robustness"], other, tmp_path / "out")
         assert len(fake_parts.ran) == count
-    run_parts(["scaling"], others[-1], tmp_path / "out", fresh=True)
+    run_parts(["robustness"], others[-1], tmp_path / "out", fresh=True)
     assert len(fake_parts.ran) == 2 + len(others)
-    assert (tmp_path / "out" / "report.md").read_text().count("About scaling") == 1
+    assert (tmp_path / "out" / "report.md").read_text().count("About robustness") == 1
 
 
 def test_a_part_that_fails_costs_no_other(fake_parts: FakeParts, tmp_path: Path) -> None:
-    fake_parts.wrong = "scaling"
-    assert run_parts(PARTS, tiny_plan(tmp_path), tmp_path) == {"scaling": "no round"}
+    fake_parts.wrong = "robustness"
+    assert run_parts(PARTS, tiny_plan(tmp_path), tmp_path) == {"robustness": "no round"}
     assert fake_parts.ran == list(PARTS)
-    assert not (tmp_path / "scaling.json").exists()
+    assert not (tmp_path / "robustness.json").exists()
     page = (tmp_path / "report.md").read_text()
-    assert [name for name in PARTS if f"About {name}" in page] == [name for name in PARTS if name != "scaling"]
+    assert [name for name in PARTS if f"About {name}" in page] == [name for name in PARTS if name != "robustness"]
 
 
 def call(*words: object) -> int:
