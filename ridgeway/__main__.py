@@ -5,6 +5,7 @@ The work, and what it needs, is imported when a command runs.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -46,6 +47,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _main(arguments: list[str] | None) -> None:
+    # commands have threads of their own; on a busy machine, those of BLAS make small products wait
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ridgeway.common.cli.terminal import run
 
     words = sys.argv[1:] if arguments is None else arguments

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return workshop(tmp_path_factory.mktemp("workshop"))
 
 
-def in_a_new_process(code: str, release: Path, shop: Workshop) -> tuple[list[str], set[str]]:
+def in_a_new_process(code: str, release: Path, shop: Workshop) -> tuple[list[Any], set[str]]:
     """What the code said, and every module that it had imported in the end."""
     report = "import json, sys; print(json.dumps([said, sorted(sys.modules)]))"
     script = f"RELEASE = {str(release)!r}\n{code}\n{report}"
@@ -133,6 +134,14 @@ def test_the_route_command_imports_nothing_heavy(shop: Workshop) -> None:
     assert json.loads(said[2])["domain"] == "medicine"
     assert "typer" in modules
     assert modules.isdisjoint({*HEAVY, "pydantic", "client", "coordinator", "simulations"})
+
+
+def test_commands_use_one_thread_of_blas(shop: Workshop) -> None:
+    """Where a release reads sentences, a busy machine would make a prompt wait for the others."""
+    unset = "import os; [os.environ.pop(name, None) for name in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS')]"
+    told = "from threadpoolctl import threadpool_info; said = [each['num_threads'] for each in threadpool_info()]"
+    said, _ = in_a_new_process(f"{unset}\nMORE = []\n{COMMAND}\n{told}", shop / "release", shop)
+    assert set(said) == {1}
 
 
 def test_showing_every_command_imports_nothing_heavy(shop: Workshop) -> None:
