@@ -277,7 +277,7 @@ async def _keep_asking(
     server: Server, requests: Sequence[bytes], end: float
 ) -> list[float]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    times = []
+    times = list[float]()
     with closing(writer):
         for request in itertools.cycle(requests):
             asked = time.monotonic()
