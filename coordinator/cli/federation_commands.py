@@ -48,9 +48,9 @@ NOT_AS_WISHED = 1
 """The exit code of a command that did what it was asked, and found that something is amiss."""
 
 EVERYWHERE = (
-    "invitations name an address that no holder can reach",
-    "set `address` in coordinator.toml, and the certificate with `renew`, or make DIR"
-    " again with --address HOST:PORT",
+    "invitations contain an address that no holder can reach",
+    "set `address` in coordinator.toml and run `renew`, or create DIR again with"
+    " --address HOST:PORT",
 )
 CoordinatorFolder = Annotated[Path, argument("The coordinator's folder.", "DIR")]
 
@@ -59,11 +59,11 @@ def init(
     folder: CoordinatorFolder,
     listen: Annotated[
         str,
-        option("Where holders' SuperNodes connect: the address to bind."),
+        option("Address to bind, where holders' SuperNodes connect."),
     ] = DEFAULT_LISTEN,
     address: Annotated[
         str | None,
-        option("The address that invitations say, if it differs from --listen."),
+        option("Public address in invitations, if it differs from --listen."),
     ] = None,
     mode: ModeOption = "private",
     encoder: Annotated[
@@ -100,8 +100,8 @@ def init(
         FederationSettings(listen=listen, address=address)
     except ValidationError:
         raise InputError(
-            f"{listen!r} or {address!r} is not an address; write HOST:PORT, the port"
-            " being 1 to 65535"
+            f"{listen!r} or {address!r} is not an address; use HOST:PORT with a port"
+            " from 1 to 65535"
         ) from None
     source = encoder or (PRIVATE_ENCODER if chosen == "private" else DEFAULT.encoder)
     found = find_encoder(source)
@@ -115,7 +115,7 @@ def init(
     made = create_federation(
         folder, settings, lambda draft: create_authority(draft / "link", hosts)
     )
-    made_with = f"unless you put {PRIOR} into the folder: ridgeway prior make"
+    made_with = f"to replace it, put {PRIOR} into the folder: ridgeway prior make"
     show(
         {
             "folder": str(folder),
@@ -125,9 +125,9 @@ def init(
         },
         ("made", str(folder), f"certificates for {', '.join(hosts)}"),
         ("warning", *EVERYWHERE) if _is_everywhere(address) else None,
-        ("key", made.identity.public, "releases are signed with it; holders pin it"),
+        ("key", made.identity.public, "signs releases; holders pin it"),
         ("mode", chosen, MODE_SENTENCES[chosen]),
-        ("prior", "made of built-in text", made_with) if chosen == "private" else None,
+        ("prior", "built-in text", made_with) if chosen == "private" else None,
         (
             "next",
             f"read {folder / COORDINATOR_TOML}, then: ridgeway coordinator up {folder}",
@@ -144,7 +144,7 @@ def up(
     folder: CoordinatorFolder,
     metrics: Annotated[
         int | None,
-        option("A port of loopback for Prometheus.", min=1, max=65535, metavar="PORT"),
+        option("Loopback port for Prometheus.", min=1, max=65535, metavar="PORT"),
     ] = None,
 ) -> None:
     """Run the SuperLink of DIR until Ctrl-C.
@@ -171,26 +171,27 @@ def up(
             lambda: step("up", *place),
             lambda words: step("note", words),
         )
-        step("down", "every process has ended")
+        step("down", "all processes stopped")
 
 
 def renew(
     folder: CoordinatorFolder,
     authority: Annotated[
         bool,
-        option("Renew the certificate of the authority too.", "--authority"),
+        option("Also renew the certificate of the authority.", "--authority"),
     ] = False,
     new_key: Annotated[
         bool,
         option(
-            "With --authority: give the authority another key, as after a theft.",
+            "With --authority: create a new key for the authority, for example after"
+            " a theft.",
             "--new-key",
         ),
     ] = False,
     signing_key: Annotated[
         bool,
         option(
-            "Instead: sign with another key, to which the one before hands over.",
+            "Replace the signing key instead; the old key signs the new one.",
             "--signing-key",
         ),
     ] = False,
@@ -217,15 +218,14 @@ def renew(
 
     if new_key and not authority:
         raise InputError(
-            "--new-key belongs to --authority; to renew the server's certificate alone,"
-            " leave it out"
+            "--new-key needs --authority; omit it to renew only the server's"
+            " certificate"
         )
     federation = open_federation(folder)
     if signing_key:
         if authority:
             raise InputError(
-                "--signing-key and --authority are two renewals; run one after the"
-                " other"
+                "--signing-key and --authority cannot be combined; run `renew` twice"
             )
         _renew_signing_key(federation, json)
         return
@@ -242,7 +242,7 @@ def renew(
     whom = (
         "every holder"
         if new_key
-        else "holders that were not connected before the old one ended"
+        else "holders that did not connect before the old one expired"
     )
     accept = "they run: ridgeway client accept DIR --invite invite/"
     show(
@@ -254,10 +254,9 @@ def renew(
         ),
         (
             "next",
-            "a coordinator that is up takes it as soon as no round is running; there is"
-            " nothing to restart",
+            "a running coordinator loads it between rounds; no restart is needed",
         ),
-        ("and", f"hand {folder / 'invite'} to {whom}", accept) if authority else None,
+        ("and", f"send {folder / 'invite'} to {whom}", accept) if authority else None,
         json=json,
     )
 
@@ -282,10 +281,10 @@ def _renew_signing_key(federation: Federation, json: bool) -> None:
         ),
         (
             "next",
-            "holders take it from the coordinator by themselves; tell them the new key"
-            " over another channel too",
+            "holders receive the new key automatically; also send it over another"
+            " channel",
         ),
-        ("and", "take a backup: an older one can no longer sign for holders"),
+        ("and", "make a new backup: keys of older backups are no longer valid"),
         json=json,
     )
 
@@ -395,7 +394,7 @@ def backup(
     folder: CoordinatorFolder,
     target: Annotated[
         Path,
-        argument("The file to write; none is overwritten.", "FILE"),
+        argument("File to write; must not exist.", "FILE"),
     ],
     json: Json = False,
 ) -> None:
@@ -416,7 +415,7 @@ def backup(
             "wrote",
             str(target),
             count(len(made.files), "file"),
-            f"ledger to entry {made.entries:,}",
+            f"{made.entries:,} ledger entries",
             size(room),
             "read again and verified",
         ),
@@ -425,8 +424,8 @@ def backup(
 
 
 def restore(
-    source: Annotated[Path, argument("A file that `backup` wrote.", "FILE")],
-    folder: Annotated[Path, argument("The new folder to make of it.", "DIR")],
+    source: Annotated[Path, argument("Backup file written by `backup`.", "FILE")],
+    folder: Annotated[Path, argument("New folder to restore to.", "DIR")],
     json: Json = False,
 ) -> None:
     """Make the coordinator's folder DIR of a backup FILE.
@@ -447,10 +446,10 @@ def restore(
             "restored",
             str(folder),
             f"as of {made.time[:19]} UTC",
-            f"ledger to entry {made.entries:,}",
+            f"{made.entries:,} ledger entries",
             "verified",
         ),
-        ("first", "stop the old coordinator: two with one key would conflict"),
+        ("first", "stop the old coordinator: two coordinators with one key conflict"),
         (
             "then",
             f"ridgeway coordinator up {folder}",
@@ -458,8 +457,8 @@ def restore(
         ),
         (
             "note",
-            "holders whose data is in a total that this copy lacks are named there,"
-            " with what to do",
+            "preflight lists holders whose data is in a total that this copy lacks,"
+            " and what to do",
         ),
         json=json,
     )
@@ -469,11 +468,11 @@ def prune(
     folder: CoordinatorFolder,
     keep: Annotated[
         int,
-        option("How many releases keep their routers, the newest ones.", min=1),
+        option("Number of newest releases that keep their routers.", min=1),
     ] = 10,
     remove_: Annotated[
         bool,
-        option("Remove it; without this it is only listed.", "--remove"),
+        option("Remove the files; without this they are only listed.", "--remove"),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -513,7 +512,7 @@ def open_federation(folder: Path) -> Federation:
 
     if not (folder / COORDINATOR_TOML).is_file():
         raise InputError(
-            f"{folder} is not a coordinator's folder; make one with: ridgeway"
+            f"{folder} is not a coordinator's folder; create one with: ridgeway"
             f" coordinator init {folder}"
         )
     return Federation(folder)

@@ -101,7 +101,7 @@ def preflight(
         TextTable(["holder", "domain", *CHECKED], [_marks(each) for each in holders]),
         *(line for each in holders for line in _remedies(each, runs)),
         *(("stops", f"a round would end without a release: {each}") for each in stops),
-        ("clear", "nothing is in the way of a round") if is_clear else None,
+        ("clear", "a round can run") if is_clear else None,
         json=json,
     )
     if not is_clear:
@@ -110,9 +110,9 @@ def preflight(
 
 def _cost_words(privacy: Mapping[str, Any]) -> str:
     return (
-        f"a round costs a document of a new epoch ε {privacy['epsilon']:g} at δ"
-        f" {privacy['delta']:g}, sums and counts together; a holder whose budget does"
-        " not suffice is named below"
+        f"ε {privacy['epsilon']:g} per document of a new epoch at δ"
+        f" {privacy['delta']:g}, for sums and counts together; holders with too little"
+        " budget are listed below"
     )
 
 
@@ -126,7 +126,7 @@ def _remedies(checked: HolderChecked, bundle: str) -> Iterator[tuple[str, ...]]:
         yield "next", checked.name, about, REMEDIES.get(code, ""), which
         if code == EPOCH_USED:
             total = (
-                "a total that this ledger has not got, or may be"
+                "a total that is not in this ledger, or may be"
                 if checked.total_of is None
                 else f"the total of round {checked.total_of}"
             )
@@ -149,21 +149,21 @@ def _marks(checked: HolderChecked) -> list[str]:
 AcceptWorse = Annotated[
     list[str] | None,
     option(
-        "Publish though this domain is routed worse than before; may be repeated.",
+        "Publish even if this domain is routed worse than before; repeatable.",
         metavar="DOMAIN",
     ),
 ]
 AcceptUnevaluated = Annotated[
     list[str] | None,
     option(
-        "Publish though no holder of this domain has counted; may be repeated.",
+        "Publish even if no holder of this domain has counted; repeatable.",
         metavar="DOMAIN",
     ),
 ]
 AllowMissing = Annotated[
     list[str] | None,
     option(
-        "Publish though no holder of this domain is there; may be repeated.",
+        "Publish even if no holder of this domain is present; repeatable.",
         metavar="DOMAIN",
     ),
 ]
@@ -177,14 +177,14 @@ def round_(
     allow_missing: AllowMissing = None,
     even_unchanged: Annotated[
         bool,
-        option("Evaluate and publish though nothing has changed.", "--even-unchanged"),
+        option("Evaluate and publish even if nothing has changed.", "--even-unchanged"),
     ] = False,
     end_rollback: Annotated[
         bool,
-        option("Publish over a release that was rolled back to.", "--end-rollback"),
+        option("End a rollback and publish again.", "--end-rollback"),
     ] = False,
     times: Annotated[
-        bool, option("Begin every line with its time, for a log.", "--times")
+        bool, option("Start every line with a timestamp.", "--times")
     ] = False,
     bundle: RunsBundle = None,
     json: Json = False,
@@ -261,7 +261,7 @@ def _check_domains(federation: Federation, named: set[str]) -> None:
     domains = set(federation.standing.kept_domains.values())
     if unknown := named - domains:
         raise InputError(
-            f"there is no domain {min(unknown)!r}; there are"
+            f"there is no domain {min(unknown)!r}; the domains are"
             f" {', '.join(sorted(domains))}"
         )
 
@@ -270,12 +270,12 @@ def schedule(
     folder: CoordinatorFolder,
     line: Annotated[
         str,
-        argument("When: minute, hour, day, month, weekday, in UTC.", "CRON"),
+        argument("Cron expression in UTC: minute, hour, day, month, weekday.", "CRON"),
     ],
     min_changed: Annotated[
         int,
         option(
-            "The fewest holders that must be new or have changed since the newest"
+            "Minimum number of holders that are new or have changed since the newest"
             " release.",
             min=0,
         ),
