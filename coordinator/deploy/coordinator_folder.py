@@ -190,9 +190,11 @@ def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
             f"the newest {keep}, and every signed manifest",
             routers,
         ),
-        Leftover("what past runs told", f"the newest {KEPT_RUNS}", runs[:-KEPT_RUNS]),
+        Leftover(
+            "progress files of past runs", f"the newest {KEPT_RUNS}", runs[:-KEPT_RUNS]
+        ),
         outdated_apps(link / "flwr-home", bundles),
-        Leftover("what Flower keeps of past runs", flower, state),
+        Leftover("Flower's data of past runs", flower, state),
     ]
 
 
