@@ -49,12 +49,11 @@ def measure(
     key: Key = None,
     json: Json = False,
 ) -> None:
-    """Add up how well experts answered prompts, a sum for each domain and expert, and show what it
-    comes to.
+    """Add up the scores of experts by domain, and show the table.
 
-    A line has `prompt`, `expert` and `score`, a number from 0 to 1, or `scores` of several experts;
-    and it may have `domain`. See docs/application/gateway.md. Measure on text that the experts were
-    not trained on.
+    A line has `prompt`, `expert` and `score` (0 to 1), or `scores` of several experts, and
+    optionally `domain`. See docs/application/gateway.md. Use text that the experts were not trained
+    on.
     """
     from ridgeway.common.routing.quality import quality_of, save_quality
     from ridgeway.common.routing.router import Router
@@ -118,9 +117,7 @@ def show_quality(
     key: Key = None,
     json: Json = False,
 ) -> None:
-    """Show how good each expert is in each domain, by how many scores, and which expert is chosen
-    for each domain.
-    """
+    """Show the quality of each expert in each domain, and the chosen experts."""
     from ridgeway.common.experts.expert_choice import ExpertChooser
     from ridgeway.common.experts.experts_file import read_experts
     from ridgeway.common.routing.decision import Decision

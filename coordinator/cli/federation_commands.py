@@ -75,9 +75,9 @@ def init(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR.
+    """Create the coordinator's folder DIR.
 
-    It holds keys, a private authority and certificates, and coordinator.toml.
+    It holds keys, a private certificate authority, certificates and coordinator.toml.
     """
     from pydantic import ValidationError
 
@@ -149,8 +149,8 @@ def up(
 ) -> None:
     """Run the SuperLink of DIR until Ctrl-C.
 
-    TLS, node authentication, and the control API on loopback only. Who joins and leaves is told as
-    it happens. packages/prometheus has alerts for --metrics.
+    It uses TLS and node authentication; the control API is on loopback only. It prints who joins
+    and leaves. packages/prometheus has alerts for --metrics.
     """
     from ridgeway.coordinator.deploy.supervisor import up as keep_up
 
@@ -197,17 +197,17 @@ def renew(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Renew the certificate under which holders reach DIR.
+    """Renew the server's certificate of DIR, for the hosts in coordinator.toml.
 
-    It is for the hosts that coordinator.toml names.
+    A running coordinator loads it between rounds.
 
-    A coordinator that is up takes it as soon as no round is running. With --authority its
-    certificate is renewed under the key that it has: holders that are connected take it from the
-    gate, because the key that they have pinned signs it, and until then the old one does.
+    With --authority the authority's certificate is renewed too, with the same key. Connected
+    holders receive it from the gate, signed with the coordinator's key that they have pinned; until
+    then the old one is valid.
 
-    With --signing-key the certificates stay, and requests, releases and all else are signed with a
-    new key from then on. The key before signs that: holders take it up by themselves, and what was
-    signed before stays verifiable.
+    With --signing-key the certificates stay, and a new key signs requests and releases from now on.
+    The old key signs the new one: holders accept it automatically, and earlier signatures stay
+    valid.
     """
     from ridgeway.coordinator.deploy.authority import (
         certificate_ends,
@@ -294,10 +294,10 @@ def _hosts(*places: str) -> list[str]:
 
 
 def status(folder: CoordinatorFolder, json: Json = False) -> None:
-    """Who is on the roster of DIR, online, and has which release.
+    """Show the holders of DIR, who is online, and their releases.
 
-    What stands in the way of the next round is told with what to do about it. The exit code is 0
-    if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
+    It lists the problems of the next round and how to fix them. The exit code is 0 if the
+    coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
     from ridgeway.coordinator.page.federation_view import FederationView
     from ridgeway.coordinator.page.problems import bundle_facts
@@ -358,7 +358,7 @@ def tell_too_few(federation: Federation) -> None:
 def verify(folder: CoordinatorFolder, json: Json = False) -> None:
     """Check the ledger of DIR.
 
-    Its chain of hashes, the stored sums, and every release's signature.
+    It checks the hash chain, the stored sums, and the signature of every release.
     """
     federation = open_federation(folder)
     counts = federation.verify()
@@ -378,9 +378,9 @@ def page(
 ) -> None:
     """Show DIR as a page in the browser.
 
-    Members, obstacles, rounds as they run, releases, the ledger; and metrics.
+    It shows members, problems, running rounds, releases, the ledger and metrics.
 
-    The page only reads. Any address but loopback needs --keys, as with `serve`.
+    The page is read-only. Any address but loopback needs --keys, as with `serve`.
     """
     from ridgeway.common.cli.page_server import serve_page
     from ridgeway.coordinator.page.federation_page import federation_page
@@ -398,12 +398,12 @@ def backup(
     ],
     json: Json = False,
 ) -> None:
-    """Write all of DIR that cannot be made again to one FILE.
+    """Back up DIR to one FILE, and verify it.
 
-    The ledger, the sums, the releases, the settings and the keys; FILE is verified.
+    FILE has the ledger, the sums, the releases, the settings and the keys.
 
-    A round may be running meanwhile. FILE holds the private keys, and only its owner can read it:
-    keep it as safe as DIR.
+    A round may be running. FILE holds the private keys, and only its owner can read it: keep it as
+    safe as DIR.
     """
     from ridgeway.coordinator.deploy.backup import back_up
 
@@ -428,9 +428,9 @@ def restore(
     folder: Annotated[Path, argument("New folder to restore to.", "DIR")],
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR of a backup FILE.
+    """Restore the coordinator's folder DIR from a backup FILE.
 
-    Hashes, ledger, sums and releases are verified first.
+    It verifies hashes, ledger, sums and releases first.
     """
     from ridgeway.coordinator.deploy.backup import restore as make
 
@@ -478,8 +478,8 @@ def prune(
 ) -> None:
     """List what DIR no longer needs, and remove it with --remove.
 
-    The ledger, every signed manifest, the sums and totals that are still needed, and the keys
-    always stay. If the coordinator is down, what Flower keeps of past runs goes too.
+    It always keeps the ledger, every signed manifest, the sums and totals that are still needed,
+    and the keys. If the coordinator is down, Flower's data of past runs is removed too.
     """
     from ridgeway.coordinator.deploy.coordinator_folder import leftovers
     from ridgeway.coordinator.deploy.coordinator_folder import prune as take_away

@@ -40,7 +40,7 @@ def admit(
     name: Annotated[str, option("Name of the holder.")],
     json: Json = False,
 ) -> None:
-    """Put the holder with the card HOLDER.PUB on the roster of DIR."""
+    """Add the holder with the card HOLDER.PUB to the roster of DIR."""
     from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.deploy.node_key import check_public_line
     from ridgeway.common.protocol.invitation import Card, read_signed_json
@@ -95,7 +95,7 @@ def _register(federation: Federation) -> bool:
 
 
 def invite(folder: CoordinatorFolder, json: Json = False) -> None:
-    """Write DIR/invite, the folder to hand to holders.
+    """Write DIR/invite, the folder to send to holders.
 
     It holds addresses, keys and hashes, and no secrets.
     """
@@ -126,7 +126,7 @@ def retire(
     ],
     json: Json = False,
 ) -> None:
-    """Drop DOMAIN from the router of DIR at once, without a round.
+    """Drop DOMAIN from the router of DIR now, without a round.
 
     Later rounds leave it out.
     """
@@ -143,7 +143,7 @@ def remove(
     name: Annotated[str, argument("Holder to remove from the roster.", "NAME")],
     json: Json = False,
 ) -> None:
-    """Take the holder NAME off the roster of DIR.
+    """Remove the holder NAME from the roster of DIR.
 
     Its sums are subtracted exactly and erased, and the router is solved again.
     """
@@ -167,7 +167,7 @@ def rollback(
 ) -> None:
     """Publish the earlier release NUMBER of DIR again.
 
-    It gets the next number; `deliver` brings it out. No round publishes over it until one is run
+    It gets the next number; `deliver` sends it to holders. Rounds publish nothing until you run one
     with --end-rollback.
     """
     from ridgeway.coordinator.round.membership import rollback as change

@@ -26,10 +26,10 @@ def plan(
 ) -> None:
     """Predict the accuracy of a private round.
 
-    The formula was held against simulations.
+    The formula was checked against simulations.
 
-    The range spans text of three kinds, from one-line requests to pages of books, with a prior of
-    built-in text. It holds for prompts that are like the domains' documents; for others, accuracy
+    The range covers three kinds of text, from one-line requests to pages of books, with a prior of
+    built-in text. It holds for prompts that resemble the domains' documents; for others, accuracy
     is lower.
     """
     from ridgeway.common.privacy.privacy_settings import check_privacy

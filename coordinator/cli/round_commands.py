@@ -47,12 +47,11 @@ RunsBundle = Annotated[
 def preflight(
     folder: CoordinatorFolder, bundle: RunsBundle = None, json: Json = False
 ) -> None:
-    """Ask every holder of DIR what would keep it from a round.
+    """Ask every holder of DIR whether it could take part in a round.
 
-    The answer says what each has to do. Nothing is opened.
+    It prints what each must do. Nothing is opened, and no corpus is read.
 
-    Nobody reads a corpus for it. The exit code is 0 if nothing is in the way, 1 if something is,
-    and 2 if holders could not be asked.
+    The exit code is 0 if there are no problems, 1 if there are, and 2 if holders could not be asked.
     """
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import run_work
@@ -101,7 +100,7 @@ def preflight(
         TextTable(["holder", "domain", *CHECKED], [_marks(each) for each in holders]),
         *(line for each in holders for line in _remedies(each, runs)),
         *(("stops", f"a round would end without a release: {each}") for each in stops),
-        ("clear", "a round can run") if is_clear else None,
+        ("clear", "no problems found") if is_clear else None,
         json=json,
     )
     if not is_clear:
@@ -191,16 +190,15 @@ def round_(
 ) -> None:
     """Run a round in DIR and publish its release.
 
-    Wait for holders, gather their total, solve, let them evaluate, publish, deliver.
+    Wait for holders, gather their total, solve, evaluate, publish, deliver.
 
-    The mode stands in coordinator.toml; --mode says it for this round, and holders refuse those
-    that they have not agreed to. A router that is worse than the newest release on a domain's held-
-    out text is not published unless --accept-worse names that domain; nor is one that no holder of
-    a domain has counted for, unless --accept-unevaluated names it; nor one that would lose a domain
-    of the newest release, because its holders are away or refuse, unless --allow-missing names it.
-    If no sums and no settings have changed since the newest release, it stands, unless --even-
-    unchanged asks for another. After `coordinator rollback` no round runs until --end-rollback
-    says that it may publish again.
+    --mode overrides the mode in coordinator.toml; holders refuse modes that they do not allow.
+
+    A router is not published if it is worse than the newest release on a domain's held-out text
+    (unless --accept-worse), if no holder of a domain has counted for it (unless
+    --accept-unevaluated), or if it would lose a domain of the newest release (unless
+    --allow-missing). Without new sums or settings the newest release stays (unless
+    --even-unchanged). After `coordinator rollback` no round runs without --end-rollback.
 
     The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released":
     false}.
@@ -285,9 +283,8 @@ def schedule(
 
     "0 3 * * 0" means Sundays at 3:00 UTC.
 
-    `coordinator up` must run beside it. If something stands in the way of a round, or if fewer than
-    --min-changed holders have changed, a line says so, nothing is opened, and the next time is
-    waited for.
+    `coordinator up` must be running. If a round cannot run, or if fewer than --min-changed holders
+    have changed, it prints why, opens nothing, and waits for the next time.
     """
     from ridgeway.coordinator.deploy.schedule import keep_schedule
     from ridgeway.coordinator.deploy.supervisor import run_work
@@ -307,7 +304,7 @@ def schedule(
 
 
 def deliver(folder: CoordinatorFolder) -> None:
-    """Hand the newest release of DIR to holders that lack it."""
+    """Send the newest release of DIR to holders that do not have it."""
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import Narrator
     from ridgeway.coordinator.round.run_order import RunOrder

@@ -81,7 +81,7 @@ def solve(
     key_file: KeyFile = None,
     json: Json = False,
 ) -> None:
-    """Add statistics up, solve, compile, and sign a release."""
+    """Add statistics, solve, compile and sign a release."""
     from ridgeway.common.base.settings import Confidence
     from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
     from ridgeway.common.routing.release import refuse_foreign
@@ -165,7 +165,7 @@ def signing_identity(given: Path | None, *, make: bool) -> Identity:
 def key(key_file: KeyFile = None, json: Json = False) -> None:
     """Print the public key that users of your releases should pin.
 
-    The private key is made if there is none.
+    It creates the private key if there is none.
     """
     from ridgeway.common.base.identity import create_identity
 
@@ -210,8 +210,8 @@ def calibrate(
 ) -> None:
     """Fit the confidence of a release on held-out text.
 
-    The release is signed again. Where it reads sentences, --sentence-share or --sentence-accuracy
-    also choose how sure its table must be to decide.
+    The release is signed again. If it has a sentence encoder, --sentence-share or
+    --sentence-accuracy also choose the margin from which its table decides alone.
     """
     from ridgeway.common.base.jsonl import field_names
     from ridgeway.coordinator.solving.publish import calibrate_release
