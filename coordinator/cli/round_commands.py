@@ -51,7 +51,7 @@ def preflight(
 
     It prints what each must do. Nothing is opened, and no corpus is read.
 
-    The exit code is 0 if there are no problems, 1 if there are, and 2 if holders could not be asked.
+    The exit code is 0 without problems, 1 with problems, and 2 if holders could not be asked.
     """
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import run_work
