@@ -231,7 +231,7 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     if holder.domain not in message.domains:
         raise Refused(
             "wrong_domain",
-            f"this holder's domain {holder.domain} is not among the router's",
+            f"the router does not have this holder's domain {holder.domain}",
         )
     if list(message.temperatures) != sorted(set(message.temperatures)):
         raise Refused("malformed", "temperatures are not distinct and sorted")

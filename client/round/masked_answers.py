@@ -231,8 +231,8 @@ def _advertised_epoch(holder: Holder, state: SessionState) -> Epoch:
     if current.name != state.advert.source:
         raise Refused(
             "source_changed",
-            "this holder has opened a new epoch since the round was announced; run it"
-            " again",
+            "this holder has opened a new epoch since the round was announced; run"
+            " the round again",
         )
     return current
 
@@ -286,7 +286,9 @@ def seal_counts(
     domains = len(message.domains)
     own = message.domains.index(holder.domain)
     if sum(each.size for each in rows) * domains + calibration.size > MAX_COUNTS:
-        raise Refused("too_large", f"more than {MAX_COUNTS:,} counts were asked for")
+        raise Refused(
+            "too_large", f"the request asks for more than {MAX_COUNTS:,} counts"
+        )
     placed = np.concatenate(
         [*(_among_zeros(each, own, domains) for each in rows), calibration]
     )

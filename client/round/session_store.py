@@ -235,7 +235,7 @@ class SessionFile:
         state = self.load()
         if state is None or state.round != round_:
             raise Refused(
-                "no_session", "this holder is in no masked session of this round"
+                "no_session", "this holder has no masked session of this round"
             )
         return state
 

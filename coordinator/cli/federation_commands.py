@@ -417,7 +417,7 @@ def backup(
             count(len(made.files), "file"),
             f"{made.entries:,} ledger entries",
             size(room),
-            "read again and verified",
+            "verified",
         ),
         json=json,
     )

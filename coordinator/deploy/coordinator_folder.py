@@ -180,7 +180,7 @@ def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
     flower = (
         "nothing: `coordinator up` creates it again"
         if is_down
-        else "all of it while the coordinator is up"
+        else "everything, because the coordinator is up"
     )
     return [
         Leftover(

@@ -442,7 +442,7 @@ class ListeningSocket(socket.socket):
         now = time.monotonic()
         if now - self._logged >= REFUSALS_LOGGED_EVERY_S:
             self._logged = now
-            log.warning("refused a connection from %s: too many are open", host)
+            log.warning("refused a connection from %s: too many open connections", host)
 
 
 class CountedSocket(socket.socket):

@@ -108,7 +108,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("round", str(number), count(holders, "holder"), f"encoder {encoder}")
             step("mode", mode, MODE_SENTENCES[mode])
             if private := event.privacy:
-                cost = f"ε {private['epsilon']:g} a document"
+                cost = f"ε {private['epsilon']:g} per document"
                 step("privacy", private["mode"], cost, f"δ {private['delta']:g}")
         case progress.OtherBundle(folder):
             words = (
@@ -125,7 +125,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("waiting", "for holders", f"{online} of {wanted} online")
         case progress.TotalReused(members):
             total = f"the total of {count(members, 'holder')}"
-            step("kept", total, "nobody in it has opened a new epoch")
+            step("kept", total, "no member has opened a new epoch")
         case progress.HoldersWaiting(names):
             who = ", ".join(names)
             step(
@@ -140,7 +140,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
         case progress.CountsMissing(reason):
             step("note", "no counts opened", reason)
         case progress.AnswerRefused(_, name, code, reason):
-            step("refused", name or "someone unknown", code, reason)
+            step("refused", name or "unknown sender", code, reason)
             if name and code in REMEDIES:
                 step("next", name, REMEDIES[code])
         case progress.HoldersAbsent(at, names):

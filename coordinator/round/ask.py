@@ -275,7 +275,7 @@ class Channel:
     def _note_refused(
         self, step: str, name: str | None, code: str, reason: str
     ) -> None:
-        self.last_refusal = f"{name or 'someone unknown'}: {reason}"
+        self.last_refusal = f"{name or 'unknown sender'}: {reason}"
         if name:
             self.refusals[name] = (code, reason)
         self.federation.ledger.note(

@@ -21,7 +21,7 @@ _TERMS = (
 )
 REMEDIES: Mapping[str, str] = {
     AWAY: "check that `ridgeway client join DIR` is running there",
-    NO_ANSWER: "`logs/` in its folder says more",
+    NO_ANSWER: "see `logs/` in its folder",
     LEFT: "`ridgeway coordinator retire DIR DOMAIN` drops its domain for good",
     BUNDLE: (
         "its owner must read the code (`ridgeway client bundle DIR`) and run"
@@ -104,7 +104,7 @@ REMEDIES: Mapping[str, str] = {
     "source_changed": (
         "its owner opened a new epoch during the round; run the round again"
     ),
-    "failed": "`logs/holder.log` in its folder says why",
+    "failed": "see `logs/holder.log` in its folder",
 }
 """What is to be done, by the code. Where a code is not here, the reason that came with it says all
 there is.
