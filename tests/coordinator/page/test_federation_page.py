@@ -160,7 +160,7 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(later:
     assert states["law-1"] == "sealed statistics" and states["law-2"] == "refused: not_pinned"
     assert ["round", "2", "5 holders", "encoder tiny"] in running["progress"]["lines"]
     assert ["mode", "masked", MODE_SENTENCES["masked"]] in running["progress"]["lines"]
-    assert "round 2 was cut off" in words_of(dead)
+    assert "round 2 was interrupted" in words_of(dead)
 
 
 def test_what_a_preflight_found_is_shown_until_the_next_round(later: Parties) -> None:
