@@ -163,9 +163,9 @@ def test_a_certificate_that_cannot_serve_is_refused_with_its_reason(tmp_path: Pa
     now = datetime.now(UTC)
     for address in ("a.example.org:1", "A.Example.org:1", "[::1]:1", "127.0.0.1:1"):
         check_certificates(tmp_path / "link", address, now)
-    with pytest.raises(CertificateError, match=r"server ended on .*renew"):
+    with pytest.raises(CertificateError, match=r"server expired on .*renew"):
         check_certificates(tmp_path / "link", "a.example.org:1", now + timedelta(days=731))
     with pytest.raises(CertificateError, match=r"set the clock"):
         check_certificates(tmp_path / "link", "a.example.org:1", now - timedelta(days=1))
-    with pytest.raises(CertificateError, match=r"does not name b\.example\.org.*renew"):
+    with pytest.raises(CertificateError, match=r"does not cover b\.example\.org.*renew"):
         check_certificates(tmp_path / "link", "b.example.org:1", now)

@@ -343,7 +343,7 @@ def test_certificates_that_end_are_spoken_of(later: Parties) -> None:
     soon, over = (lambda: system_clock() + timedelta(days=700)), (lambda: system_clock() + timedelta(days=800))
     assert "renew" not in words_of(standing(later, set(MEMBERS)))
     now = standing(later, set(MEMBERS), clock=soon)
-    assert "the certificate of the server ends in" in words_of(now) and not any(e["stops"] for e in now["obstacles"])
+    assert "the certificate of the server expires in" in words_of(now) and not any(e["stops"] for e in now["obstacles"])
     ended = standing(later, set(MEMBERS), clock=over)
     assert [each["stops"] for each in ended["obstacles"]] == [True] and str(later.folder) not in words_of(ended)
     with asked(later, clock=soon) as http:

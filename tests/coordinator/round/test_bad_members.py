@@ -139,7 +139,7 @@ def test_a_newcomer_with_another_domains_text_is_named_and_the_last_release_stan
     """It calls law's text poetry: half of law would be routed to it."""
     give(parties, "poetry", texts("stolen", "law"))
     names, seen = all_with_new(parties), list[Event]()
-    with pytest.raises(RoundFailed, match=r"held-out text of law .* worse than release 0001 .*new: law-3, poetry; "):
+    with pytest.raises(RoundFailed, match=r"held-out text of law .* worse than release 0001,.*new: law-3, poetry; "):
         round_of(parties, names, seen=seen)
     [worse] = [event for event in seen if isinstance(event, RouterWorse)]
     assert (worse.domain, worse.newcomers, worse.changed) == ("law", ["law-3", "poetry"], sorted(MEMBERS))

@@ -125,7 +125,7 @@ def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
     for change in (lambda: None, lambda: new_epochs(parties), lambda: retire(parties.federation(), "medicine")):
         change()
         transport = Direct(parties)
-        with pytest.raises(RoundFailed, match=r"rolled back to release 0001, .* --end-rollback$"):
+        with pytest.raises(RoundFailed, match=r"rolled back to release 0001; .* --end-rollback$"):
             run_round(parties.federation(), transport, no_watch, RoundWishes(even_unchanged=True))
         assert not transport.replies
         foreseen: list[Event] = []

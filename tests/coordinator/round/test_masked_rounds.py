@@ -174,7 +174,7 @@ def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well
     """The operator is told how many were left and how many are needed."""
     answered = STAGES.index(stage)
     transport = Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered})
-    with pytest.raises(RoundFailed, match=r"3 of 5 members .*, and 4 are needed, so nothing was opened"):
+    with pytest.raises(RoundFailed, match=r"3 of 5 members .*, but 4 are needed, so nothing was opened"):
         round_of(parties, transport=transport)
     nothing_was_opened(parties)
     assert len(kinds(transport, Revealed)) == (3 if stage == "open" else 0)

@@ -234,7 +234,7 @@ def test_a_router_that_is_surely_worse_is_not_published(new: Parties, monkeypatc
 
     assert [next_round().number, next_round().number] == [1, 2]
     seen: list[Event] = []
-    with pytest.raises(RoundFailed, match=r"worse than release 0002 .* --accept-worse code"):
+    with pytest.raises(RoundFailed, match=r"worse than release 0002, .* --accept-worse code"):
         next_round(seen.append)
     worse = [each for each in seen if isinstance(each, RouterWorse)]
     assert {(each.before, each.after) for each in worse} == {((60.0, 92.0), (10.0, 55.0))}
@@ -346,7 +346,7 @@ def test_fewer_members_than_carry_the_noise_open_nothing(new: Parties) -> None:
     """With two of five gone after they have shared, a third and more of the noise would be missing; nobody has paid."""
     if mode_of(new) == "columns":
         pytest.skip("each holder adds all of the noise itself")
-    with pytest.raises(RoundFailed, match=r"3 of 5 members .* and 4 are needed"):
+    with pytest.raises(RoundFailed, match=r"3 of 5 members .* but 4 are needed"):
         round_of(new, Falling(new, "seal", "law-1", "code-1"))
     assert paid(new) == {0}
     assert round_of(new).number == 1
