@@ -60,7 +60,7 @@ SENTENCES_FIT = Fit(
     encoder=PRIVATE_ENCODER,
     width=1088,
     kinds=(
-        KindOfText("one-line requests of ten similar domains", 2.438, 3.172, 1.522),
+        KindOfText("one-line requests of ten like domains", 2.438, 3.172, 1.522),
         KindOfText("questions and answers of four domains", 3.173, 3.291, 0.496),
         KindOfText("pages of books of five domains", 2.719, 3.273, 0.429),
     ),
@@ -71,7 +71,7 @@ TOKENS_FIT = Fit(
     encoder=PLAIN_ENCODER,
     width=576,
     kinds=(
-        KindOfText("one-line requests of ten similar domains", 2.148, 2.928, 2.981),
+        KindOfText("one-line requests of ten like domains", 2.148, 2.928, 2.981),
         KindOfText("questions and answers of four domains", 2.913, 3.336, 1.556),
         KindOfText("pages of books of five domains", 2.663, 3.367, 1.573),
     ),
