@@ -210,10 +210,10 @@ class MaskedGathering(Gathering):
             reasons = self.channel.why_missing(set(domain_of) - set(names))
             reasons = f" ({reasons})" if reasons else ""
             raise RoundFailed(
-                f"{len(names)} holders of {len(domains)} domains sent sums; at least"
+                f"{len(names)} holders of {len(domains)} domains are present; at least"
                 f" {least} holders (more than two thirds of the roster) and two"
                 f" domains are needed, so nothing was opened{reasons}. Run the round"
-                " again when more holders can take part"
+                " again when more can take part"
             )
 
     def _let_sign(self, names: Collection[str]) -> None:

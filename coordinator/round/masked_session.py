@@ -244,13 +244,16 @@ class Session:
         try:
             total = opening.total(reveals)
         except Refused as error:
-            cause = "A member sent wrong shares or runs different code"
+            cause = (
+                "A member sent wrong shares or runs different code; remove it if this"
+                " happens again"
+            )
             # a threshold opened, but of some member too few hold shares
             if error.code == "too_few_shares":
                 cause = "Members dropped out after they had locked it"
             raise RoundFailed(
                 f"the sum of {sum_name} could not be opened: {error}. {cause}. Run the"
-                " round again; if it fails again, remove that member"
+                " round again"
             ) from None
         self._watch(SumOpened(sum_name, len(sent), len(self.agreement.adverts)))
         return total, names
