@@ -149,7 +149,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(parties: Parties, monk
     silent = shop.call(*command)
     assert (silent.code, silent.stdout) == (2, "")
     for options, words in (
-        (["--accept-unevaluated", "mediicne"], "there is no domain 'mediicne'; there are code, law, medicine"),
+        (["--accept-unevaluated", "mediicne"], "there is no domain 'mediicne'; the domains are code, law, medicine"),
         (["--mode", "loud"], "'loud' is not one of 'private', 'masked', 'clear'"),
     ):
         wrong = shop.call(*command, *options)
