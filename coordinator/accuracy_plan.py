@@ -137,8 +137,8 @@ def forecast(
     """What to expect of this many documents a domain."""
     if documents < 1 or domains < 2:
         raise InputError(
-            f"a router needs two domains and documents of each, not {domains} and"
-            f" {documents}"
+            "a router needs at least two domains and one document of each, not"
+            f" {domains} and {documents}"
         )
     sigma = 1 / math.sqrt(2 * float(rho_for(epsilon, delta)))
     noise = (

@@ -70,8 +70,8 @@ def superlink_answers() -> Iterator[None]:
         yield
     except httpx.HTTPError as error:
         raise RoundFailed(
-            f"the SuperLink refuses or does not answer ({error}); see that `coordinator"
-            " up` runs, then run the same again: what was accepted is kept"
+            f"the SuperLink refuses or does not answer ({error}); check that"
+            " `coordinator up` is running, then try again: accepted data is kept"
         ) from error
 
 

@@ -48,7 +48,7 @@ NO_COUNTS = np.zeros(0, dtype=np.int64)
 _REASONS: dict[type[RidgewayError], tuple[str, str]] = {
     errors.DeviceError: (
         "device_missing",
-        "this holder's GPU cannot be used as it is set up; its own log says why",
+        "this holder's GPU cannot be used as configured; its own log says why",
     ),
     errors.EncoderError: (
         "encoder_missing",
@@ -206,7 +206,7 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
     check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
     if terms.uses_masks:
         raise Refused(
-            "not_masked", "under these terms this holder sends no sums but under masks"
+            "not_masked", "under these terms this holder sends sums only under masks"
         )
     check_members(
         holder.handovers, holder.pinned_keys, [each.key for each in cohort.members]
@@ -231,12 +231,10 @@ def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     if holder.domain not in message.domains:
         raise Refused(
             "wrong_domain",
-            f"this holder's domain {holder.domain} is not among the router's",
+            f"the router does not have this holder's domain {holder.domain}",
         )
     if list(message.temperatures) != sorted(set(message.temperatures)):
-        raise Refused(
-            "malformed", "temperatures are not all different and in their order"
-        )
+        raise Refused("malformed", "temperatures are not distinct and sorted")
     if message.terms.privacy:
         return _noisy_counts(holder, request)
     if message.terms.mode == "masked":
@@ -299,12 +297,12 @@ def _noisy_counts(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     if message.session or message.temperatures or message.experts or message.last:
         raise Refused(
             "malformed",
-            "in private rounds this holder counts for one router, and nothing else",
+            "in private rounds this holder counts only for one router",
         )
     if set(message.holders) != set(message.domains):
         raise Refused(
             "malformed",
-            "the total's holders and the router's domains do not belong together",
+            "the total's holders and the router's domains do not match",
         )
     epoch = holder.epoch(terms)
     weights = _solved(holder, request)
@@ -325,14 +323,14 @@ def _solved(holder: Holder, request: Opened[messages.Evaluate]) -> Weights:
     if prior is None:
         raise Refused(
             "prior_missing",
-            f"this holder has not got the prior {terms.privacy.prior[:12]} of these"
+            f"this holder does not have the prior {terms.privacy.prior[:12]} of these"
             " terms",
         )
     vector = vector_of(request.blobs[0], terms.vector_size(domains))
     total = terms.statistics_of(vector, domains)
     weights = solve_private(total, terms.privacy, message.holders, prior, encoder)
     if not (np.abs(weights) < LARGEST_WEIGHT).all():
-        raise Refused("malformed", "the total cannot be solved to a router")
+        raise Refused("malformed", "the total gives no valid router")
     return weights
 
 
@@ -386,5 +384,5 @@ HANDLERS: dict[type[Message], Callable[[Holder, Opened[Any]], Answer]] = {
 
 def _handler(request: Opened[Message]) -> Callable[[Holder, Opened[Any]], Answer]:
     if request.reply_to is not None or type(request.message) not in HANDLERS:
-        raise Refused("malformed", "a holder answers requests only")
+        raise Refused("malformed", "a holder answers only requests")
     return HANDLERS[type(request.message)]

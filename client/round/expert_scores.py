@@ -36,8 +36,7 @@ def own_scores(path: Path, domain: str) -> QualityTable:
     table = quality_of(scores, (domain,))
     if table.counts.max() > MAX_HOLDER_SCORES:
         raise CorpusError(
-            f"{path}: more than {MAX_HOLDER_SCORES:,} scores of one expert; give a part"
-            " of them"
+            f"{path}: more than {MAX_HOLDER_SCORES:,} scores of one expert; remove some"
         )
     return table
 

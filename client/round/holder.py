@@ -109,7 +109,7 @@ class Holder:
         self.settings = read_settings(folder / CLIENT_TOML, HolderSettings)
         if bool(self.settings.corpus) == bool(self.settings.statistics):
             raise InputError(
-                f"{folder / CLIENT_TOML}: name either a corpus or a statistics file"
+                f"{folder / CLIENT_TOML}: set either `corpus` or `statistics`"
             )
         self.journal = Journal(folder / "journal.db")
         self.identity: Identity = owned_identity(folder / IDENTITY, self.handovers)
@@ -224,14 +224,14 @@ class Holder:
         if current is None:
             raise Refused(
                 "no_epoch",
-                "this holder has no data ready; its owner opens an epoch with `client"
+                "this holder has no open epoch; its owner must open one with `client"
                 " ready`",
             )
         if current.sums != sums_id(terms):
             raise Refused(
                 "epoch_does_not_fit",
-                "this holder's data stands ready for another encoder, sampling or"
-                " prior; its owner opens a new epoch with `client ready`",
+                "this holder's epoch is for another encoder, sampling or prior; its"
+                " owner must open a new one with `client ready`",
             )
         return current
 
@@ -330,14 +330,14 @@ class Holder:
         if found.fingerprint != terms.encoder:
             raise Refused(
                 "encoder_mismatch",
-                f"the round uses encoder {terms.encoder[:12]} and this holder has"
+                f"the round uses encoder {terms.encoder[:12]}, but this holder has"
                 f" {found.fingerprint[:12]}",
             )
         width = found.document_width if terms.privacy else found.width
         if width + 1 != terms.features:
             raise Refused(
                 "encoder_mismatch",
-                f"the terms name {terms.features} features and encoder"
+                f"the terms require {terms.features} features, but encoder"
                 f" {terms.encoder[:12]} has {width + 1}",
             )
         return found
@@ -404,7 +404,7 @@ class Holder:
         ):
             raise Refused(
                 "bad_release",
-                "the router does not follow from the noisy total that it was made of",
+                "the router does not follow from its noisy total",
             )
 
     def store_release(
@@ -423,8 +423,8 @@ class Holder:
         if received and number <= max(received):
             raise Refused(
                 "old_release",
-                f"release {max(received)} is stored here, so another release {number}"
-                " is not",
+                f"this holder has release {max(received)}, so it refuses another"
+                f" release {number}",
             )
         given = tuple(map(bytes, files))
         try:
@@ -433,12 +433,10 @@ class Holder:
             self.log.warning("release %s was refused: %s", number, error)
             raise Refused(
                 "bad_release",
-                "the release is not whole, or not signed by the key pinned here",
+                "the release is incomplete, or not signed by the pinned key",
             ) from None
         if (loaded.id, loaded.manifest.get("number")) != (release, number):
-            raise Refused(
-                "bad_release", "the release is not the one that was announced"
-            )
+            raise Refused("bad_release", "the release differs from the announced one")
         self._check_follows(round_, loaded)
         with whole_folder(self.release_folder(number)) as draft:
             for name, content in zip(RELEASE_FILES, given, strict=True):

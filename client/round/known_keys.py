@@ -64,19 +64,19 @@ def check_coordinator(
         raise Refused(
             "key_handed_over",
             f"the coordinator handed its key {sender[:12]}… over to {now[:12]}…, so"
-            " what the earlier one signs counts no more; if this comes from the"
-            " operator, an old copy of its folder was restored",
+            " the old key is no longer valid; if the operator sent this, an old copy"
+            " of its folder was restored",
         )
     if known.owner(sender) == known.owner(pinned):
         raise Refused(
             "forked_key",
             f"the coordinator's key was handed over twice: first to {now[:12]}…, which"
-            f" holds here, and then to {sender[:12]}…; somebody else may have the old"
-            " key, so ask the operator over another channel",
+            f" is valid here, and then to {sender[:12]}…; someone else may have the"
+            " old key: ask the operator over another channel",
         )
     raise Refused(
         "unknown_coordinator",
-        f"requests signed by {sender[:12]}… are not answered here",
+        f"this holder does not answer requests signed by {sender[:12]}…",
     )
 
 
@@ -90,7 +90,9 @@ def check_members(
         raise Refused("repeated_holder", "the cohort lists one holder under two keys")
     if outdated := {key for key in keys if known.newest(key) != key}:
         raise Refused(
-            "key_handed_over", "a member has handed this key over to another", outdated
+            "key_handed_over",
+            "a member has handed this key over to a new one",
+            outdated,
         )
     owners = {known.owner(key) for key in pinned}
     if forked := {
@@ -98,6 +100,6 @@ def check_members(
     }:
         raise Refused(
             "forked_key",
-            "a member's key was handed over twice, and first to another key than this",
+            "a member's key was handed over twice, first to another key",
             forked,
         )

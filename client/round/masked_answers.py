@@ -64,13 +64,14 @@ def advertised(
         if state is not None and state.round == request.round:
             if state.announced != request.digest or state.advert.source != epoch:
                 raise Refused(
-                    "session_reused", "this round was announced before, and differently"
+                    "session_reused",
+                    "this round was already announced differently",
                 )
             return state.advert
         if holder.has_been_in(request.round):
             raise Refused(
                 "session_reused",
-                "this holder has been in a session of this name before",
+                "this holder was already in a session of this name",
             )
         own = new_secrets(len(SUM_NAMES), secrets.token_bytes)
         shown = advertise(own, holder.identity, terms.id, request.round, epoch, epoch)
@@ -121,15 +122,15 @@ def _check_session(
     cohort = message.cohort
     agreement = message.agreement
     if not cohort.terms.uses_masks:
-        raise Refused("not_masked", "secrets are shared for sums under masks only")
+        raise Refused("not_masked", "secrets are shared only for sums under masks")
     if agreement.round != state.round or agreement.lots != SUM_NAMES:
         raise Refused(
             "other_session",
-            "the agreement is of another round, or adds up other things",
+            "the agreement is for another round, or for other sums",
         )
     if agreement.cohort != cohort.id or agreement.terms != cohort.terms.id:
         raise Refused(
-            "other_session", "the agreement is of another cohort, or of other terms"
+            "other_session", "the agreement is for another cohort, or for other terms"
         )
     if list(agreement.keys) != sorted(member.key for member in cohort.members):
         raise Refused(
@@ -168,7 +169,7 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
         if own not in shared:
             raise Refused(
                 "not_in_cohort",
-                "this holder has shared its secrets and is said not to have",
+                "this holder has shared its secrets, but the request omits it",
             )
         envelopes = _envelopes(request.blobs[0])
         dealers = set(envelopes)
@@ -177,7 +178,7 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
         if not dealers <= others or (not session.neighbourhood and dealers != others):
             raise Refused(
                 "bad_envelope",
-                "the shares are not those of the other members that have shared",
+                "the shares do not match the other members that have shared",
             )
         held = {own: bytes.fromhex(state.kept)} if state.kept else {}
         secrets_ = state.secrets
@@ -202,7 +203,7 @@ def _envelopes(content: Blob) -> dict[MemberIndex, bytes]:
         return unpack_by_place(content, ENVELOPE_BYTES)
     except MaskingError:
         raise Refused(
-            "bad_envelope", "the shares of the other members are not of the right size"
+            "bad_envelope", "the shares of the other members have the wrong size"
         ) from None
 
 
@@ -230,8 +231,8 @@ def _advertised_epoch(holder: Holder, state: SessionState) -> Epoch:
     if current.name != state.advert.source:
         raise Refused(
             "source_changed",
-            "this holder has opened a new epoch since the round was announced; run it"
-            " again",
+            "this holder has opened a new epoch since the round was announced; run"
+            " the round again",
         )
     return current
 
@@ -243,7 +244,7 @@ def countable_epoch(holder: Holder, request: Opened[messages.Evaluate]) -> Epoch
     message = request.message
     if message.session is None:
         raise Refused(
-            "not_masked", "under masked terms this holder sends no counts in the clear"
+            "not_masked", "under masked terms this holder sends counts only under masks"
         )
     with holder.sessions.exclusive_lock():
         return _advertised_epoch(holder, _countable(holder, request, message.session))
@@ -256,12 +257,12 @@ def _countable(
     if request.message.terms.id != state.session.terms.id:
         raise Refused(
             "other_session",
-            "the counts are asked for under other terms than the session's",
+            "the terms of the counts differ from the session's",
         )
     if not set(request.message.domains) <= set(state.session.domains):
         raise Refused(
             "wrong_domain",
-            "the router's domains are not those of the session's members",
+            "the router has domains that the session's members do not have",
         )
     _sealable(state, request, "counts")
     return state
@@ -285,7 +286,9 @@ def seal_counts(
     domains = len(message.domains)
     own = message.domains.index(holder.domain)
     if sum(each.size for each in rows) * domains + calibration.size > MAX_COUNTS:
-        raise Refused("too_large", f"more than {MAX_COUNTS:,} counts were asked for")
+        raise Refused(
+            "too_large", f"the request asks for more than {MAX_COUNTS:,} counts"
+        )
     placed = np.concatenate(
         [*(_among_zeros(each, own, domains) for each in rows), calibration]
     )
@@ -325,7 +328,7 @@ def _sealed(
     elif before.reply != digest:
         raise Refused(
             "already_answered",
-            f"this holder has sealed other {sum_name} in this session",
+            f"this holder has already sealed other {sum_name} in this session",
         )
     return messages.SealedSums(session=session.digest, lot=sum_name), (made.data,)
 
@@ -338,12 +341,13 @@ def _sealable(
     """
     if not state.shared:
         raise Refused(
-            "no_session", "this holder has not got the others' shares in this session"
+            "no_session",
+            "this holder does not have the other members' shares in this session",
         )
     if state.masks[SUM_NAMES.index(sum_name)] == ERASED:
         raise Refused(
             "already_answered",
-            f"the sum of {sum_name} was opened, and its masks are gone",
+            f"the sum of {sum_name} was already opened, and its masks are erased",
         )
     return state.taken(f"seal {sum_name}", request.digest)
 
@@ -370,12 +374,14 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
             if {f"lock {sum_name}", f"open {sum_name}"} & set(state.answered):
                 raise Refused(
                     "already_answered",
-                    f"this holder has helped to open a sum of {sum_name} in this session",
+                    f"this holder has already locked or opened a sum of {sum_name} in"
+                    " this session",
                 )
             if before is not None and not set(sent) < set(_read_places(before.reply)):
                 raise Refused(
                     "two_survivor_sets",
-                    "another set of senders was confirmed before, and not a larger one",
+                    "this holder has confirmed another set of senders, which does not"
+                    " contain this one",
                 )
             _agree_to_sum(holder, state, sum_name, sent)
             holder.sessions.save(state.with_answer(step, request.digest, _places(sent)))
@@ -424,7 +430,7 @@ def _signed_last(
     if confirmed is None or confirmed.reply != _places(sent):
         raise Refused(
             "two_survivor_sets",
-            "another set of senders is to be opened than this holder confirmed",
+            "this holder did not confirm this set of senders last",
         )
     return sent
 
@@ -445,8 +451,7 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
             if session.neighbourhood and f"lock {sum_name}" not in state.answered:
                 raise Refused(
                     "not_locked",
-                    "this holder opens a sum of so many members only after it has"
-                    " locked it",
+                    "this holder must lock a sum of a large cohort before it opens it",
                 )
             shares = reveal(
                 session,
@@ -494,7 +499,7 @@ def _question(state: SessionState, sum_name: SumName) -> str:
     sealed = state.answered.get(f"seal {sum_name}")
     if sealed is None:
         raise Refused(
-            "not_sealed", f"this holder has not sealed any {sum_name} in this session"
+            "not_sealed", f"this holder has not sealed {sum_name} in this session"
         )
     # each member is asked for statistics with shares of its own
     return "" if sum_name == "statistics" else sealed.request

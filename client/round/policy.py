@@ -66,32 +66,30 @@ def check_terms(policy: Policy, terms: Terms) -> None:
         known = ", ".join(each[:12] for each in policy.encoders)
         raise Refused(
             "encoder_not_allowed",
-            f"the round uses encoder {terms.encoder[:12]}; this holder has agreed to"
-            f" {known}",
+            f"the round uses encoder {terms.encoder[:12]}; this holder allows {known}",
         )
     if terms.mode not in policy.modes:
         raise Refused(
             "mode_not_allowed",
-            f"this holder takes part in {' and '.join(policy.modes)} rounds, not in"
-            f" {terms.mode} ones",
+            f"this holder allows {' and '.join(policy.modes)} rounds, not {terms.mode}"
+            " ones",
         )
     if terms.privacy:
         _check_privacy(policy, terms)
     elif terms.weighting not in policy.weightings:
         raise Refused(
             "weighting_not_allowed",
-            f"this holder does not agree to {terms.weighting} weighting",
+            f"this holder does not allow {terms.weighting} weighting",
         )
     if terms.mass not in (0, policy.mass):
         raise Refused(
             "mass_not_allowed",
-            f"this holder has agreed to a mass of {policy.mass:,}, not of"
-            f" {terms.mass:,}",
+            f"this holder allows a mass of {policy.mass:,}, not {terms.mass:,}",
         )
     if terms.sampling != policy.sampling:
         raise Refused(
             "window_not_allowed",
-            f"this holder has agreed to {policy.sampling}, not to {terms.sampling}",
+            f"this holder allows {policy.sampling}, not {terms.sampling}",
         )
 
 
@@ -101,19 +99,19 @@ def _check_privacy(policy: Policy, terms: Terms) -> None:
     if asked.mode != policy.privacy:
         raise Refused(
             "privacy_not_allowed",
-            f"this holder has agreed to private rounds of {policy.privacy!r}, not of"
+            f"this holder allows private rounds with {policy.privacy!r}, not"
             f" {asked.mode!r}",
         )
     if asked.epsilon > policy.max_round_epsilon:
         raise Refused(
             "privacy_not_allowed",
-            f"this holder allows an ε of {policy.max_round_epsilon:g} a round, not of"
+            f"this holder allows an ε of {policy.max_round_epsilon:g} per round, not"
             f" {asked.epsilon:g}",
         )
     if asked.delta > policy.max_delta:
         raise Refused(
             "privacy_not_allowed",
-            f"this holder allows a δ of {policy.max_delta:g}, not of {asked.delta:g}",
+            f"this holder allows a δ of {policy.max_delta:g}, not {asked.delta:g}",
         )
 
 
@@ -122,18 +120,17 @@ def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Membe
     check_terms(policy, cohort.terms)
     member = cohort.member(key)
     if member is None:
-        raise Refused(
-            "not_in_cohort", "this holder is not in the cohort it was asked to join"
-        )
+        raise Refused("not_in_cohort", "this holder is not in the cohort")
     if member.domain != domain:
         raise Refused(
             "wrong_domain",
-            f"the cohort counts this holder to {member.domain}; it holds {domain}",
+            f"the cohort lists this holder under {member.domain}; its domain is"
+            f" {domain}",
         )
     if len(cohort.members) < policy.min_cohort:
         raise Refused(
             "cohort_too_small",
-            f"this holder joins cohorts of {policy.min_cohort} or more, not of"
+            f"this holder allows cohorts of {policy.min_cohort} or more members, not"
             f" {len(cohort.members)}",
         )
     return member
@@ -146,8 +143,8 @@ def check_roster(policy: Policy, pinned: Collection[str]) -> None:
         raise Refused(
             "roster_not_pinned",
             f"this holder has confirmed {len(pinned) - 1} other members, and a cohort"
-            f" under masks needs {least}; its owner looks at them with `ridgeway client"
-            " members`",
+            f" under masks needs {least}; its owner must confirm them with `ridgeway"
+            " client members`",
         )
 
 
@@ -158,12 +155,12 @@ def check_members_of_sum(policy: Policy, members: int, pinned: int) -> None:
     if members < policy.min_cohort:
         raise Refused(
             "cohort_too_small",
-            f"this holder opens sums of {policy.min_cohort} members or more, not of"
+            f"this holder opens sums of {policy.min_cohort} or more members, not"
             f" {members}",
         )
     if members < threshold_for(pinned):
         raise Refused(
             "too_few_of_roster",
             f"this holder has pinned {pinned} members and opens sums of"
-            f" {threshold_for(pinned)} of them or more, not of {members}",
+            f" {threshold_for(pinned)} or more, not {members}",
         )

@@ -58,7 +58,7 @@ def _has_room(holder: Holder, cohort: Cohort) -> None:
     if shutil.disk_usage(holder.folder).free < needed:
         raise Refused(
             "disk_full",
-            "there is too little room on this holder's disk for its work in a round",
+            "this holder has too little free disk space for a round",
         )
 
 
@@ -74,7 +74,7 @@ def _knows_the_members(holder: Holder, cohort: Cohort) -> None:
     if unknown := keys - pinned:
         raise Refused(
             "not_pinned",
-            "members are not on the roster that this holder has pinned",
+            "members are not on this holder's pinned roster",
             unknown,
         )
 

@@ -163,8 +163,7 @@ class SessionState(Record):
         if before is not None and before.request != request:
             raise Refused(
                 "already_answered",
-                f"this holder takes the step {step} of a session once, and has"
-                " taken it",
+                f"this holder has already taken the step {step} of this session",
             )
         return before
 
@@ -236,7 +235,7 @@ class SessionFile:
         state = self.load()
         if state is None or state.round != round_:
             raise Refused(
-                "no_session", "this holder is in no masked session of this round"
+                "no_session", "this holder has no masked session of this round"
             )
         return state
 

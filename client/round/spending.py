@@ -148,8 +148,9 @@ class Account:
         if more or not is_charged or self.forgotten():
             raise Refused(
                 "older_copy",
-                "this holder's folder is an older copy, which does not know all that has"
-                " left; its owner says what may have with `ridgeway client restore`",
+                "this holder's folder is an older copy, which does not record"
+                " everything that has left; its owner must declare it with `ridgeway"
+                " client restore`",
             )
 
     def outputs(self) -> list[dict[str, Any]]:
@@ -221,14 +222,14 @@ class Account:
         if cost == math.inf:
             raise Refused(
                 "budget_spent",
-                "exact sums or counts of this holder's corpus have left before, so no ε"
-                " bounds what is known of its documents; its owner may set `max_epsilon"
-                " = inf`",
+                "exact sums or counts of this holder's corpus have left before, so no"
+                " ε bounds what is known about its documents; its owner may set"
+                " `max_epsilon = inf`",
             )
         raise Refused(
             "budget_spent",
-            f"this holder has spent an ε of {self.epsilon():.3g} and allows"
-            f" {self.max_epsilon:g} in all; with this round it would be {cost:.3g}",
+            f"this holder has spent ε {self.epsilon():.3g} of {self.max_epsilon:g};"
+            f" with this round it would be {cost:.3g}",
         )
 
     def pay(self, *expenses: Expense) -> None:
@@ -291,8 +292,8 @@ class Account:
             expenses = [Expense.of(record, record.pop("time")) for record in records]
         except (ValueError, KeyError, TypeError):
             raise FormatError(
-                f"{self.shared} is damaged, so what documents have cost is not known;"
-                " restore it from a copy"
+                f"{self.shared} is damaged, so the spent privacy budget is unknown;"
+                " restore it from a backup"
             ) from None
         return [each for each in expenses if overlap(each.corpus, self.corpus)]
 

@@ -29,12 +29,11 @@ def used_up(sum_name: SumName) -> Refused:
     if sum_name == "statistics":
         return Refused(
             "epoch_used",
-            "this holder's data of this epoch is in a total already, and in no"
-            " other one",
+            "this holder's epoch is already in another total",
         )
     return Refused(
         "already_counted",
-        "this holder has counted for another router in this epoch, and counts for one",
+        "this holder has already counted for another router in this epoch",
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ridgeway.common.routing.quality import DomainScore, QualityTable
     from ridgeway.common.routing.router import Router
 
-app = command_group("The experts behind a router: how good each is in each domain.")
+app = command_group("Quality of each expert in each domain.")
 
 
 @app.command()
@@ -33,28 +33,27 @@ def measure(
     domain: Annotated[
         str | None,
         option(
-            "The domain of lines without one. (default: routed by RELEASE)",
+            "Domain of lines without one. (default: routed by RELEASE)",
             metavar="NAME",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        option("Write the table beside, for experts.toml.", metavar="FILE"),
+        option("Also write the table to FILE, for experts.toml.", metavar="FILE"),
     ] = None,
     sign: Annotated[
         bool,
-        option("Put the table into the release, and sign it again.", "--sign"),
+        option("Add the table to the release and sign it again.", "--sign"),
     ] = False,
     key_file: KeyFile = None,
     key: Key = None,
     json: Json = False,
 ) -> None:
-    """Add up how well experts answered prompts, a sum for each domain and expert, and show what it
-    comes to.
+    """Add up the scores of experts by domain, and show the table.
 
-    A line has `prompt`, `expert` and `score`, a number from 0 to 1, or `scores` of several experts;
-    and it may have `domain`. See docs/application/gateway.md. Measure on text that the experts were
-    not trained on.
+    A line has `prompt`, `expert` and `score` (0 to 1), or `scores` of several experts, and
+    optionally `domain`. See docs/application/gateway.md. Use text that the experts were not trained
+    on.
     """
     from ridgeway.common.routing.quality import quality_of, save_quality
     from ridgeway.common.routing.router import Router
@@ -64,7 +63,7 @@ def measure(
     found = quality_of(_domain_scores(router, scores, domain), router.domains)
     if out is not None:
         save_quality(found, out)
-        step("wrote", str(out), "name it as `table` in experts.toml")
+        step("wrote", str(out), "set `table` in experts.toml to it")
     if sign:
         signed = sign_quality(release, found, signing_identity(key_file, make=False))
         step(
@@ -111,15 +110,14 @@ def show_quality(
     experts: Annotated[
         Path | None,
         option(
-            "experts.toml: its table, and its experts, costs and mu.", metavar="FILE"
+            "experts.toml with the experts, their costs, mu and the table.",
+            metavar="FILE",
         ),
     ] = None,
     key: Key = None,
     json: Json = False,
 ) -> None:
-    """Show how good each expert is in each domain, by how many scores, and which expert is chosen
-    for each domain.
-    """
+    """Show the quality of each expert in each domain, and the chosen experts."""
     from ridgeway.common.experts.expert_choice import ExpertChooser
     from ridgeway.common.experts.experts_file import read_experts
     from ridgeway.common.routing.decision import Decision
@@ -129,8 +127,8 @@ def show_quality(
     if experts is None:
         if router.quality is None:
             raise InputError(
-                "this release holds no quality of experts; `ridgeway experts measure`"
-                " makes a table of it"
+                "this release has no expert scores; measure them with `ridgeway"
+                " experts measure`"
             )
         _show(router.quality, _best(router.quality), json)
         return
@@ -139,8 +137,8 @@ def show_quality(
     found = file.measured(beside or router.quality)
     if found is None:
         raise InputError(
-            f"no expert of {experts} was measured; `ridgeway experts measure` makes a"
-            " table"
+            f"no expert of {experts} has scores; measure them with `ridgeway experts"
+            " measure`"
         )
     chooser = ExpertChooser(file, router.domains, found)
     chosen = {}
@@ -192,13 +190,13 @@ def _show(found: QualityTable, chosen: dict[str, str], json: bool) -> None:
         TextTable(
             ["domain", *found.experts, "chosen"],
             rows,
-            "Quality to expect, and the number of scores behind it",
+            "Expected quality (number of scores)",
         ),
-        f"Best single expert: {single}, {100 * overall[single]:.1f} %. The chosen"
-        f" expert of each domain: {100 * float(routed.mean()):.1f} %, if every prompt's"
-        " domain is known.",
-        f"{gaps} of {found.counts.size} cells have no scores: there the domain's level"
-        " and the expert's lead stand."
+        f"Best single expert: {single}, {100 * overall[single]:.1f} %. With the chosen"
+        f" expert of each domain: {100 * float(routed.mean()):.1f} %, if the router"
+        " were always right.",
+        f"{gaps} of {found.counts.size} cells have no scores: they are estimated from"
+        " the domain's mean and the expert's lead."
         if gaps
         else None,
         json=json,

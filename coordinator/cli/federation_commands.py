@@ -48,9 +48,9 @@ NOT_AS_WISHED = 1
 """The exit code of a command that did what it was asked, and found that something is amiss."""
 
 EVERYWHERE = (
-    "invitations name an address that no holder can reach",
-    "set `address` in coordinator.toml, and the certificate with `renew`, or make DIR"
-    " again with --address HOST:PORT",
+    "invitations contain an address that no holder can reach",
+    "set `address` in coordinator.toml and run `renew`, or create DIR again with"
+    " --address HOST:PORT",
 )
 CoordinatorFolder = Annotated[Path, argument("The coordinator's folder.", "DIR")]
 
@@ -59,11 +59,11 @@ def init(
     folder: CoordinatorFolder,
     listen: Annotated[
         str,
-        option("Where holders' SuperNodes connect: the address to bind."),
+        option("Address to bind, where holders' SuperNodes connect."),
     ] = DEFAULT_LISTEN,
     address: Annotated[
         str | None,
-        option("The address that invitations say, if it differs from --listen."),
+        option("Public address in invitations, if it differs from --listen."),
     ] = None,
     mode: ModeOption = "private",
     encoder: Annotated[
@@ -75,9 +75,9 @@ def init(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR.
+    """Create the coordinator's folder DIR.
 
-    It holds keys, a private authority and certificates, and coordinator.toml.
+    It holds keys, a private certificate authority, certificates and coordinator.toml.
     """
     from pydantic import ValidationError
 
@@ -100,8 +100,8 @@ def init(
         FederationSettings(listen=listen, address=address)
     except ValidationError:
         raise InputError(
-            f"{listen!r} or {address!r} is not an address; write HOST:PORT, the port"
-            " being 1 to 65535"
+            f"{listen!r} or {address!r} is not an address; use HOST:PORT with a port"
+            " from 1 to 65535"
         ) from None
     source = encoder or (PRIVATE_ENCODER if chosen == "private" else DEFAULT.encoder)
     found = find_encoder(source)
@@ -115,7 +115,7 @@ def init(
     made = create_federation(
         folder, settings, lambda draft: create_authority(draft / "link", hosts)
     )
-    made_with = f"unless you put {PRIOR} into the folder: ridgeway prior make"
+    made_with = f"to replace it, put {PRIOR} into the folder: ridgeway prior make"
     show(
         {
             "folder": str(folder),
@@ -125,9 +125,9 @@ def init(
         },
         ("made", str(folder), f"certificates for {', '.join(hosts)}"),
         ("warning", *EVERYWHERE) if _is_everywhere(address) else None,
-        ("key", made.identity.public, "releases are signed with it; holders pin it"),
+        ("key", made.identity.public, "signs releases; holders pin it"),
         ("mode", chosen, MODE_SENTENCES[chosen]),
-        ("prior", "made of built-in text", made_with) if chosen == "private" else None,
+        ("prior", "built-in text", made_with) if chosen == "private" else None,
         (
             "next",
             f"read {folder / COORDINATOR_TOML}, then: ridgeway coordinator up {folder}",
@@ -144,13 +144,13 @@ def up(
     folder: CoordinatorFolder,
     metrics: Annotated[
         int | None,
-        option("A port of loopback for Prometheus.", min=1, max=65535, metavar="PORT"),
+        option("Loopback port for Prometheus.", min=1, max=65535, metavar="PORT"),
     ] = None,
 ) -> None:
     """Run the SuperLink of DIR until Ctrl-C.
 
-    TLS, node authentication, and the control API on loopback only. Who joins and leaves is told as
-    it happens. packages/prometheus has alerts for --metrics.
+    It uses TLS and node authentication; the control API is on loopback only. It prints who joins
+    and leaves. packages/prometheus has alerts for --metrics.
     """
     from ridgeway.coordinator.deploy.supervisor import up as keep_up
 
@@ -171,42 +171,43 @@ def up(
             lambda: step("up", *place),
             lambda words: step("note", words),
         )
-        step("down", "every process has ended")
+        step("down", "all processes stopped")
 
 
 def renew(
     folder: CoordinatorFolder,
     authority: Annotated[
         bool,
-        option("Renew the certificate of the authority too.", "--authority"),
+        option("Also renew the certificate of the authority.", "--authority"),
     ] = False,
     new_key: Annotated[
         bool,
         option(
-            "With --authority: give the authority another key, as after a theft.",
+            "With --authority: create a new key for the authority, for example after"
+            " a theft.",
             "--new-key",
         ),
     ] = False,
     signing_key: Annotated[
         bool,
         option(
-            "Instead: sign with another key, to which the one before hands over.",
+            "Replace the signing key instead; the old key signs the new one.",
             "--signing-key",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Renew the certificate under which holders reach DIR.
+    """Renew the server's certificate of DIR, for the hosts in coordinator.toml.
 
-    It is for the hosts that coordinator.toml names.
+    A running coordinator loads it between rounds.
 
-    A coordinator that is up takes it as soon as no round is running. With --authority its
-    certificate is renewed under the key that it has: holders that are connected take it from the
-    gate, because the key that they have pinned signs it, and until then the old one does.
+    With --authority the authority's certificate is renewed too, with the same key. Connected
+    holders receive it from the gate, signed with the coordinator's key that they have pinned; until
+    then the old one is valid.
 
-    With --signing-key the certificates stay, and requests, releases and all else are signed with a
-    new key from then on. The key before signs that: holders take it up by themselves, and what was
-    signed before stays verifiable.
+    With --signing-key the certificates stay, and a new key signs requests and releases from now on.
+    The old key signs the new one: holders accept it automatically, and earlier signatures stay
+    valid.
     """
     from ridgeway.coordinator.deploy.authority import (
         certificate_ends,
@@ -217,15 +218,14 @@ def renew(
 
     if new_key and not authority:
         raise InputError(
-            "--new-key belongs to --authority; to renew the server's certificate alone,"
-            " leave it out"
+            "--new-key needs --authority; omit it to renew only the server's"
+            " certificate"
         )
     federation = open_federation(folder)
     if signing_key:
         if authority:
             raise InputError(
-                "--signing-key and --authority are two renewals; run one after the"
-                " other"
+                "--signing-key and --authority cannot be combined; run `renew` twice"
             )
         _renew_signing_key(federation, json)
         return
@@ -242,7 +242,7 @@ def renew(
     whom = (
         "every holder"
         if new_key
-        else "holders that were not connected before the old one ended"
+        else "holders that did not connect before the old one expired"
     )
     accept = "they run: ridgeway client accept DIR --invite invite/"
     show(
@@ -254,10 +254,9 @@ def renew(
         ),
         (
             "next",
-            "a coordinator that is up takes it as soon as no round is running; there is"
-            " nothing to restart",
+            "a running coordinator loads it between rounds; no restart is needed",
         ),
-        ("and", f"hand {folder / 'invite'} to {whom}", accept) if authority else None,
+        ("and", f"send {folder / 'invite'} to {whom}", accept) if authority else None,
         json=json,
     )
 
@@ -282,10 +281,10 @@ def _renew_signing_key(federation: Federation, json: bool) -> None:
         ),
         (
             "next",
-            "holders take it from the coordinator by themselves; tell them the new key"
-            " over another channel too",
+            "holders receive the new key automatically; also send it over another"
+            " channel",
         ),
-        ("and", "take a backup: an older one can no longer sign for holders"),
+        ("and", "make a new backup: keys of older backups are no longer valid"),
         json=json,
     )
 
@@ -295,10 +294,10 @@ def _hosts(*places: str) -> list[str]:
 
 
 def status(folder: CoordinatorFolder, json: Json = False) -> None:
-    """Who is on the roster of DIR, online, and has which release.
+    """Show the holders of DIR, who is online, and their releases.
 
-    What stands in the way of the next round is told with what to do about it. The exit code is 0
-    if the coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
+    It lists the problems of the next round and how to fix them. The exit code is 0 if the
+    coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
     from ridgeway.coordinator.page.federation_view import FederationView
     from ridgeway.coordinator.page.problems import bundle_facts
@@ -359,7 +358,7 @@ def tell_too_few(federation: Federation) -> None:
 def verify(folder: CoordinatorFolder, json: Json = False) -> None:
     """Check the ledger of DIR.
 
-    Its chain of hashes, the stored sums, and every release's signature.
+    It checks the hash chain, the stored sums, and the signature of every release.
     """
     federation = open_federation(folder)
     counts = federation.verify()
@@ -379,9 +378,9 @@ def page(
 ) -> None:
     """Show DIR as a page in the browser.
 
-    Members, obstacles, rounds as they run, releases, the ledger; and metrics.
+    It shows members, problems, running rounds, releases, the ledger and metrics.
 
-    The page only reads. Any address but loopback needs --keys, as with `serve`.
+    The page is read-only. Any address but loopback needs --keys, as with `serve`.
     """
     from ridgeway.common.cli.page_server import serve_page
     from ridgeway.coordinator.page.federation_page import federation_page
@@ -395,16 +394,16 @@ def backup(
     folder: CoordinatorFolder,
     target: Annotated[
         Path,
-        argument("The file to write; none is overwritten.", "FILE"),
+        argument("File to write; must not exist.", "FILE"),
     ],
     json: Json = False,
 ) -> None:
-    """Write all of DIR that cannot be made again to one FILE.
+    """Back up DIR to one FILE, and verify it.
 
-    The ledger, the sums, the releases, the settings and the keys; FILE is verified.
+    FILE has the ledger, the sums, the releases, the settings and the keys.
 
-    A round may be running meanwhile. FILE holds the private keys, and only its owner can read it:
-    keep it as safe as DIR.
+    A round may be running. FILE holds the private keys, and only its owner can read it: keep it as
+    safe as DIR.
     """
     from ridgeway.coordinator.deploy.backup import back_up
 
@@ -416,22 +415,22 @@ def backup(
             "wrote",
             str(target),
             count(len(made.files), "file"),
-            f"ledger to entry {made.entries:,}",
+            f"{made.entries:,} ledger entries",
             size(room),
-            "read again and verified",
+            "verified",
         ),
         json=json,
     )
 
 
 def restore(
-    source: Annotated[Path, argument("A file that `backup` wrote.", "FILE")],
-    folder: Annotated[Path, argument("The new folder to make of it.", "DIR")],
+    source: Annotated[Path, argument("Backup file written by `backup`.", "FILE")],
+    folder: Annotated[Path, argument("New folder to restore to.", "DIR")],
     json: Json = False,
 ) -> None:
-    """Make the coordinator's folder DIR of a backup FILE.
+    """Restore the coordinator's folder DIR from a backup FILE.
 
-    Hashes, ledger, sums and releases are verified first.
+    It verifies hashes, ledger, sums and releases first.
     """
     from ridgeway.coordinator.deploy.backup import restore as make
 
@@ -447,10 +446,10 @@ def restore(
             "restored",
             str(folder),
             f"as of {made.time[:19]} UTC",
-            f"ledger to entry {made.entries:,}",
+            f"{made.entries:,} ledger entries",
             "verified",
         ),
-        ("first", "stop the old coordinator: two with one key would conflict"),
+        ("first", "stop the old coordinator: two coordinators with one key conflict"),
         (
             "then",
             f"ridgeway coordinator up {folder}",
@@ -458,8 +457,8 @@ def restore(
         ),
         (
             "note",
-            "holders whose data is in a total that this copy lacks are named there,"
-            " with what to do",
+            "preflight lists holders whose data is in a total that this copy lacks,"
+            " and what to do",
         ),
         json=json,
     )
@@ -469,18 +468,18 @@ def prune(
     folder: CoordinatorFolder,
     keep: Annotated[
         int,
-        option("How many releases keep their routers, the newest ones.", min=1),
+        option("Number of newest releases that keep their routers.", min=1),
     ] = 10,
     remove_: Annotated[
         bool,
-        option("Remove it; without this it is only listed.", "--remove"),
+        option("Remove the files; without this they are only listed.", "--remove"),
     ] = False,
     json: Json = False,
 ) -> None:
     """List what DIR no longer needs, and remove it with --remove.
 
-    The ledger, every signed manifest, the sums and totals that are still needed, and the keys
-    always stay. If the coordinator is down, what Flower keeps of past runs goes too.
+    It always keeps the ledger, every signed manifest, the sums and totals that are still needed,
+    and the keys. If the coordinator is down, Flower's data of past runs is removed too.
     """
     from ridgeway.coordinator.deploy.coordinator_folder import leftovers
     from ridgeway.coordinator.deploy.coordinator_folder import prune as take_away
@@ -513,7 +512,7 @@ def open_federation(folder: Path) -> Federation:
 
     if not (folder / COORDINATOR_TOML).is_file():
         raise InputError(
-            f"{folder} is not a coordinator's folder; make one with: ridgeway"
+            f"{folder} is not a coordinator's folder; create one with: ridgeway"
             f" coordinator init {folder}"
         )
     return Federation(folder)

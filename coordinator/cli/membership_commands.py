@@ -21,16 +21,13 @@ if TYPE_CHECKING:
     from ridgeway.coordinator.round.membership import Change
 
 HIDDEN = (
-    "its sums are hidden in a masked total, so nobody can take them out of the newest"
+    "its sums are hidden in a masked total, so they cannot be removed from the newest"
     " release"
 )
-_RETIRE = (
-    "drop its domain at once with `retire`; the next total, of new epochs, is without"
-    " them"
-)
+_RETIRE = "drop its domain now with `retire`; the next total will not contain its sums"
 TOO_FEW_DOMAINS = (
     "fewer than two domains are left, so no release was made: the newest one still"
-    " holds its sums"
+    " contains its sums"
 )
 
 
@@ -38,12 +35,12 @@ def admit(
     folder: CoordinatorFolder,
     card: Annotated[
         Path,
-        argument("The card that the holder handed over.", "HOLDER.PUB"),
+        argument("The holder's card.", "HOLDER.PUB"),
     ],
-    name: Annotated[str, option("What to call the holder.")],
+    name: Annotated[str, option("Name of the holder.")],
     json: Json = False,
 ) -> None:
-    """Put the holder with the card HOLDER.PUB on the roster of DIR."""
+    """Add the holder with the card HOLDER.PUB to the roster of DIR."""
     from ridgeway.common.base.settings import check_domain_name
     from ridgeway.common.deploy.node_key import check_public_line
     from ridgeway.common.protocol.invitation import Card, read_signed_json
@@ -54,7 +51,9 @@ def admit(
     check_public_line(paper.node)
     holder = federation.ledger.admit(name, paper)
     registered = _register(federation)
-    down = "the coordinator is not up; the holder can connect once it is"
+    down = (
+        "the coordinator is not running; the holder can connect after `coordinator up`"
+    )
     show(
         {
             "name": holder.name,
@@ -96,7 +95,7 @@ def _register(federation: Federation) -> bool:
 
 
 def invite(folder: CoordinatorFolder, json: Json = False) -> None:
-    """Write DIR/invite, the folder to hand to holders.
+    """Write DIR/invite, the folder to send to holders.
 
     It holds addresses, keys and hashes, and no secrets.
     """
@@ -109,9 +108,9 @@ def invite(folder: CoordinatorFolder, json: Json = False) -> None:
     mode = made.terms.mode
     show(
         {"folder": target, **made.model_dump(mode="json")},
-        ("wrote", target, "hand this folder to holders"),
+        ("wrote", target, "send this folder to holders"),
         ("address", made.address),
-        ("key", made.coordinator, "tell it to holders over another channel too"),
+        ("key", made.coordinator, "also send it to holders over another channel"),
         ("encoder", made.terms.encoder_name, made.terms.encoder[:12]),
         ("mode", mode, MODE_SENTENCES[mode]),
         ("bundle", made.bundle, "the code that rounds run on holders' machines"),
@@ -123,11 +122,11 @@ def retire(
     folder: CoordinatorFolder,
     domain: Annotated[
         str,
-        argument("The domain whose column is dropped.", "DOMAIN"),
+        argument("Domain to drop.", "DOMAIN"),
     ],
     json: Json = False,
 ) -> None:
-    """Drop DOMAIN from the router of DIR at once, without a round.
+    """Drop DOMAIN from the router of DIR now, without a round.
 
     Later rounds leave it out.
     """
@@ -141,10 +140,10 @@ def retire(
 
 def remove(
     folder: CoordinatorFolder,
-    name: Annotated[str, argument("The holder to take off the roster.", "NAME")],
+    name: Annotated[str, argument("Holder to remove from the roster.", "NAME")],
     json: Json = False,
 ) -> None:
-    """Take the holder NAME off the roster of DIR.
+    """Remove the holder NAME from the roster of DIR.
 
     Its sums are subtracted exactly and erased, and the router is solved again.
     """
@@ -162,13 +161,13 @@ def rollback(
     folder: CoordinatorFolder,
     number: Annotated[
         int,
-        argument("The earlier release that is to count again.", "NUMBER"),
+        argument("Number of the earlier release to publish again.", "NUMBER"),
     ],
     json: Json = False,
 ) -> None:
     """Publish the earlier release NUMBER of DIR again.
 
-    It gets the next number; `deliver` brings it out. No round publishes over it until one is run
+    It gets the next number; `deliver` sends it to holders. Rounds publish nothing until you run one
     with --end-rollback.
     """
     from ridgeway.coordinator.round.membership import rollback as change
@@ -177,7 +176,7 @@ def rollback(
     done = change(federation, number)
     _show_change("rolled", f"back to {number:04}", done, json)
     if not json and federation.standing.rolled_back is not None:
-        words = "no round publishes over it until you run one with --end-rollback"
+        words = "rounds publish nothing until you run one with --end-rollback"
         step("note", words)
 
 
@@ -203,6 +202,6 @@ def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
     elif done.names_it:
         lines.append(("note", TOO_FEW_DOMAINS))
     if done.unbalanced:
-        words = "will take over the whole mass of the domain in the next round"
+        words = "will get the full weight of the domain in the next round"
         lines.append(("note", f"{', '.join(done.unbalanced)} {words}"))
     show(facts, *lines, json=json)

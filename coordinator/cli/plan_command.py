@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def plan(
-    documents: Annotated[int, option("Documents of each domain, about.", min=1)],
-    domains: Annotated[int, option("How many domains there are.", min=2)] = 5,
+    documents: Annotated[
+        int, option("Approximate number of documents per domain.", min=1)
+    ],
+    domains: Annotated[int, option("Number of domains.", min=2)] = 5,
     epsilon: Annotated[
         list[float] | None,
         option("ε of the round; repeatable. (default: 1)"),
@@ -24,10 +26,10 @@ def plan(
 ) -> None:
     """Predict the accuracy of a private round.
 
-    The formula was held against simulations.
+    The formula was checked against simulations.
 
-    The range spans text of three kinds, from one-line requests to pages of books, with a prior of
-    built-in text. It holds for prompts that are like the domains' documents; for others, accuracy
+    The range covers three kinds of text, from one-line requests to pages of books, with a prior of
+    built-in text. It holds for prompts that resemble the domains' documents; for others, accuracy
     is lower.
     """
     from ridgeway.common.privacy.privacy_settings import check_privacy
@@ -70,10 +72,10 @@ def plan(
             ),
             rows,
         ),
-        "at least, at most: over text of three kinds; noise on a mean: beside"
-        " documents, whose length is 1",
-        "with so much noise nothing was simulated: take more documents, or a larger ε,"
-        " or a guess for what it is"
+        "at least, at most: range over three kinds of text; noise on a mean: relative"
+        " to a document's length of 1",
+        "no simulation covers this much noise, so the forecast is a guess; use more"
+        " documents or a larger ε"
         if most_noise > MAX_NOISE
         else None,
         json=json,

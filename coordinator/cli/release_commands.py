@@ -24,7 +24,7 @@ def releases(
     folder: CoordinatorFolder,
     number: Annotated[
         int | None,
-        argument("Show one of them; 0: the newest.", "[NUMBER]"),
+        argument("Release to show; 0: the newest.", "[NUMBER]"),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -119,7 +119,7 @@ def show_held_out(federation: Federation, number: int) -> None:
 
     figures = federation.manifest(number)["evaluation"]
     if figures is None:
-        step("note", "this release was not evaluated by the holders")
+        step("note", "holders have not evaluated this release")
         return
     order = tuple(figures["order"])
     result = Evaluation(order, tuple(tuple(row) for row in figures["confusion"]))
@@ -131,5 +131,5 @@ def show_held_out(federation: Federation, number: int) -> None:
         name: percent_words(share, intervals.get(name))
         for name, share in figures["domains"].items()
     }
-    step("note", "the counts below have noise in them")
+    step("note", "the counts below include noise")
     show(None, *evaluation_lines(result, told, accuracy_words(figures)), json=False)

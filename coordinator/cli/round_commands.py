@@ -47,12 +47,11 @@ RunsBundle = Annotated[
 def preflight(
     folder: CoordinatorFolder, bundle: RunsBundle = None, json: Json = False
 ) -> None:
-    """Ask every holder of DIR what would keep it from a round.
+    """Ask every holder of DIR whether it could take part in a round.
 
-    The answer says what each has to do. Nothing is opened.
+    It prints what each must do. Nothing is opened, and no corpus is read.
 
-    Nobody reads a corpus for it. The exit code is 0 if nothing is in the way, 1 if something is,
-    and 2 if holders could not be asked.
+    The exit code is 0 without problems, 1 with problems, and 2 if holders could not be asked.
     """
     from ridgeway.common.base.schema import MODE_SENTENCES
     from ridgeway.coordinator.deploy.supervisor import run_work
@@ -101,7 +100,7 @@ def preflight(
         TextTable(["holder", "domain", *CHECKED], [_marks(each) for each in holders]),
         *(line for each in holders for line in _remedies(each, runs)),
         *(("stops", f"a round would end without a release: {each}") for each in stops),
-        ("clear", "nothing is in the way of a round") if is_clear else None,
+        ("clear", "no problems found") if is_clear else None,
         json=json,
     )
     if not is_clear:
@@ -110,9 +109,9 @@ def preflight(
 
 def _cost_words(privacy: Mapping[str, Any]) -> str:
     return (
-        f"a round costs a document of a new epoch ε {privacy['epsilon']:g} at δ"
-        f" {privacy['delta']:g}, sums and counts together; a holder whose budget does"
-        " not suffice is named below"
+        f"ε {privacy['epsilon']:g} per document of a new epoch at δ"
+        f" {privacy['delta']:g}, for sums and counts together; holders with too little"
+        " budget are listed below"
     )
 
 
@@ -126,7 +125,7 @@ def _remedies(checked: HolderChecked, bundle: str) -> Iterator[tuple[str, ...]]:
         yield "next", checked.name, about, REMEDIES.get(code, ""), which
         if code == EPOCH_USED:
             total = (
-                "a total that this ledger has not got, or may be"
+                "a total that is not in this ledger, or may be"
                 if checked.total_of is None
                 else f"the total of round {checked.total_of}"
             )
@@ -149,21 +148,21 @@ def _marks(checked: HolderChecked) -> list[str]:
 AcceptWorse = Annotated[
     list[str] | None,
     option(
-        "Publish though this domain is routed worse than before; may be repeated.",
+        "Publish even if this domain is routed worse than before; repeatable.",
         metavar="DOMAIN",
     ),
 ]
 AcceptUnevaluated = Annotated[
     list[str] | None,
     option(
-        "Publish though no holder of this domain has counted; may be repeated.",
+        "Publish even if no holder of this domain has counted; repeatable.",
         metavar="DOMAIN",
     ),
 ]
 AllowMissing = Annotated[
     list[str] | None,
     option(
-        "Publish though no holder of this domain is there; may be repeated.",
+        "Publish even if no holder of this domain is present; repeatable.",
         metavar="DOMAIN",
     ),
 ]
@@ -177,30 +176,29 @@ def round_(
     allow_missing: AllowMissing = None,
     even_unchanged: Annotated[
         bool,
-        option("Evaluate and publish though nothing has changed.", "--even-unchanged"),
+        option("Evaluate and publish even if nothing has changed.", "--even-unchanged"),
     ] = False,
     end_rollback: Annotated[
         bool,
-        option("Publish over a release that was rolled back to.", "--end-rollback"),
+        option("End a rollback and publish again.", "--end-rollback"),
     ] = False,
     times: Annotated[
-        bool, option("Begin every line with its time, for a log.", "--times")
+        bool, option("Start every line with a timestamp.", "--times")
     ] = False,
     bundle: RunsBundle = None,
     json: Json = False,
 ) -> None:
     """Run a round in DIR and publish its release.
 
-    Wait for holders, gather their total, solve, let them evaluate, publish, deliver.
+    Wait for holders, gather their total, solve, evaluate, publish, deliver.
 
-    The mode stands in coordinator.toml; --mode says it for this round, and holders refuse those
-    that they have not agreed to. A router that is worse than the newest release on a domain's held-
-    out text is not published unless --accept-worse names that domain; nor is one that no holder of
-    a domain has counted for, unless --accept-unevaluated names it; nor one that would lose a domain
-    of the newest release, because its holders are away or refuse, unless --allow-missing names it.
-    If no sums and no settings have changed since the newest release, it stands, unless --even-
-    unchanged asks for another. After `coordinator rollback` no round runs until --end-rollback
-    says that it may publish again.
+    --mode overrides the mode in coordinator.toml; holders refuse modes that they do not allow.
+
+    A router is not published if it is worse than the newest release on a domain's held-out text
+    (unless --accept-worse), if no holder of a domain has counted for it (unless
+    --accept-unevaluated), or if it would lose a domain of the newest release (unless
+    --allow-missing). Without new sums or settings the newest release stays (unless
+    --even-unchanged). After `coordinator rollback` no round runs without --end-rollback.
 
     The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released":
     false}.
@@ -261,7 +259,7 @@ def _check_domains(federation: Federation, named: set[str]) -> None:
     domains = set(federation.standing.kept_domains.values())
     if unknown := named - domains:
         raise InputError(
-            f"there is no domain {min(unknown)!r}; there are"
+            f"there is no domain {min(unknown)!r}; the domains are"
             f" {', '.join(sorted(domains))}"
         )
 
@@ -270,12 +268,12 @@ def schedule(
     folder: CoordinatorFolder,
     line: Annotated[
         str,
-        argument("When: minute, hour, day, month, weekday, in UTC.", "CRON"),
+        argument("Cron expression in UTC: minute, hour, day, month, weekday.", "CRON"),
     ],
     min_changed: Annotated[
         int,
         option(
-            "The fewest holders that must be new or have changed since the newest"
+            "Minimum number of holders that are new or have changed since the newest"
             " release.",
             min=0,
         ),
@@ -285,9 +283,8 @@ def schedule(
 
     "0 3 * * 0" means Sundays at 3:00 UTC.
 
-    `coordinator up` must run beside it. If something stands in the way of a round, or if fewer than
-    --min-changed holders have changed, a line says so, nothing is opened, and the next time is
-    waited for.
+    `coordinator up` must be running. If a round cannot run, or if fewer than --min-changed holders
+    have changed, it prints why, opens nothing, and waits for the next time.
     """
     from ridgeway.coordinator.deploy.schedule import keep_schedule
     from ridgeway.coordinator.deploy.supervisor import run_work
@@ -307,7 +304,7 @@ def schedule(
 
 
 def deliver(folder: CoordinatorFolder) -> None:
-    """Hand the newest release of DIR to holders that lack it."""
+    """Send the newest release of DIR to holders that do not have it."""
     from ridgeway.coordinator.deploy.supervisor import run_work
     from ridgeway.coordinator.page.narrator import Narrator
     from ridgeway.coordinator.round.run_order import RunOrder

@@ -54,7 +54,7 @@ KeyFile = Annotated[
     Path | None,
     option(
         "The coordinator's private key. (default: in your configuration folder,"
-        " made on first use)",
+        " created on first use)",
         "--key-file",
     ),
 ]
@@ -65,23 +65,23 @@ Fallback = Annotated[str | None, option("Where prompts go when the router abstai
 def solve(
     statistics: Annotated[
         list[Path],
-        argument("Statistics files; those of one domain add up.", "FILE..."),
+        argument("Statistics files; files of one domain are added.", "FILE..."),
     ],
     out: Annotated[Path, option("The folder of the release.")],
     preset_name: Annotated[
         str,
-        option("default, or paper for the published method.", "--preset"),
+        option("default, or paper (the published method).", "--preset"),
     ] = "default",
     threshold: Threshold = 0.0,
     fallback: Fallback = None,
     encoder: Annotated[
         str | None,
-        option("The encoder, if it is not on this machine under its own name."),
+        option("Encoder, if this machine does not find it by name."),
     ] = None,
     key_file: KeyFile = None,
     json: Json = False,
 ) -> None:
-    """Add statistics up, solve, compile, and sign a release."""
+    """Add statistics, solve, compile and sign a release."""
     from ridgeway.common.base.settings import Confidence
     from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
     from ridgeway.common.routing.release import refuse_foreign
@@ -165,7 +165,7 @@ def signing_identity(given: Path | None, *, make: bool) -> Identity:
 def key(key_file: KeyFile = None, json: Json = False) -> None:
     """Print the public key that users of your releases should pin.
 
-    The private key is made if there is none.
+    It creates the private key if there is none.
     """
     from ridgeway.common.base.identity import create_identity
 
@@ -189,27 +189,29 @@ def calibrate(
     public_text: Annotated[
         bool,
         option(
-            "The text is public: needed for releases of private rounds.",
+            "Declare the text public; required for releases of private rounds.",
             "--public-text",
         ),
     ] = False,
     sentence_share: Annotated[
         float | None,
-        option(
-            "Let the sentence encoder read this part of such text.", min=0.0, max=1.0
-        ),
+        option("Share of such text that the sentence encoder reads.", min=0.0, max=1.0),
     ] = None,
     sentence_accuracy: Annotated[
         float | None,
-        option("Let it read as much as this accuracy needs.", min=0.0, max=1.0),
+        option(
+            "Accuracy for which the sentence encoder reads as much text as needed.",
+            min=0.0,
+            max=1.0,
+        ),
     ] = None,
     key_file: KeyFile = None,
     json: Json = False,
 ) -> None:
     """Fit the confidence of a release on held-out text.
 
-    The release is signed again. Where it reads sentences, --sentence-share or --sentence-accuracy
-    also choose how sure its table must be to decide.
+    The release is signed again. If it has a sentence encoder, --sentence-share or
+    --sentence-accuracy also choose the margin from which its table decides alone.
     """
     from ridgeway.common.base.jsonl import field_names
     from ridgeway.coordinator.solving.publish import calibrate_release
@@ -262,7 +264,7 @@ def calibrate(
         (
             "next",
             f"ridgeway calibrate {release} {data}",
-            "what a threshold would cost and gain",
+            "shows what a threshold costs and gains",
         ),
         json=json,
     )

@@ -48,7 +48,7 @@ def create_authority(folder: Path, hosts: Sequence[str]) -> None:
     for name in ("ca.crt", "ca.key", "server.crt", "server.key"):
         if (folder / name).exists():
             raise CertificateError(
-                f"{folder / name} exists already; keys and certificates are never"
+                f"{folder / name} already exists; keys and certificates are never"
                 " overwritten"
             )
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,8 +65,7 @@ def renew_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
     signer = _read_key(folder / "ca.key")
     if authority.public_key() != signer.public_key():
         raise CertificateError(
-            f"ca.key and ca.crt in {folder} do not belong together; restore both from"
-            " one backup"
+            f"ca.key and ca.crt in {folder} do not match; restore both from one backup"
         )
     key = ec.generate_private_key(CURVE)
     builder = (
@@ -116,9 +115,9 @@ def ending_certificates(folder: Path, now: datetime) -> list[str]:
         days = (end - now) // timedelta(days=1)
         if days > WARNING_DAYS:
             continue
-        when = f"ends in {days} days, on" if days > 0 else "ends within a day, on"
+        when = f"expires in {days} days, on" if days > 0 else "expires within a day, on"
         if end <= now:
-            when = "ended on"
+            when = "expired on"
         words.append(
             f"the certificate of the {name} {when} {end:%Y-%m-%d};"
             f" {_remedy(folder, name)}"
@@ -134,22 +133,22 @@ def check_certificates(folder: Path, address: str, now: datetime) -> None:
         end = certificate.not_valid_after_utc
         if end <= now:
             raise CertificateError(
-                f"the certificate of the {name} ended on {end:%Y-%m-%d}, so no holder"
-                f" would connect; {_remedy(folder, name)}"
+                f"the certificate of the {name} expired on {end:%Y-%m-%d}, so holders"
+                f" cannot connect; {_remedy(folder, name)}"
             )
         if begin > now:
             raise CertificateError(
-                f"the certificate of the {name} holds from {begin:%Y-%m-%d} on, and"
-                f" this machine's clock says {now:%Y-%m-%d}; set the clock, or renew"
-                f" it: {_remedy(folder, name)}"
+                f"the certificate of the {name} is valid from {begin:%Y-%m-%d}, but"
+                f" this machine's clock says {now:%Y-%m-%d}; set the clock or renew"
+                f" the certificate: {_remedy(folder, name)}"
             )
     host = address.rpartition(":")[0].lower()
     extensions = _read_certificate(folder / "server.crt").extensions
     named = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if _name(host) not in named:
         raise CertificateError(
-            f"the server's certificate does not name {host}, the host of `address` in"
-            " coordinator.toml, so no holder would connect;"
+            f"the server's certificate does not cover {host} (`address` in"
+            " coordinator.toml), so holders cannot connect;"
             f" {_remedy(folder, 'server')}"
         )
 
@@ -172,8 +171,8 @@ def _name(host: str) -> x509.GeneralName:
         pass
     if not HOST.fullmatch(host):
         raise CertificateError(
-            f"{host!r} is neither a host name nor an address; give names as holders"
-            " will type them"
+            f"{host!r} is not a host name or IP address; use the name that holders"
+            " connect to"
         )
     return x509.DNSName(host)
 
@@ -230,7 +229,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
         raise CertificateError(
-            f"there is no certificate {path}; set up the coordinator's folder first"
+            f"certificate {path} not found; set up the coordinator's folder first"
         ) from None
     except ValueError as error:
         raise CertificateError(f"{path} is not a certificate in PEM form") from error
@@ -241,12 +240,12 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
         raise CertificateError(
-            f"there is no key {path}; a certificate can be renewed only where it lies"
+            f"key {path} not found; renew the certificate on the machine that has it"
         ) from None
     except (ValueError, TypeError) as error:
         raise CertificateError(f"{path} is not a private key in PEM form") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CertificateError(
-            f"{path} holds a key of another kind than this authority makes"
+            f"{path} is not a key of this authority's type; restore it from a backup"
         )
     return key

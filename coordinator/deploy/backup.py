@@ -92,7 +92,7 @@ def _gathered(federation: Federation, place: Path) -> Path:
         except FileNotFoundError as error:
             missing = error
     raise InputError(
-        f"{missing.filename} is missing, though the ledger names it; see `ridgeway"
+        f"{missing.filename} is in the ledger, but the file is missing; run `ridgeway"
         " coordinator verify`"
     )
 

@@ -33,56 +33,55 @@ from ridgeway.coordinator.round.federation import (
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
 
 _TEMPLATE = """\
-# A Ridgeway coordinator. Times are in seconds. A change holds from the next round on;
-# `coordinator up` must be started again for a change of `listen` only.
+# A Ridgeway coordinator. Times are in seconds. A change applies from the next round on;
+# only a change of `listen` needs a restart of `coordinator up`.
 
 # The encoder all holders share: smollm2, hf:NAME_OR_DIR or dir:PATH; +words and +sentence add more.
 # Changing it makes every holder sum again.
 encoder = {encoder}
 
 # What leaves the holders, and what everybody may learn (docs/reference/privacy.md):
-#   "private"  every document is bounded, and noise is added before anything leaves
+#   "private"  every document is bounded, and holders add noise before anything leaves
 #   "masked"   exact sums under masks: this coordinator learns each epoch's exact total, and what
 #              changed between two
 #   "clear"    exact sums: this coordinator sees each holder's own
-# Holders take part only in the modes that they have agreed to. `round --mode` runs another mode.
+# Holders take part only in the modes that they allow. `round --mode` runs another mode.
 mode = {mode}
 
-# "equal": every domain weighs the same, whatever its size. "tokens": plain sums, as in the paper.
+# "equal": every domain has the same weight. "tokens": plain sums, as in the paper.
 weighting = {weighting}
 
-# Where holders' SuperNodes reach this machine. `listen` is the address that is bound; `address`
-# is what invitations say, if it differs (a public name, a forwarded port).
+# Where holders' SuperNodes connect. `listen` is the address to bind; `address` is the address in
+# invitations, if it differs (a public name, a forwarded port).
 listen = {listen}
 address = {address}
 
-# Experts whose quality in each domain the round measures, by the sums of the scores that holders
-# have of them.
+# Experts whose quality in each domain a round measures, from the sums of holders' scores.
 experts = {experts}
 
-# Prompts that the page of a release offers to visitors: yours, for they are published with it.
+# Example prompts on the page of a release. They are published with it: write your own.
 examples = {examples}
 
 [sampling]
-# How text is sampled. Holders refuse what they have not agreed to.
+# How text is sampled. Holders refuse other values than they allow.
 {sampling}
 
 [round]
-# A round fails, and keeps what was accepted, if fewer holders than this take part.
+# A round fails, and keeps accepted data, if fewer holders than this take part.
 min_holders = {min_holders}
-# How long to wait at the beginning for holders to come online, and in each step for their answers.
+# `wait`: timeout for holders to come online. `deadline`: timeout for their answers in each step.
 wait = {wait}
 deadline = {deadline}
-# Domains that a release may lose because their holders are not there; a round that would lose
-# another one stops.
+# Domains that a release may lose if their holders do not take part; a round that would lose
+# another domain stops.
 may_lapse = {may_lapse}
 
 [privacy]
-# Private rounds: what is summed under noise, and what a round costs each document at most: an ε,
-# at this δ. "columns": a mean direction for each domain; "full": products of features, too
-# (`ridgeway plan` says which is more accurate). The public prior lies in prior.safetensors, which
-# `ridgeway prior make FOLDER` makes of public text; if it is not there, it is made of built-in
-# text. A new prior needs a new invitation, and new epochs of all holders.
+# Private rounds: which sums leave with noise, and the maximal cost of a round per document: ε at
+# this δ. "columns": a mean direction for each domain; "full": products of features, too
+# (`ridgeway plan` says which is more accurate). The public prior is prior.safetensors. `ridgeway
+# prior make FOLDER` makes it from public text; without the file, built-in text is used. A new
+# prior needs a new invitation, and new epochs of all holders.
 sums = {privacy_sums}
 epsilon = {privacy_epsilon}
 delta = {privacy_delta}
@@ -90,18 +89,17 @@ delta = {privacy_delta}
 [router]
 # How a router is solved from exact sums: λ, relative to the mean diagonal of A, and how tokens
 # decide ("average", "entropy" by the k most certain tokens, "all"). A kept total is solved again
-# under other settings without asking holders for sums; they count for one router an epoch.
+# under other settings without asking holders for sums; they count for one router per epoch.
 ridge = {ridge}
 normalise_columns = {normalise_columns}
 selector = {selector}
 k = {k}
 
 [abstention]
-# Below this confidence the router names `fallback` instead of a domain; 0: it never does.
+# Below this confidence the router names `fallback` instead of a domain; 0: never.
 threshold = {threshold}
 {fallback}
-# Domains of text that no expert is for, such as everyday questions: the router abstains on their
-# prompts.
+# Domains without an expert, such as everyday questions: the router abstains on their prompts.
 outside = {outside}
 """
 
@@ -182,7 +180,7 @@ def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
     flower = (
         "nothing: `coordinator up` creates it again"
         if is_down
-        else "all of it while the coordinator is up"
+        else "everything, because the coordinator is up"
     )
     return [
         Leftover(
@@ -190,9 +188,11 @@ def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
             f"the newest {keep}, and every signed manifest",
             routers,
         ),
-        Leftover("what past runs told", f"the newest {KEPT_RUNS}", runs[:-KEPT_RUNS]),
+        Leftover(
+            "progress files of past runs", f"the newest {KEPT_RUNS}", runs[:-KEPT_RUNS]
+        ),
         outdated_apps(link / "flwr-home", bundles),
-        Leftover("what Flower keeps of past runs", flower, state),
+        Leftover("Flower's data of past runs", flower, state),
     ]
 
 

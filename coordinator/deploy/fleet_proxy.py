@@ -242,7 +242,8 @@ class FleetProxy:
             await stream(response, send)
         except httpx.TransportError as error:
             log.warning(
-                "the SuperLink broke off within a reply: %s", type(error).__name__
+                "the SuperLink closed the connection during a reply: %s",
+                type(error).__name__,
             )
         finally:
             await response.aclose()
@@ -441,7 +442,7 @@ class ListeningSocket(socket.socket):
         now = time.monotonic()
         if now - self._logged >= REFUSALS_LOGGED_EVERY_S:
             self._logged = now
-            log.warning("refused a connection from %s: too many are open", host)
+            log.warning("refused a connection from %s: too many open connections", host)
 
 
 class CountedSocket(socket.socket):
@@ -533,7 +534,7 @@ def keep_leaving(folder: Path, content: bytes) -> None:
         roster = Roster.model_validate_json(path.read_bytes())
         keys = {each.key for each in roster.members}
     if signed.key not in keys:
-        raise FormatError("whoever leaves is on no roster here")
+        raise FormatError("the signer is not on the roster")
     write_whole(folder / LEAVING / f"{signed.key}.json", content)
 
 
@@ -568,7 +569,7 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
         access_log=False,
         log_level="warning",
     )
-    log.info("listens on %s port %d for SuperNodes", host, port)
+    log.info("listening on %s port %d for SuperNodes", host, port)
     with asyncio.Runner(loop_factory=DeadlineLoop) as runner:
         runner.run(uvicorn.Server(config).serve([listener]))
 

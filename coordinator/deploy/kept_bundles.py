@@ -76,7 +76,7 @@ def bundle_content(link: Path, digest: str) -> bytes:
     path = bundle_file(link, digest)
     content = path.read_bytes() if path.exists() else b""
     if bundle_sha256(content) != digest:
-        raise LinkError(f"{path} is missing or damaged; start `coordinator up` again")
+        raise LinkError(f"{path} is missing or damaged; restart `coordinator up`")
     return content
 
 
@@ -107,7 +107,7 @@ def named_bundle(kept: Sequence[AnnouncedBundle], digits: str) -> str:
     if len(found) != 1:
         known = ", ".join(each.sha256[:12] for each in kept)
         raise InputError(
-            f"{digits!r} names {len(found)} of the bundles that can run here, which are"
+            f"{digits!r} matches {len(found)} of the available bundles; they are"
             f" {known}"
         )
     return found[0]

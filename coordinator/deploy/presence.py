@@ -65,9 +65,9 @@ class PresenceLog:
                 continue
             self._told.add((name, address))
             self._log(
-                f"somebody at {address} tried to log in with the key of {name}, which is"
-                " connected; if its owner has not just started it again, the key was"
-                " copied: its owner renews it with `ridgeway client renew DIR`"
+                f"a client at {address} tried to log in with the key of {name}, which"
+                " is already connected; unless its owner has just restarted it, the"
+                " key was copied: its owner must run `ridgeway client renew DIR`"
             )
 
     def _new_lines(self) -> str:

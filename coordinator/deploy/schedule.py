@@ -25,13 +25,11 @@ def next_time(line: str, now: datetime) -> datetime:
         found = next(CronSim(line, now), None)
     except CronSimError as error:
         raise InputError(
-            f"{line!r} is not a cron line ({error}); write five fields, such as '0 3 *"
-            " * 0' for Sundays at 3:00 UTC"
+            f"{line!r} is not a cron expression ({error}); use five fields, such as '0"
+            " 3 * * 0' for Sundays at 3:00 UTC"
         ) from None
     if found is None:
-        raise InputError(
-            f"{line!r} names no time that will ever come; check its day and month"
-        )
+        raise InputError(f"{line!r} never occurs; check its day and month")
     return found
 
 
@@ -47,7 +45,7 @@ def keep_schedule(
     """
     while not stopped():
         due = next_time(line, clock())
-        log(f"the next round begins at {due:%Y-%m-%d %H:%M} UTC")
+        log(f"the next round starts at {due:%Y-%m-%d %H:%M} UTC")
         while clock() < due:
             if stopped():
                 return

@@ -80,7 +80,10 @@ def run(
             while not stopped():
                 if _certificate(folder) != shown and not busy():
                     shown = _certificate(folder)
-                    log("the certificate was renewed; SuperLink and gate start again")
+                    log(
+                        "the certificate was renewed; restarting the SuperLink and"
+                        " the gate"
+                    )
                     processes.stop_all([superexec, proxy, superlink])
                     client = SuperLinkClient(folder)
                 processes.keep_running(children, log)
@@ -197,8 +200,8 @@ def _check_outer_port(host: str, port: int) -> None:
         processes.bindable_port(host, port)
     except OSError as error:
         raise ProcessError(
-            f"nobody can listen on {host} port {port} ({error.strerror or error}); "
-            "another program may hold it: choose another port or address"
+            f"cannot listen on {host} port {port} ({error.strerror or error}); choose"
+            " another port or address"
         ) from None
 
 

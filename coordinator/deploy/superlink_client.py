@@ -63,8 +63,8 @@ class SuperLinkClient:
             return {"bundles": [], "internal_port": 0, **noted}
         except (OSError, ValueError, TypeError):
             raise LinkDown(
-                f"no SuperLink has been started for {self.folder}; start the"
-                " coordinator first"
+                f"no SuperLink was started for {self.folder}; run `ridgeway"
+                " coordinator up` first"
             ) from None
 
     @functools.cached_property
@@ -97,8 +97,8 @@ class SuperLinkClient:
             if KEY_IN_USE not in str(error):
                 raise
             raise LinkError(
-                "this key was registered before and shut out, which cannot be undone;"
-                " the holder makes a new key"
+                "this key was registered and removed before, which cannot be undone;"
+                " the holder must create a new key"
             ) from error
 
     def unregister(self, node_id: int) -> None:
@@ -129,8 +129,8 @@ class SuperLinkClient:
         digest = hashlib.sha256(bundle).hexdigest()
         if digest not in self._facts()["bundles"]:
             raise LinkError(
-                "the coordinator that is up was started from another Ridgeway than this"
-                " one, and runs no other code; stop `coordinator up` and start it again"
+                "the running coordinator was started from different Ridgeway code;"
+                " restart `coordinator up`"
             )
         fab = {"hash_str": digest, "content": bundle}
         return int(self._call("StartRun", fab=fab).run_id)
@@ -141,8 +141,8 @@ class SuperLinkClient:
         state = str(runs[run_id].status.status)
         if state not in STATES:
             raise LinkError(
-                f"the SuperLink reports the state {state!r}, which this version of"
-                " Ridgeway does not know"
+                f"the SuperLink reports the unknown state {state!r}; check that Flower"
+                " and Ridgeway are compatible"
             )
         return state == "finished"
 
@@ -169,8 +169,8 @@ class SuperLinkClient:
             answer = self._http.post(url, content=content, headers=headers)
         except httpx.TimeoutException:
             raise LinkError(
-                f"the SuperLink gave no answer to {path} within {CALL_TIMEOUT_S:g} s;"
-                " try again"
+                f"the SuperLink did not answer {path} within {CALL_TIMEOUT_S:g} s; try"
+                " again"
             ) from None
         except (OSError, httpx.HTTPError):
             raise LinkDown(

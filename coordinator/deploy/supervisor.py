@@ -140,7 +140,7 @@ def register(federation: Federation, client: SuperLinkClient, log: Log) -> None:
             raise
         except LinkError as error:
             # one key that cannot be registered must not keep the others out
-            log(f"{name} cannot be let in: {error}")
+            log(f"cannot register {name}: {error}")
     for line, node_id in known.items():
         if line not in roster:
             client.unregister(node_id)
@@ -172,7 +172,7 @@ def run_work(
     client = SuperLinkClient(federation.link)
     if not client.is_up():
         raise LinkDown(
-            "the coordinator is not up; run `ridgeway coordinator up"
+            "the coordinator is not running; run `ridgeway coordinator up"
             f" {federation.folder}` first"
         )
 
@@ -187,8 +187,8 @@ def run_work(
     kept = kept_bundles(federation.link)
     if not kept or kept[0].sha256 != installed_sha256():
         raise LinkError(
-            "the coordinator that is up was started from another Ridgeway than this"
-            " one, and runs no other code; stop `coordinator up` and start it again"
+            "the running coordinator was started from different Ridgeway code;"
+            " restart `coordinator up`"
         )
     chosen = (
         named_bundle(kept, bundle)
@@ -219,12 +219,10 @@ def _choose_bundle(
     standing = ledger.standing()
     chosen = ranked(kept, standing)[0]
     if missing := waiting(newest, standing):
-        words = f"the bundle {newest[:12]} is not approved yet by {', '.join(missing)}"
+        words = f"bundle {newest[:12]} is not approved yet by {', '.join(missing)}"
         watch(OperatorNote(words))
     if chosen != newest:
-        words = (
-            f"this runs the earlier bundle {chosen[:12]}, which fewer holders refuse"
-        )
+        words = f"running the earlier bundle {chosen[:12]}, which fewer holders refuse"
         watch(OperatorNote(words))
     return chosen
 
@@ -256,7 +254,7 @@ def _run(
         with contextlib.suppress(LinkError):
             client.stop_run(number)
         raise KeyboardInterrupt(
-            "the round was stopped; what was accepted is kept, so run it again"
+            "the round was stopped; accepted data is kept. Run it again"
         ) from None
     finally:
         _note_approvals(federation, bundle, approved, refused)
@@ -313,9 +311,9 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
             if is_held(client.folder) and silent <= LOST_TIMEOUT_S:
                 return False
             raise RoundFailed(
-                f"the SuperLink has not answered for {silent:.0f} s; see that"
-                " `coordinator up` runs, then run the round again: what was accepted is"
-                " kept"
+                f"the SuperLink has not answered for {silent:.0f} s; check that"
+                " `coordinator up` is running, then run the round again: accepted"
+                " data is kept"
             ) from None
         return ended
 
@@ -352,7 +350,7 @@ class LateDelivery:
         online = {node.name for node in client.nodes() if node.online} & missing
         if not online:
             return
-        self._log(f"brings the newest release to {', '.join(sorted(online))}")
+        self._log(f"delivering the newest release to {', '.join(sorted(online))}")
         self._tries = self._tries + 1 if is_asked else 0
         self._asked = missing
         kept = kept_bundles(federation.link)

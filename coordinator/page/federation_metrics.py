@@ -13,32 +13,32 @@ from ridgeway.common.base.errors import InputError, JournalError
 from ridgeway.coordinator.page.federation_view import FederationView
 
 GAUGES = {
-    "last_round_seconds": "How long the last round took that was not cut off.",
-    "last_round_timestamp_seconds": "When the last round ended, or began if it has not.",
+    "last_round_seconds": "Duration of the last uninterrupted round.",
+    "last_round_timestamp_seconds": "End of the last round, or its start if it has not ended.",
     "coordinator_up": "1 while the SuperLink answers.",
     "round_running": "1 while a round runs.",
-    "members": "Holders that rounds count on.",
-    "members_online": "Of these, the ones that are connected.",
-    "members_without_budget": "Of these, the ones that said last that theirs is spent.",
-    "release_number": "The newest release; 0: none.",
-    "release_timestamp_seconds": "When the newest release was made.",
-    "rolled_back": "1 while a rollback holds.",
-    "ledger_entries": "Entries of the ledger.",
-    "ledger_valid": "1 if the ledger is as it was written, 0 if it was altered.",
+    "members": "Holders that take part in rounds.",
+    "members_online": "Members that are connected.",
+    "members_without_budget": "Members that last reported a spent privacy budget.",
+    "release_number": "Number of the newest release; 0: none.",
+    "release_timestamp_seconds": "Time of the newest release.",
+    "rolled_back": "1 during a rollback.",
+    "ledger_entries": "Number of ledger entries.",
+    "ledger_valid": "1 if the ledger is intact, 0 if it was altered.",
 }
 LABELLED = (
-    (CounterMetricFamily, "rounds", "Rounds, by how they ended.", "outcome"),
+    (CounterMetricFamily, "rounds", "Rounds by outcome.", "outcome"),
     (CounterMetricFamily, "round_refusals", "Refusals in rounds, by code.", "code"),
     (
         GaugeMetricFamily,
         "last_round_outcome",
-        "1 for how the last round ended.",
+        "1 for the outcome of the last round.",
         "outcome",
     ),
     (
         GaugeMetricFamily,
         "certificate_days_left",
-        "Days until a certificate ends.",
+        "Days until a certificate expires.",
         "certificate",
     ),
 )

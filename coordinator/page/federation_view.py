@@ -141,7 +141,8 @@ class FederationView:
             for number in (before, after):
                 if number not in known:
                     raise InputError(
-                        f"there is no release {number}; there are {len(known)}"
+                        f"there is no release {number}; this federation has"
+                        f" {len(known)}"
                     )
             return self._releases.changes(known[before], known[after])
 
@@ -164,7 +165,7 @@ class FederationView:
                 for made in releases:
                     if self._releases.manifest(made) is None:
                         raise InputError(
-                            f"release {made.number:04} is gone or is not the one in the"
+                            f"release {made.number:04} is missing or differs from the"
                             " ledger"
                         )
             except RidgewayError as error:

@@ -16,13 +16,12 @@ MAX_HOLDERS_BY_NAME = 20
 """Where more holders take part, a bar counts them instead of a line for each."""
 
 OLDER_COPY = (
-    "another release {number:04} or a later one is there: this folder is an older copy,"
-    " or was one"
+    "another release {number:04} or a later one: this folder is, or was, an older copy"
 )
 
 
 _ASKED = {
-    "hello": "whether it is there",
+    "hello": "whether it is online",
     "announce": "to take part",
     "collect": "for its sums",
     "share": "to deal shares of its secrets",
@@ -32,7 +31,7 @@ _ASKED = {
     "lock_sum": "to lock a sum",
     "open_sum": "to open a sum",
     "evaluate": "to count",
-    "deliver": "to take the release",
+    "deliver": "to accept the release",
 }
 """What a holder is asked at each step."""
 
@@ -109,12 +108,12 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("round", str(number), count(holders, "holder"), f"encoder {encoder}")
             step("mode", mode, MODE_SENTENCES[mode])
             if private := event.privacy:
-                cost = f"ε {private['epsilon']:g} a document"
+                cost = f"ε {private['epsilon']:g} per document"
                 step("privacy", private["mode"], cost, f"δ {private['delta']:g}")
         case progress.OtherBundle(folder):
             words = (
-                "this Ridgeway is not the one that holders were invited to run, so they"
-                " may refuse it"
+                "this Ridgeway differs from the one in the invitation, so holders may"
+                " refuse it"
             )
             step("note", words, f"run: ridgeway coordinator invite {folder}")
         case progress.PeerFailed(name, code, reason):
@@ -126,18 +125,22 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("waiting", "for holders", f"{online} of {wanted} online")
         case progress.TotalReused(members):
             total = f"the total of {count(members, 'holder')}"
-            step("kept", total, "nobody in it has opened a new epoch")
+            step("kept", total, "no member has opened a new epoch")
         case progress.HoldersWaiting(names):
             who = ", ".join(names)
-            step("waiting", who, "in an opened total already, until their next epoch")
+            step(
+                "waiting",
+                who,
+                "already in an opened total, until their next epoch",
+            )
             step("next", who, REMEDIES[event.kind])
         case progress.SumOpened(lot, members, of):
-            fallen = f"{of - members} fell away" if of > members else ""
+            fallen = f"{of - members} dropped out" if of > members else ""
             step("opened", f"the sum of {lot}", f"of {members} members", fallen)
         case progress.CountsMissing(reason):
-            step("note", "no counts were opened", reason)
+            step("note", "no counts opened", reason)
         case progress.AnswerRefused(_, name, code, reason):
-            step("refused", name or "someone unknown", code, reason)
+            step("refused", name or "unknown sender", code, reason)
             if name and code in REMEDIES:
                 step("next", name, REMEDIES[code])
         case progress.HoldersAbsent(at, names):
@@ -150,7 +153,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             told = f"condition {condition:.1e}" if condition > 1 else ""
             step("solved", f"{features} features", told)
         case progress.RouterEvaluated() if event.accuracy is None:
-            step("counted", "no held-out documents", "the router is not evaluated")
+            step("counted", "no held-out documents", "router not evaluated")
         case progress.RouterEvaluated(documents, ridge, selector, accuracy, interval):
             rule = selector if ridge is None else f"λ {ridge:g}, {selector}"
             texts = f"{documents:,} held-out documents"
@@ -166,7 +169,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             error = f"calibration error {gap:.1f} %"
             step("fitted", f"temperature {temperature:.3g}", curve, error)
             if separation is not None:
-                step("learnt", "what belongs to no domain", f"AUC {separation:.2f}")
+                step("learnt", "out-of-scope detector", f"AUC {separation:.2f}")
         case progress.RouterWorse(domain, newcomers, changed):
             texts = count(event.documents, "document")
             figures = f"{event.lost} of {texts} lost, {event.won} won"
@@ -177,7 +180,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             causes += [f"changed {name}" for name in changed]
             step("worse", domain, figures, *causes)
         case progress.ReleaseStands(number):
-            words = "nothing has changed since it was made, so it stands"
+            words = "nothing has changed since it was made"
             step("kept", f"release {number:04}", words)
         case progress.ReleasePublished(number, release, domains):
             step("release", f"{number:04}", release[:12], count(len(domains), "domain"))

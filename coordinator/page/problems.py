@@ -69,7 +69,7 @@ def _of_roster(federation: Federation) -> Problems:
     newest = federation.newest
     wanted = federation.settings.round.min_holders
     if len(active) < wanted:
-        words = f"{len(active)} holders are on the roster, and a round needs {wanted}"
+        words = f"{len(active)} holders are on the roster; a round needs {wanted}"
         yield RoundProblem(True, words, ADMIT)
     elif lacking := too_few_on_roster(federation):
         yield RoundProblem(True, lacking, ADMIT)
@@ -77,8 +77,8 @@ def _of_roster(federation: Federation) -> Problems:
         new = set(active) - {member.name for member in newest.members}
         if new:
             words = (
-                "holders are new since the newest release; the others refuse a sum with"
-                " them until they have confirmed them"
+                "holders are new since the newest release; the others must confirm"
+                " them before a round under masks"
             )
             remedy = "each holder runs `ridgeway client members`"
             yield RoundProblem(False, words, remedy, tuple(sorted(new)))
@@ -94,8 +94,8 @@ def _of_presence(federation: Federation, online: Collection[str] | None) -> Prob
     newest = federation.newest
     away = set(active) - set(online)
     if away:
-        remedy = "see that `ridgeway client join` runs there"
-        yield RoundProblem(False, "holders are away", remedy, tuple(sorted(away)))
+        remedy = "check that `ridgeway client join` is running there"
+        yield RoundProblem(False, "holders are offline", remedy, tuple(sorted(away)))
     if newest is None:
         return
     there = {holder.domain for name, holder in active.items() if name in online}
@@ -104,11 +104,11 @@ def _of_presence(federation: Federation, online: Collection[str] | None) -> Prob
     lost = gone - there - set(federation.settings.round.may_lapse)
     if lost:
         words = (
-            f"every holder of a domain of release {newest.number:04} is away, or has"
+            f"every holder of a domain of release {newest.number:04} is offline or has"
             " left"
         )
         remedy = (
-            "wait for one of them, or let the domain go with `ridgeway coordinator"
+            "wait for one of them, or drop the domain with `ridgeway coordinator"
             " round --allow-missing DOMAIN`"
         )
         yield RoundProblem(True, words, remedy, tuple(sorted(lost)))
@@ -123,8 +123,8 @@ def _of_round(
         yield RoundProblem(False, f"round {record.number} failed: {record.reason}")
     if outcome == "cut off":
         words = (
-            f"round {record.number} was cut off: the process that ran it has ended."
-            " What it accepted is kept"
+            f"round {record.number} was interrupted: its process ended. Accepted data"
+            " is kept"
         )
         yield RoundProblem(False, words, "run `ridgeway coordinator round` again")
     active = federation.ledger.standing().active
@@ -158,7 +158,7 @@ def _of_releases(federation: Federation) -> Problems:
     newest = federation.newest
     if standing.rolled_back is not None:
         words = f"the router was rolled back to release {standing.rolled_back:04}"
-        remedy = "end that with `ridgeway coordinator round --end-rollback`"
+        remedy = "end the rollback with `ridgeway coordinator round --end-rollback`"
         yield RoundProblem(True, words, remedy)
     if ahead and newest:
         words = OLDER_COPY.format(number=newest.number)
@@ -191,7 +191,7 @@ def _of_bundle(federation: Federation) -> Problems:
     facts = bundle_facts(federation)
     if facts and facts["waiting"]:
         words = (
-            f"the bundle {facts['newest']} is not known to be approved; rounds run"
+            f"bundle {facts['newest']} is not known to be approved; rounds run"
             f" {facts['in_use']}"
         )
         yield _with_remedy(BUNDLE, words, facts["waiting"])

@@ -239,9 +239,7 @@ class Channel:
         if opened.round != self.nonce and is_refusal and opened.reply_to in asked:
             return
         if opened.round != self.nonce or opened.reply_to not in asked:
-            raise Refused(
-                "late", "an answer to an earlier request came late, or was repeated"
-            )
+            raise Refused("late", "a late or repeated answer to an earlier request")
         if name in accepted:
             raise Refused("duplicate", "a second answer to the same request")
         if names is not None and name not in names:
@@ -265,7 +263,7 @@ class Channel:
         it would send, has refused the round.
         """
         if name and NOT_APPROVED in failure.reason:
-            words = "its owner has not approved the code that rounds run"
+            words = "its owner has not approved the bundle"
             self._note_refused(step, name, BUNDLE, words)
         elif name and (failure.code == DISK_FULL or NO_SPACE in failure.reason):
             self._note_refused(step, name, "disk_full", "this holder's disk is full")
@@ -277,7 +275,7 @@ class Channel:
     def _note_refused(
         self, step: str, name: str | None, code: str, reason: str
     ) -> None:
-        self.last_refusal = f"{name or 'someone unknown'}: {reason}"
+        self.last_refusal = f"{name or 'unknown sender'}: {reason}"
         if name:
             self.refusals[name] = (code, reason)
         self.federation.ledger.note(
@@ -315,6 +313,6 @@ def _expected(opened: Opened[Message], expected: type[Reply]) -> Reply:
         raise Refused(opened.message.code, opened.message.reason, opened.message.keys)
     if not isinstance(opened.message, expected):
         raise Refused(
-            "malformed", f"{expected.kind} was asked for, not {opened.message.kind}"
+            "malformed", f"expected {expected.kind}, received {opened.message.kind}"
         )
     return opened.message

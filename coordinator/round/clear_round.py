@@ -190,7 +190,7 @@ class ClearGathering(Gathering):
                 if reply.cohort != cohort.id or reply.source != source:
                     raise Refused(
                         "late",
-                        "sums for another cohort, or of another epoch than was offered",
+                        "sums of another cohort, or of another epoch than the offer",
                     )
                 blob = answer.blobs[0]
                 share = shares[name]
@@ -214,9 +214,9 @@ class ClearGathering(Gathering):
         if len(present) < least or len(cohort.domains) < 2:
             raise RoundFailed(
                 f"{len(present)} holders took part, with sums of {len(cohort.domains)}"
-                f" domains; at least {least} holders (`min_holders` in this"
-                " coordinator's coordinator.toml) and two domains are needed. What was"
-                " accepted is kept: run the round again when more are there"
+                f" domains; a round needs at least {least} holders (`min_holders` in"
+                " this coordinator's coordinator.toml) and two domains. Accepted data"
+                " is kept: run the round again when more holders are online"
             )
 
 
@@ -242,6 +242,7 @@ def checked(terms: Terms, blob: Blob, share: int, members: int) -> Statistics:
         check_bound(sums.mass * members)
     elif sums.mass != share:
         raise Refused(
-            "wrong_mass", f"sums of mass {sums.mass:_} where the cohort gives {share:_}"
+            "wrong_mass",
+            f"the sums have mass {sums.mass:_}; the cohort requires {share:_}",
         )
     return sums

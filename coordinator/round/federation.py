@@ -227,7 +227,7 @@ class Federation:
         """A release of this coordinator, verified."""
         if number in self.standing.pruned:
             raise InputError(
-                f"release {number:04} was pruned, and its manifest alone is kept;"
+                f"release {number:04} was pruned, so only its manifest is left;"
                 " restore its files from a backup"
             )
         return load_release(self.release_folder(number), key=self.keys[0])
@@ -311,7 +311,7 @@ class Federation:
                 if time.monotonic() >= until:
                     raise InputError(
                         f"a round or another change is running in {self.folder}; wait"
-                        " until it is done, and try again"
+                        " until it has ended, then try again"
                     )
                 time.sleep(_POLL_S)
             self.ledger.journal.verify()
@@ -373,7 +373,7 @@ class Federation:
     def progress(self, name: str) -> Path:
         """Where a run of this name writes what happens."""
         if not _NAME.fullmatch(name):
-            raise InputError(f"{name!r} cannot name a run")
+            raise InputError(f"invalid run name {name!r}")
         return self.folder / "progress" / f"{name}.jsonl"
 
     # Releases
@@ -417,9 +417,7 @@ class Federation:
             else:
                 there = self.release(number).id
             if there != release.release:
-                raise InputError(
-                    f"release {number:04} is not the one that the ledger speaks of"
-                )
+                raise InputError(f"release {number:04} differs from the ledger")
         return counts | {"releases": len(standing.releases)}
 
     def publish(self, *entries: tuple[str, dict[str, Any]]) -> None:

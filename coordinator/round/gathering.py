@@ -86,9 +86,9 @@ def cohort_of(
     """The cohort of these holders."""
     if len(names) < 2:
         raise RoundFailed(
-            f"{len(names)} of {len(active)} holders can take part, and a router needs"
-            " two domains; see that their SuperNodes run, then run the round again:"
-            " what was accepted is kept"
+            f"{len(names)} of {len(active)} holders can take part, but a router needs"
+            " two domains; check that their SuperNodes are running, then run the"
+            " round again: accepted data is kept"
         )
     return form_cohort(terms, {active[name].key: active[name].domain for name in names})
 
@@ -160,9 +160,7 @@ def row_of(question: Evaluate, numbers: _Counts) -> CountedRow:
     """A row of counts; raises Refused if there are not as many as were asked for."""
     sizes = sizes_of(question)
     if numbers.size != sum(sizes):
-        raise Refused(
-            "shape_mismatch", "counts are not of the shape that was asked for"
-        )
+        raise Refused("shape_mismatch", "the counts have the wrong shape")
     return CountedRow(*np.split(numbers, np.cumsum(sizes)[:-1]))
 
 
@@ -197,14 +195,14 @@ def checked_row(
 
 def _check_routed(row: CountedRow, most: int) -> None:
     if not 0 <= row.routed.min() <= row.routed.sum() <= most:
-        raise Refused("over_bound", "more documents than a holder may evaluate on")
+        raise Refused("over_bound", "too many documents for an evaluation")
     if row.changes.min() < 0 or row.changes.sum() > row.routed.sum():
         raise Refused("broken_identity", "more documents changed than were routed")
 
 
 def _check_calibration(question: Evaluate, counts: _Counts, most: int) -> None:
     if not 0 <= counts.min() <= counts.max() <= most:
-        raise Refused("over_bound", "more documents than a holder may calibrate with")
+        raise Refused("over_bound", "too many documents for a calibration")
     reliability, scope = split_calibration(counts, len(question.temperatures))
     fallen = reliability[..., 0]
     right = reliability[..., 1]
@@ -212,7 +210,7 @@ def _check_calibration(question: Evaluate, counts: _Counts, most: int) -> None:
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
         raise Refused(
             "broken_identity",
-            "the temperatures were not all tried on the same documents",
+            "the temperatures were tried on different documents",
         )
     by_length = scope.sum(axis=1)
     documents = fallen[0, 0].sum()
@@ -220,7 +218,7 @@ def _check_calibration(question: Evaluate, counts: _Counts, most: int) -> None:
     if not same or scope[..., 0].sum() not in (0, documents):
         raise Refused(
             "broken_identity",
-            "what belongs to any domain was not counted on the same documents",
+            "the scope was counted on different documents",
         )
 
 
@@ -343,9 +341,9 @@ class Gathering(ABC):
         flags = " ".join(f"--allow-missing {domain}" for domain in lost)
         raise RoundFailed(
             f"the router would lose {', '.join(lost)}, which release"
-            f" {newest.number:04} has: {self.channel.why_missing(missing)}."
-            f" Nothing was opened and release {newest.number:04} stands; run the round"
-            f" again when this is mended, or let the domain go with {flags}"
+            f" {newest.number:04} has: {self.channel.why_missing(missing)}. Nothing"
+            f" was opened, and release {newest.number:04} stays. Fix this and run the"
+            f" round again, or drop the domain with {flags}"
         )
 
     def must_be_counted(
@@ -364,7 +362,7 @@ class Gathering(ABC):
         names = [name for name in members if domain_of.get(name) in missing]
         flags = " ".join(f"--accept-unevaluated {domain}" for domain in missing)
         raise RoundFailed(
-            f"nobody counts how the router does on {', '.join(missing)}, so it is not"
-            f" published: {self.channel.why_missing(names)}. What was accepted is kept;"
-            f" run the round again when this is mended, or publish it with {flags}"
+            f"no holder of {', '.join(missing)} evaluated the router, so it is not"
+            f" published: {self.channel.why_missing(names)}. Accepted data is kept."
+            f" Fix this and run the round again, or publish it with {flags}"
         )

@@ -395,9 +395,9 @@ class Ledger:
                 self._standing.take_in(entry)
             except (KeyError, TypeError, ValueError) as error:
                 raise JournalError(
-                    f"entry {entry.number} of the ledger ({entry.kind}) was written by"
-                    " another version of Ridgeway, and this one cannot read it; use that"
-                    " version, or start a new federation"
+                    f"cannot read entry {entry.number} of the ledger ({entry.kind}),"
+                    " which another version of Ridgeway wrote; use that version, or"
+                    " start a new federation"
                 ) from error
             self._read = entry.number
         return self._standing
@@ -424,9 +424,9 @@ class Ledger:
         owner = known.owner(card.key)
         if {card.key, card.node} & standing.gone:
             raise InputError(
-                "this holder was removed, or its key or its SuperNode's replaced, and a"
-                " removed key cannot come back; ask for its newest card, or for one of"
-                " a new folder"
+                "this card has a removed or replaced key, which cannot be admitted"
+                " again; ask the holder for its newest card, or for the card of a new"
+                " folder"
             )
         for other in standing.roster.values():
             if other.name == name and known.newest(other.key) == card.key:
@@ -434,18 +434,18 @@ class Ledger:
             if other.name == name and known.owner(other.key) == owner:
                 raise InputError(
                     f"the key of {name!r} was handed over twice, and this is not the"
-                    " one that it was handed over to first; somebody else may have its"
-                    " old key, so ask its owner over another channel"
+                    " first successor; someone else may have its old key: ask its"
+                    " owner over another channel"
                 )
             if other.name == name:
                 raise InputError(
-                    f"{name!r} is on the roster already, with another key; choose"
+                    f"{name!r} is already on the roster with another key; choose"
                     " another --name"
                 )
             if known.owner(other.key) == owner or other.node == card.node:
                 raise InputError(
-                    f"this key is on the roster already, as {other.name!r}; a holder is"
-                    " admitted once"
+                    f"this key is already on the roster as {other.name!r}; admit each"
+                    " holder once"
                 )
         if standing.active.get(name) == holder:
             return holder
@@ -552,7 +552,7 @@ class Ledger:
         except (FileNotFoundError, SafetensorError, KeyError) as error:
             raise JournalError(
                 f"{whose} are missing or damaged ({path.name}); restore them from a"
-                " copy, or run a round while the holders are there"
+                " backup, or run a round with the holders online"
             ) from error
         is_whole = all(array.dtype == np.int64 for array in arrays.values())
         if not is_whole or _digest(arrays) != digest:

@@ -68,7 +68,7 @@ def too_few_on_roster(federation: Federation) -> str | None:
     if not federation.settings.uses_masks or len(active) >= SMALLEST_COHORT:
         return None
     return (
-        f"{len(active)} holders are on the roster, and a round under masks needs"
+        f"{len(active)} holders are on the roster; a round under masks needs"
         f" {SMALLEST_COHORT}"
     )
 
@@ -100,13 +100,12 @@ class MaskedGathering(Gathering):
         """Check a member's keys."""
         advert = offer.advert
         if advert is None:
-            raise Refused("not_masked", "an offer without keys for masking")
+            raise Refused("not_masked", "the offer has no keys for masking")
         check_advert(advert, self.terms.id, self.channel.nonce, len(SUM_NAMES))
         if (advert.key, advert.source) != (key, offer.epoch.name):
             raise Refused(
                 "bad_advert",
-                "the keys for masking are of another holder, or do not go with the"
-                " offer",
+                "the keys for masking are another holder's, or do not match the offer",
             )
 
     def plan(self, epochs: Mapping[str, OpenEpoch]) -> RoundPlan:
@@ -185,17 +184,17 @@ class MaskedGathering(Gathering):
         least = max(SMALLEST_COHORT, self.federation.settings.round.min_holders)
         if len(offers) >= least:
             return
-        needs = f"a round under masks needs {least}: with fewer, a sum hides too little"
+        needs = f"a round under masks needs {least}"
         if least > SMALLEST_COHORT:
             needs = (
-                f"`min_holders` in this coordinator's coordinator.toml asks for {least}"
+                f"`min_holders` in this coordinator's coordinator.toml requires {least}"
             )
         missing = set(self.standing.active) - set(offers)
         reasons = self.channel.why_missing(missing)
-        reasons = reasons or "all that are on the roster are there"
+        reasons = reasons or "all holders on the roster are online"
         raise RoundFailed(
-            f"{len(offers)} holders can take part, and {needs} ({reasons}). Run the"
-            " round again when more are there; the newest release stays as it is"
+            f"{len(offers)} holders can take part, but {needs} ({reasons}). Run the"
+            " round again when more can; the newest release stays"
         )
 
     def _check_members(self, names: Collection[str]) -> None:
@@ -211,10 +210,10 @@ class MaskedGathering(Gathering):
             reasons = self.channel.why_missing(set(domain_of) - set(names))
             reasons = f" ({reasons})" if reasons else ""
             raise RoundFailed(
-                f"sums of {len(names)} holders and {len(domains)} domains are there; at"
-                f" least {least} holders, which is more than two thirds of the roster,"
-                f" and two domains are needed, so nothing was opened{reasons}. Run the"
-                " round again when more are there"
+                f"{len(names)} holders of {len(domains)} domains are present; at least"
+                f" {least} holders (more than two thirds of the roster) and two"
+                f" domains are needed, so nothing was opened{reasons}. Run the round"
+                " again when more can take part"
             )
 
     def _let_sign(self, names: Collection[str]) -> None:
@@ -260,9 +259,9 @@ class MaskedGathering(Gathering):
             total = self._total(members, domains, statistics)
         except StatisticsError as error:
             raise RoundFailed(
-                f"what was opened is no sum of statistics ({error}): a member sealed"
-                " something else than its sums, or runs other code, and the masks hide"
-                " who. The ledger is kept; agree on a clear round to find out"
+                f"the opened total is not a valid sum of statistics ({error}): a"
+                " member sealed wrong sums or runs different code, and the masks hide"
+                " which. The ledger is kept; a clear round would show which member"
             ) from None
         given = Totalled(members, domains, self.terms.id, "")
         self._kept = self.ledger.keep_total(self.channel.nonce, given, statistics)
@@ -303,8 +302,8 @@ class MaskedGathering(Gathering):
             if missing := needed - {domain_of[name] for name in names}:
                 sealed.update(names)
                 raise RoundFailed(
-                    f"nobody of {', '.join(sorted(missing))} has counted, so no counts"
-                    " were opened"
+                    f"no holder of {', '.join(sorted(missing))} has counted, so no"
+                    " counts were opened"
                 )
 
         try:
@@ -327,8 +326,8 @@ class MaskedGathering(Gathering):
             return None
         if kept.question != _question_id(question):
             raise RoundFailed(
-                "holders have counted for another router of this total, and count once"
-                " an epoch; they count for this one with their next epochs"
+                "holders have counted for another router of this total, and count"
+                " once per epoch; new epochs are needed to evaluate this router"
             )
         counts = self.ledger.counts(kept)
         rows = {
@@ -353,7 +352,8 @@ class MaskedGathering(Gathering):
         size = sealed_size(question)
         if size > MAX_COUNTS:
             raise RoundFailed(
-                f"{size:,} counts are too many to seal; name fewer experts"
+                f"{size:,} counts are too many to seal; reduce `experts` in"
+                " coordinator.toml"
             )
         sealed = question.model_copy(update={"session": session.id})
         vector, heard = session.sum_counts(size, sealed, blob, asked, check)
@@ -400,9 +400,7 @@ def _of_those_left(
         masses[member.domain] = masses.get(member.domain, 0) + member.share
     is_left = np.array([domain in masses for domain in cohort.domains])
     if opened.cross[:, ~is_left].any():
-        raise StatisticsError(
-            "there are sums in the column of a domain that nobody sent anything for"
-        )
+        raise StatisticsError("a domain without members has sums in its column")
     left = np.ascontiguousarray(opened.cross[:, is_left])
     # the last row holds the mass of each domain
     agreed = [masses[domain] for domain in cohort.domains if domain in masses]

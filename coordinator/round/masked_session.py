@@ -115,7 +115,7 @@ class Session:
         if not set(dealt) <= others or len(dealt) != needed:
             raise Refused(
                 "bad_envelope",
-                "there is not an envelope for every member that needs one",
+                "envelopes are missing for some members",
             )
         return dealt
 
@@ -194,7 +194,7 @@ class Session:
                 if answer.message.lot != sum_name:
                     raise Refused(
                         "malformed",
-                        f"{sum_name} were asked for, not {answer.message.lot}",
+                        f"expected {sum_name}, received {answer.message.lot}",
                     )
                 place = self.place_of[answer.name]
                 blob = answer.blobs[0]
@@ -244,13 +244,16 @@ class Session:
         try:
             total = opening.total(reveals)
         except Refused as error:
-            cause = "A member gave shares that are not its own, or runs other code"
+            cause = (
+                "A member sent wrong shares or runs different code; remove it if this"
+                " happens again"
+            )
             # a threshold opened, but of some member too few hold shares
             if error.code == "too_few_shares":
-                cause = "Members fell away after they had locked it"
+                cause = "Members dropped out after they had locked it"
             raise RoundFailed(
-                f"the sum of {sum_name} could not be opened: {error}. {cause}; run the round"
-                " again, and leave out whoever it is if it happens again"
+                f"the sum of {sum_name} could not be opened: {error}. {cause}. Run the"
+                " round again"
             ) from None
         self._watch(SumOpened(sum_name, len(sent), len(self.agreement.adverts)))
         return total, names
@@ -265,10 +268,10 @@ class Session:
         """The signatures of members of a large cohort that they will open this set and no other."""
         if lost := opening.out_of_reach():
             raise RoundFailed(
-                "so many members fell away that too few hold shares of"
-                f" {self.name_of[lost[0]]} ({len(lost)} in all); nothing was opened, so"
-                f" run the round again. A cohort of {len(self.name_of)} opens if one in"
-                f" {MAX_GONE} of its members falls away"
+                "too many members dropped out: too few shares are left of"
+                f" {self.name_of[lost[0]]} ({len(lost)} in all), so nothing was"
+                f" opened. Run the round again: a cohort of {len(self.name_of)}"
+                f" tolerates one dropout in {MAX_GONE} members"
             )
         request = messages.LockSum(session=self.id, lot=sum_name, sent=sent)
         locks = self._signed(request, messages.Locked, lock_words(words))
@@ -294,7 +297,7 @@ class Session:
                 if not is_signed_by(key, answer.message.signature, words):
                     raise Refused(
                         "bad_confirmation",
-                        "another set of members was signed than the one that was sent",
+                        "the signature covers another set of members",
                     )
                 signatures[place] = answer.message.signature
         return signatures
@@ -329,15 +332,14 @@ class Session:
                 if set(shares) != set(held.get(giver, ())):
                     raise Refused(
                         "shape_mismatch",
-                        "there is not one share for every member that it holds"
-                        " shares of",
+                        "the shares do not match the members whose shares it holds",
                     )
                 reveals[giver] = shares
         return reveals
 
     def _must_be_of_this_session(self, session: str) -> None:
         if session != self.id:
-            raise Refused("other_session", "an answer for another session")
+            raise Refused("other_session", "an answer of another session")
 
     def _must_suffice(self, members: int, what: str) -> None:
         needed = self.agreement.threshold
@@ -345,9 +347,9 @@ class Session:
             refusal = self._channel.last_refusal
             refusal = f" The last refusal was {refusal}." if refusal else ""
             raise RoundFailed(
-                f"{members} of {len(self.agreement.adverts)} members {what}, and"
+                f"{members} of {len(self.agreement.adverts)} members {what}, but"
                 f" {needed} are needed, so nothing was opened.{refusal} Run the round"
-                " again when more are there"
+                " again when more members are online"
             )
 
 

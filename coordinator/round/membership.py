@@ -66,7 +66,7 @@ def retire(federation: Federation, domain: str) -> Change:
         domains = set(federation.standing.kept_domains.values())
         if domain not in domains:
             raise InputError(
-                f"there is no domain {domain!r} to retire; there are"
+                f"there is no domain {domain!r}; the domains are:"
                 f" {', '.join(sorted(domains)) or 'none'}"
             )
         retirement = ("retired", {"domain": domain})
@@ -144,7 +144,7 @@ def remove(federation: Federation, name: str) -> Change:
         roster = federation.standing.roster
         if name not in roster:
             raise InputError(
-                f"there is no holder {name!r} to remove; there are"
+                f"there is no holder {name!r}; the holders are:"
                 f" {', '.join(sorted(roster))}"
             )
         removal = ("removed", {"name": name})
@@ -187,17 +187,16 @@ def rollback(federation: Federation, number: int) -> Change:
         old = releases.get(number)
         if old is None or newest is None or (old is newest and not standing.ahead):
             raise InputError(
-                f"release {number} is not one of the earlier ones; `coordinator"
-                " releases` lists them"
+                f"release {number} is not an earlier release; `coordinator releases`"
+                " lists them"
             )
         members = {member.name for member in old.members}
         gone = members & _removed_since(federation, number)
         if gone or not set(old.domains) <= set(standing.domain_of.values()):
             raise InputError(
-                f"release {number:04} holds sums or domains of holders that were"
-                " removed or retired since"
-                f" ({', '.join(sorted(gone)) or 'a retired domain'}), so it cannot come"
-                " back; run a round instead"
+                f"release {number:04} contains holders or domains that were removed or"
+                f" retired since ({', '.join(sorted(gone)) or 'a retired domain'}), so"
+                " it cannot be published again; run a round instead"
             )
         loaded = federation.release(number)
         parent = {"parent": newest.release}

@@ -307,7 +307,10 @@ def progress_file(path: Path) -> Iterator[Watch]:
                 RunFailed(
                     str(error)
                     if known
-                    else f"the coordinator's program failed: {error!r}"
+                    else (
+                        f"the coordinator crashed: {error!r}; see logs/rounds.log in"
+                        " its folder"
+                    )
                 )
             )
             raise
@@ -356,8 +359,8 @@ def follow(
             watch(event)
         if ended:
             raise RoundFailed(
-                "the round was cut off: the process that ran it has ended. What was"
-                " accepted is kept, so run it again"
+                "the round was interrupted: its process ended. Accepted data is kept."
+                " Run it again"
             )
         if time.monotonic() - heard > silence_s:
             ended = has_ended()

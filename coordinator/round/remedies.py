@@ -16,59 +16,58 @@ OTHER_RELEASE = "other_release"
 EPOCH_USED = "epoch_used"
 ALREADY_COUNTED = "already_counted"
 _TERMS = (
-    "its owner must agree to these terms in `[policy]` of its client.toml, or the"
-    " operator change coordinator.toml"
+    "its owner must allow these terms in `[policy]` of its client.toml, or the"
+    " operator must change coordinator.toml"
 )
 REMEDIES: Mapping[str, str] = {
-    AWAY: "see that `ridgeway client join DIR` runs there",
-    NO_ANSWER: "`logs/` in its folder says more",
-    LEFT: "`ridgeway coordinator retire DIR DOMAIN` lets its domain go for good",
+    AWAY: "check that `ridgeway client join DIR` is running there",
+    NO_ANSWER: "see `logs/` in its folder",
+    LEFT: "`ridgeway coordinator retire DIR DOMAIN` drops its domain for good",
     BUNDLE: (
-        "its owner reads the code with `ridgeway client bundle DIR` and runs `ridgeway"
-        " client approve DIR`"
+        "its owner must read the code (`ridgeway client bundle DIR`) and run"
+        " `ridgeway client approve DIR`"
     ),
     OTHER_RELEASE: (
-        "publish again, by a round or `coordinator rollback`: the next number is one"
-        " that it takes"
+        "publish again, with a round or `coordinator rollback`: it accepts the next"
+        " number"
     ),
     EPOCH_USED: (
-        "data of one epoch is in one total: its owner opens the next with `ridgeway"
-        " client ready DIR`"
+        "an epoch can be in only one total: its owner must open the next with"
+        " `ridgeway client ready DIR`"
     ),
     ALREADY_COUNTED: (
-        "its owner opens the next epoch with `ridgeway client ready DIR`"
+        "its owner must open the next epoch with `ridgeway client ready DIR`"
     ),
-    "no_epoch": "its owner opens an epoch with `ridgeway client ready DIR`",
+    "no_epoch": "its owner must open an epoch with `ridgeway client ready DIR`",
     "epoch_does_not_fit": (
-        "its owner opens an epoch under these terms with `ridgeway client ready DIR`"
+        "its owner must open an epoch under these terms with `ridgeway client ready"
+        " DIR`"
     ),
     "not_pinned": (
-        "its owner compares the members with the other holders: `ridgeway client members"
-        " DIR`"
+        "its owner must compare the members with the other holders: `ridgeway client"
+        " members DIR`"
     ),
     "roster_not_pinned": (
-        "its owner compares the members with the other holders: `ridgeway client members"
-        " DIR`"
+        "its owner must compare the members with the other holders: `ridgeway client"
+        " members DIR`"
     ),
     "too_few_of_roster": (
-        "more of the members that it has confirmed must be there; remove those who have"
-        " gone, and its owner confirms the new list"
+        "more of the members that it has confirmed must take part; remove those that"
+        " have left, then its owner must confirm the new list"
     ),
     "older_copy": (
-        "its folder was restored from an older copy: its owner says what may have left"
-        " since with `ridgeway client restore DIR`"
+        "its folder was restored from an older copy: its owner must declare what may"
+        " have left since with `ridgeway client restore DIR`"
     ),
-    "disk_full": "its owner must make room on the disk of its folder",
+    "disk_full": "its owner must free disk space",
     "device_missing": (
-        "its owner must set `device` in client.toml to one that is there, or to cpu"
+        "its owner must set `device` in client.toml to an available device, or to cpu"
     ),
     "encoder_missing": (
-        "its owner must install the encoder, or name its place in client.toml"
-        " (`encoder`)"
+        "its owner must install the encoder, or set its path in client.toml (`encoder`)"
     ),
     "encoder_mismatch": (
-        "its owner must name the place of the round's encoder in client.toml"
-        " (`encoder`)"
+        "its owner must set the path of the round's encoder in client.toml (`encoder`)"
     ),
     "encoder_not_allowed": _TERMS,
     "mode_not_allowed": _TERMS,
@@ -77,36 +76,35 @@ REMEDIES: Mapping[str, str] = {
     "mass_not_allowed": _TERMS,
     "privacy_not_allowed": _TERMS,
     "budget_spent": (
-        "what its documents may cost is spent: its owner may raise `max_epsilon`, or"
-        " leave the federation"
+        "its privacy budget is spent: its owner may raise `max_epsilon`, or leave the"
+        " federation"
     ),
     "prior_missing": (
-        "its owner takes the newest invitation: `ridgeway client accept DIR --invite"
-        " invite/`"
+        "its owner must accept the newest invitation: `ridgeway client accept DIR"
+        " --invite invite/`"
     ),
     "cohort_too_small": (
-        "more holders must take part, or its owner lower `min_cohort` in its"
+        "more holders must take part, or its owner must lower `min_cohort` in"
         " client.toml"
     ),
     "wrong_domain": (
-        "admit it for the domain that it holds, or its owner sets `domain` in its"
-        " client.toml"
+        "admit it for its domain, or its owner must set `domain` in client.toml"
     ),
     "unknown_coordinator": (
-        "its owner pinned another coordinator's key; it must run `init` again with this"
-        " invitation"
+        "its owner pinned another coordinator's key, and must run `init` again with"
+        " this invitation"
     ),
     "key_handed_over": (
         "compare keys with its owner over another channel, and see `client status`"
     ),
     "forked_key": "compare keys with its owner over another channel, and see `client status`",
     "repeated_holder": (
-        "one holder stands on the roster under two keys; remove the older one"
+        "one holder is on the roster with two keys; remove the older one"
     ),
     "source_changed": (
         "its owner opened a new epoch during the round; run the round again"
     ),
-    "failed": "`logs/holder.log` in its folder says why",
+    "failed": "see `logs/holder.log` in its folder",
 }
 """What is to be done, by the code. Where a code is not here, the reason that came with it says all
 there is.
@@ -150,7 +148,7 @@ def why(code: str, reason: str = "") -> str:
     missing = {
         AWAY: "did not answer",
         LEFT: "has left the federation",
-        NO_ANSWER: "was asked and did not answer in time",
+        NO_ANSWER: "did not answer in time",
         EPOCH_USED: "must open a new epoch",
         ALREADY_COUNTED: "has counted for another router",
     }

@@ -107,8 +107,8 @@ def run_round(
             if is_disk_full(error):
                 cause = "the disk is full"
             raise RoundFailed(
-                f"the coordinator cannot write to its folder: {cause}. Free some space, or"
-                " fix it, and run the round again: what was accepted is kept"
+                f"the coordinator cannot write to its folder: {cause}. Fix this and"
+                " run the round again: accepted data is kept"
             ) from error
 
 
@@ -117,8 +117,8 @@ def check_rollback(federation: Federation, wishes: RoundWishes = NO_WISHES) -> N
     held = federation.standing.rolled_back
     if held is not None and not wishes.end_rollback:
         raise RoundFailed(
-            f"the router was rolled back to release {held:04}, and that holds until you"
-            " end it: run the round with --end-rollback"
+            f"the router was rolled back to release {held:04}; end the rollback with"
+            " --end-rollback"
         )
 
 
@@ -268,8 +268,8 @@ class _Round:
         )
         if changed < least:
             raise RoundFailed(
-                f"{changed} of the {least} holders that a round waits for are new or"
-                " have opened a new epoch so far"
+                f"{changed} holders are new or have opened a new epoch; the round"
+                f" needs {least}"
             )
 
     # Announce: who is there, and what do they have?
@@ -294,7 +294,7 @@ class _Round:
                 if offer.domain != holder.domain:
                     raise Refused(
                         "wrong_domain",
-                        f"admitted for {holder.domain}, offers {offer.domain}",
+                        f"admitted for {holder.domain}, but offers {offer.domain}",
                     )
                 self._gathering.check_offer(holder.key, offer)
                 offers[name] = offer
@@ -516,11 +516,11 @@ class _Round:
             who += [f"changed: {', '.join(changed)}"] if changed else []
             flags = " ".join(f"--accept-worse {domain}" for domain in refused)
             raise RoundFailed(
-                f"on held-out text of {', '.join(refused)} the new router is worse than"
-                f" release {last.number:04} by more than chance explains, so that"
-                f" release stands ({'; '.join(who) or 'nobody is new or has changed'})."
-                " Ask these holders what they have summed; if the change is wanted,"
-                f" run the round again with {flags}"
+                f"on held-out text of {', '.join(refused)} the new router is"
+                f" significantly worse than release {last.number:04}, so that release"
+                f" stays ({'; '.join(who) or 'nobody is new or has changed'}). Ask"
+                " these holders what they have summed; if the change is wanted, run"
+                f" the round again with {flags}"
             )
 
     def _tell_evaluation(
@@ -637,7 +637,7 @@ class _Round:
         for answer in self._channel.ask(request, Receipt, names=names, blobs=blobs):
             with answer.accept():
                 if answer.message.release != published.release:
-                    raise Refused("malformed", "a receipt for another release")
+                    raise Refused("malformed", "the receipt is for another release")
                 self._ledger.note("delivered", name=answer.name, **held)
                 got.add(answer.name)
         self._watch(progress.ReleaseDelivered(number, sorted(got)))

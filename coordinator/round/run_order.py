@@ -69,8 +69,8 @@ def take_order(link: Path, run: int, timeout_s: float = ORDER_TIMEOUT_S) -> RunO
         except FileNotFoundError:
             if time.monotonic() >= until:
                 raise RoundFailed(
-                    f"no command of this coordinator asked for the run {run}, so it"
-                    " does nothing; somebody else on this machine has submitted it"
+                    f"run {run} was not ordered by this coordinator, so it does"
+                    " nothing; another user of this machine may have submitted it"
                 ) from None
         time.sleep(_POLL_S)
 

@@ -30,21 +30,21 @@ DEVIATIONS = 2.0
 """So many standard deviations to either side have 95 % of the normal distribution."""
 COVERED = {
     "columns": (
-        "every number that left a holder but the names of its data: one column of its"
-        " documents, and one row of counts of its held-out ones, each under noise of"
-        " the holder's own"
+        "every number that left a holder except the random names of its epochs: one"
+        " column of its documents and one row of counts of its held-out documents,"
+        " each with the holder's own noise"
     ),
     "full": (
-        "every number that was opened: a column of each holder's documents under noise"
-        " of its own, the products of all documents under noise that holders drew in"
-        " shares, of which enough are left if as many fall away as may, and fewer than"
-        " a third of the holders collude, and one row of counts for each domain"
+        "every opened number: a column of each holder's documents with the holder's"
+        " own noise; the products of all documents with noise that holders draw in"
+        " shares, which suffices if fewer than a third of the holders drop out and"
+        " fewer than a third collude; and one row of noisy counts per domain"
     ),
 }
 NOT_COVERED = (
     "that a holder took part, whether its corpus has changed since, copies of one"
-    " document in several corpora, and what several rounds tell together, which each"
-    " holder adds up and caps by itself"
+    " document in several corpora, and the combination of several rounds, which each"
+    " holder adds up and limits itself"
 )
 
 
@@ -179,20 +179,20 @@ def privacy_facts(privacy: Privacy) -> dict[str, Any]:
     delta = f"{privacy.delta:g}"
     return privacy.facts() | {
         "sentence": (
-            "Whoever sees all that left the holders in this round, this release"
-            f" included, learns of any one document at most what (ε = {epsilon}, δ ="
-            f" {delta})-differential privacy allows: with it or without it, anything"
-            " would have come out nearly as likely."
+            "Anyone who sees everything that left the holders in this round,"
+            " including this release, learns about any one document at most what (ε ="
+            f" {epsilon}, δ = {delta})-differential privacy allows: every outcome"
+            " would be nearly as likely without the document."
         ),
         "covered": COVERED[privacy.mode],
         "not_covered": NOT_COVERED,
         "counts": (
-            "one row of held-out documents for each domain; each number has noise of "
-            f"±{privacy.count_sigma / UNIT:.2g} documents for each holder of the domain"
+            "one row of held-out documents per domain; each number has noise of"
+            f" ±{privacy.count_sigma / UNIT:.2g} documents per holder of the domain"
         ),
         "calibration": (
-            "a temperature that follows from the published numbers, by a formula that"
-            " was fitted on other public text; `ridgeway calibrate` fits it to public"
-            " text of the domains"
+            "a temperature computed from the published numbers by a formula that was"
+            " fitted on other public text; `ridgeway coordinator calibrate` fits it"
+            " to public text of the domains"
         ),
     }

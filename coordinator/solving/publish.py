@@ -100,8 +100,8 @@ def draft(
     if encoder.fingerprint != total.fingerprint:
         raise EncoderMismatch(
             f"the statistics were made with encoder {total.encoder_name}"
-            f" ({total.fingerprint}) but the one here is {encoder.name}"
-            f" ({encoder.fingerprint}); name the right one with --encoder"
+            f" ({total.fingerprint}), but this machine has {encoder.name}"
+            f" ({encoder.fingerprint}); set the right one with --encoder"
         )
     return compose(
         total, encoder, choices, solve_router(total.statistics, encoder, choices.ridge)
@@ -174,14 +174,17 @@ def calibrate_release(
     loaded = _own_release(folder, identity)
     if PRIVACY in loaded.manifest and not public_text:
         raise InputError(
-            "the release is of a private round, and calibrating publishes exact counts"
-            " of the text; if the text is public, say so with --public-text"
+            "the release comes from a private round, and calibration publishes exact"
+            " counts of the text; if the text is public, add --public-text"
         )
     texts = labelled_texts(data, loaded.domains, fields)
     chosen = None
     if share is not None or accuracy is not None:
         if not isinstance(loaded.compiled, Cascade):
-            raise InputError("the release reads no sentences, so it has no margin")
+            raise InputError(
+                "the release has no sentence encoder, so it has no margin; omit"
+                " --sentence-share and --sentence-accuracy"
+            )
         chosen = choose_margin(
             loaded.compiled, loaded.tokenizer, texts, share=share, accuracy=accuracy
         )
@@ -223,8 +226,8 @@ def _own_release(folder: Path, identity: Identity) -> Release:
     loaded = load_release(folder)
     if loaded.signer != identity.public:
         raise InputError(
-            f"the release was signed by {loaded.signer[:12]}… and your key is"
-            f" {identity.public[:12]}…; name the coordinator's key with --key-file"
+            f"the release was signed by {loaded.signer[:12]}…, but your key is"
+            f" {identity.public[:12]}…; set the coordinator's key with --key-file"
         )
     return loaded
 

@@ -76,9 +76,9 @@ def solve(total: Statistics, scale: float, ridge: Ridge) -> Solution:
         try:
             return on_gpu(posed, gpus[0])
         except MemoryError as error:
-            return replace(on_cpu(posed), note=f"{error}, so the CPU solves")
+            return replace(on_cpu(posed), note=f"{error}; using the CPU")
     reason = devices.missed()
-    return replace(on_cpu(posed), note=f"{reason}; the CPU solves" if reason else "")
+    return replace(on_cpu(posed), note=f"{reason}; using the CPU" if reason else "")
 
 
 def solve_router(total: Statistics, encoder: TableEncoder, ridge: Ridge) -> Solution:
@@ -138,7 +138,7 @@ def on_gpu(posed: Equation, device: str) -> Solution:
     except RuntimeError as error:
         if devices.is_out_of_memory(error):
             raise MemoryError(
-                f"{device} cannot hold a solve of {len(posed.gram):,} features"
+                f"not enough memory on {device} to solve {len(posed.gram):,} features"
             ) from error
         raise
     return Solution(weights, posed.added, condition, residual, device.partition(":")[0])
@@ -147,8 +147,8 @@ def on_gpu(posed: Equation, device: str) -> Solution:
 def _unsolvable(posed: Equation) -> UnsolvableTotal:
     return UnsolvableTotal(
         f"the total over {posed.mass:_} samples is not positive definite at"
-        f" λ={posed.added:g}; the text may be too little for so small a λ, or a mask"
-        " did not cancel: raise the ridge or run the round again, and keep the ledger"
+        f" λ={posed.added:g}; there may be too little text for this λ, or a mask did"
+        " not cancel: raise the ridge or run the round again, and keep the ledger"
     )
 
 

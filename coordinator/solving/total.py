@@ -50,7 +50,6 @@ def add_up(parts: Sequence[Prepared], weighting: Weighting) -> Total:
     if len(domains) < 2:
         raise InputError(
             f"all statistics are of {domains[0]!r}; a router needs at least two domains"
-            " to choose from"
         )
     sums = [_domain(name, parts, weighting) for name in domains]
     # each domain's sums stand in its own column
@@ -97,8 +96,7 @@ def add_weighted(parts: Iterable[tuple[str, Statistics, float]], terms: Terms) -
         holders += 1
     if grams is None or len(columns) < 2:
         raise InputError(
-            f"there are sums of {len(columns)} domains; a router needs two to choose"
-            " from"
+            f"there are sums of {len(columns)} domains; a router needs two"
         )
     domains = tuple(sorted(columns))
     cross = np.stack([columns[name] for name in domains], axis=1)
@@ -143,7 +141,7 @@ def _domain(name: str, parts: Sequence[Prepared], weighting: Weighting) -> Stati
 
 def must_agree(parts: Sequence[Prepared]) -> Prepared:
     if not parts:
-        raise InputError("there are no statistics to add up")
+        raise InputError("there are no statistics to add")
     first = parts[0]
     seen: set[str] = set()
     for part in parts:
@@ -151,18 +149,17 @@ def must_agree(parts: Sequence[Prepared]) -> Prepared:
             raise EncoderMismatch(
                 f"{first.domain!r} was made with encoder {first.encoder_name}"
                 f" ({first.fingerprint}) and {part.domain!r} with {part.encoder_name}"
-                f" ({part.fingerprint}); prepare one of them again with the other's"
-                " encoder"
+                f" ({part.fingerprint}); prepare them with the same encoder"
             )
         if part.sampling != first.sampling:
             raise StatisticsError(
                 f"{first.domain!r} was made with {first.sampling} and {part.domain!r}"
-                f" with {part.sampling}; prepare one of them again"
+                f" with {part.sampling}; prepare them with the same sampling"
             )
         if part.content in seen:
             raise InputError(
-                f"the statistics of {part.domain!r} with digest {part.digest[:12]} were"
-                " given twice; give each once"
+                f"the statistics of {part.domain!r} with digest {part.digest[:12]}"
+                " were given twice; remove one"
             )
         seen.add(part.content)
     return first

@@ -253,7 +253,7 @@ def test_only_the_signer_may_calibrate(shop: Workshop, place: Path) -> None:
     own: dict[str, Any] = {"RIDGEWAY_CONFIG": str(place / "config")}
     assert shop.solve("law.stats", "code.stats", "--out", place / "other", **own).code == 0
     said = refused(shop, place, "coordinator", "calibrate", "release", shop / "tests", **own)
-    assert "name the coordinator's key with --key-file" in said
+    assert "set the coordinator's key with --key-file" in said
     assert load_release(shop / "release").signer[:12] in said
 
 

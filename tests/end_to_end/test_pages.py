@@ -108,7 +108,7 @@ def test_what_happens_while_the_page_is_open_is_shown(browser: Browser, parties:
     with federation(browser, copy) as seen:
         expect(seen.page.locator("#round")).to_contain_text("Round 3")
         copy.federation().ledger.note("opened", round="n4", number=4, terms={"mode": "masked"})
-        expect(seen.page.locator("#round")).to_contain_text("Round 4 was cut off")
+        expect(seen.page.locator("#round")).to_contain_text("Round 4 was interrupted")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (320, "light")])

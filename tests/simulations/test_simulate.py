@@ -205,7 +205,7 @@ def test_a_private_round_reads_sentences(
         (["--work", "data"], "data already exists and is not empty"),
         (["--out", "data"], "already contains other files"),
         (["--drop", "law", "--drop", "code", "--clear"], "needs two domains"),
-        (["--drop", "law"], "2 holders can take part, and a round under masks needs 3"),
+        (["--drop", "law"], "2 holders can take part, but a round under masks needs 3"),
         (["--drop-rate", "1"], "a drop rate lies between 0 and 1"),
     ],
 )

@@ -40,8 +40,8 @@ function paint() {
   const scale = scales(chart.drawing.clientWidth || 320, releases.length, 1, least);
   const drawn = points.length ? names.map((name, place) => series(scale, name, place, names.length)) : nothing(scale, "No domain has this name");
   fill(chart.drawing, picture(scale, said(names), numbers(scale), (value) => percent(value, 0), drawn));
-  const words = found > names.length ? `The ${whole(names.length)} of ${count(found, "domain")} that the newest release does worst on. ` : "";
-  fill(chart.below, make("p", { class: "quiet" }, `${words}Bars: where the true accuracy lies in 95 of 100 cases.`), legend(names));
+  const words = found > names.length ? `The ${whole(names.length)} of ${count(found, "domain")} with the lowest accuracy in the newest release. ` : "";
+  fill(chart.below, make("p", { class: "quiet" }, `${words}Bars: 95 % confidence intervals.`), legend(names));
 }
 
 const said = (names) => {

@@ -9,7 +9,7 @@ export const OUTCOMES = {
   released: "made a release",
   unchanged: "found nothing changed",
   failed: "failed",
-  "cut off": "was cut off",
+  "cut off": "was interrupted",
   running: "is running",
 };
 
@@ -24,7 +24,7 @@ export function showGlance(now) {
       ["Key", make("code", { title: now.key }, short(now.key))],
       ["Members", active.length ? `${count(active.length, "holder")}${now.up ? `, ${whole(online)} online` : ""}` : "none admitted yet"],
       ["Mode", `${now.mode}: ${now.sentence}`],
-      ["A round costs", now.privacy ? `ε ${now.privacy.epsilon} a document, at a δ of ${now.privacy.delta}; what is left of its budget, each holder knows alone` : null],
+      ["A round costs", now.privacy ? `ε ${now.privacy.epsilon} per document at δ ${now.privacy.delta}; only each holder knows its remaining budget` : null],
       ["Newest release", now.release ? String(now.release).padStart(4, "0") : "none yet"],
       ["Last round", lastRound(now.round)],
       ...Object.entries(now.certificates).map(([name, each]) => [`Certificate of the ${name}`, certificate(each)]),
@@ -40,7 +40,7 @@ function lastRound(round) {
 }
 
 function certificate({ ends, days }) {
-  const words = days < 0 ? `ended on ${ends.slice(0, 10)}` : `to ${ends.slice(0, 10)}, ${count(Math.floor(days), "day")} left`;
+  const words = days < 0 ? `expired on ${ends.slice(0, 10)}` : `to ${ends.slice(0, 10)}, ${count(Math.floor(days), "day")} left`;
   return make("span", { class: days < 0 ? "state bad" : null }, words);
 }
 
@@ -51,13 +51,13 @@ export function showObstacles(found) {
   if (now === shown) return; // what somebody is reading, or has opened, stays as it is
   shown = now;
   if (!found.length) {
-    fill(find("obstacles"), make("p", {}, make("span", { class: "state good" }, "Nothing is known to be in the way.")), quiet());
+    fill(find("obstacles"), make("p", {}, make("span", { class: "state good" }, "No known problems.")), quiet());
     return;
   }
   fill(find("obstacles"), make("ul", { class: "obstacles" }, found.map(obstacle)), quiet());
 }
 
-const quiet = () => make("p", { class: "quiet" }, "As far as it can be told without asking the holders; a round finds out the rest.");
+const quiet = () => make("p", { class: "quiet" }, "Found without asking the holders; a round may find more.");
 
 function obstacle({ stops, words, remedy, names }) {
   return make(

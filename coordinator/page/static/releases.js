@@ -27,7 +27,7 @@ export async function readReleases() {
     return;
   }
   arrange([...new Set(releases.toReversed().flatMap((each) => each.domains))]);
-  fill(place, releases.length ? listed() : make("p", { class: "empty" }, "No release yet. The first round that ends well makes one."));
+  fill(place, releases.length ? listed() : make("p", { class: "empty" }, "No release yet. The first successful round publishes one."));
   showAccuracy(releases);
   find("compare").hidden = releases.length < 2;
   if (releases.length >= 2) choices();
@@ -40,7 +40,7 @@ function listed() {
     stamp(each.time),
     each.cause,
     each.mode,
-    each.settings["λ"] ? `λ ${each.settings["λ"]}, ${each.settings.selector}` : each.whole ? "–" : "its manifest is gone, or is another one",
+    each.settings["λ"] ? `λ ${each.settings["λ"]}, ${each.settings.selector}` : each.whole ? "–" : "its manifest is missing or differs from the ledger",
     whole(each.domains.length),
     whole(each.members),
     accuracy(each.mean),

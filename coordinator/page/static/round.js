@@ -42,14 +42,14 @@ function summary(round) {
 
 function died(round) {
   if (round.outcome !== "cut off") return null;
-  return make("p", { class: "notice" }, "The process that ran this round has ended without closing it. What it accepted is in the ledger and is not asked for again; run the round once more.");
+  return make("p", { class: "notice" }, "The process of this round ended without closing it. Accepted data is in the ledger and is not requested again; run the round again.");
 }
 
 function progress(told, open) {
-  if (!told) return make("p", { class: "empty" }, "This round has left no steps to show: it ran inside another process, or its file was removed.");
+  if (!told) return make("p", { class: "empty" }, "No steps to show: this round ran in another process, or its file was removed.");
   const stages = told.stages.map(({ name, done, of }) => [name, meter(of ? done / of : 0), `${whole(done)} of ${whole(of)}`]);
   const drawn = stages.length
-    ? scrolling("How far the holders have come", table(["Step", "", "Holders"], stages, { caption: "How far the holders have come", unseen: true, numbersFrom: 2, kind: "stages" }))
+    ? scrolling("Progress of the holders", table(["Step", "", "Holders"], stages, { caption: "Progress of the holders", unseen: true, numbersFrom: 2, kind: "stages" }))
     : make("p", { class: "empty" }, "No holder has answered yet.");
   const lines = make("ol", { class: "lines" }, told.lines.map(([verb, ...words]) => make("li", {}, make("b", {}, verb), " ", words.join(" · "))));
   return [drawn, make("details", { open }, make("summary", {}, "Step by step"), told.lines.length ? lines : make("p", { class: "empty" }, "Nothing yet."))];

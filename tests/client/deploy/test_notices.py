@@ -114,7 +114,7 @@ def test_a_host_that_the_certificate_does_not_name_is_refused_at_once(federation
     settings.write_text(settings.read_text().replace("router.example.org", "other.example.org"))
     changed = Federation(federation.folder)
     for refused in (lambda: up(changed, bool, lambda: None, print), lambda: write_invite(changed)):
-        with pytest.raises(CertificateError, match=r"does not name other\.example\.org.*renew"):
+        with pytest.raises(CertificateError, match=r"does not cover other\.example\.org.*renew"):
             refused()
     assert not (federation.link / "logs").exists() and not (federation.folder / "invite").exists()
 

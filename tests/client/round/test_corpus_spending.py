@@ -82,7 +82,7 @@ def test_what_is_left_is_spent_and_not_more(tmp_path: Path) -> None:
     made = account(tmp_path, max_epsilon=1.3)
     made.check_affordable([expense(made, "a")])
     made.pay(expense(made, "a"))
-    with pytest.raises(Refused, match=r"has spent an ε of 1 and allows 1\.3 in all; with this round it would be 1\.4"):
+    with pytest.raises(Refused, match=r"has spent ε 1 of 1\.3; with this round it would be 1\.4"):
         made.check_affordable([expense(made, "b")])
     made.check_affordable([expense(made, "a")])
 

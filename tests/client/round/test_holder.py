@@ -95,7 +95,7 @@ def edit(parties: Parties, old: str, new: str) -> Path:
         ("threads = 1", 'threads = "1"', "threads: input should be a valid integer"),
         ("holdout = 0.25", "holdout = nan", "holdout: input should be a finite number"),
         ("min_cohort = 2", "", None),
-        ("text_field", 'statistics = "law.stats"\ntext_field', "name either a corpus or a statistics file"),
+        ("text_field", 'statistics = "law.stats"\ntext_field', "set either `corpus` or `statistics`"),
         ('domain = "law"', "", "domain: missing"),
         ('domain = "law"', 'domain = "two words"', "domain: a name has at most 64 letters"),
         ('domain = "law"', 'domain = "law', "is not valid TOML"),

@@ -211,10 +211,10 @@ def test_a_round_of_a_large_cohort_opens_its_sums(
 @pytest.mark.parametrize(
     ("kind", "words", "revealed"),
     [
-        (ConfirmSum, "so many members fell away that too few hold shares of", 0),
+        (ConfirmSum, "too many members dropped out: too few shares are left of", 0),
         (
             OpenSum,
-            "could not be opened: 3 shares are too few; 4 are needed. Members fell away after they had locked it",
+            "could not be opened: 3 shares are too few; 4 are needed. Members dropped out after they had locked it",
             4,
         ),
     ],

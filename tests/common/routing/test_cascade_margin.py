@@ -70,5 +70,5 @@ def test_calibrating_signs_the_margin(cascade: Path, tmp_path: Path) -> None:
     assert isinstance(found.compiled, Cascade) and done.margin is not None
     assert found.compiled.margin == done.margin.margin == found.manifest["cascade"]["margin"] != 0.5
     release_of(tmp_path / "plain", CASCADE_DOMAINS)
-    with pytest.raises(InputError, match="reads no sentences"):
+    with pytest.raises(InputError, match="has no sentence encoder"):
         calibrate_release(tmp_path / "plain", tmp_path / "data", ("text",), {}, fixed_identity(), accuracy=0.9)

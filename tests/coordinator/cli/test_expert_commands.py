@@ -92,7 +92,7 @@ def test_the_domain_of_a_line_and_of_a_file_come_before_the_router(shop: Worksho
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("experts", "show", "release"), "holds no quality of experts"),
+        (("experts", "show", "release"), "has no expert scores"),
         (("experts", "show", "release", "--experts", "experts.toml"), "there is no"),
         (("experts", "measure", "release", "--scores", "none.csv"), "there is no file none.csv"),
         (("experts", "measure", "release", "--scores", "scores.jsonl", "--domain", "astrology"), "no domain"),

@@ -36,7 +36,7 @@ def test_a_new_federation_is_private_unless_told_otherwise(shop: Workshop) -> No
     made = shop.call("coordinator", "init", shop / "one", *encoder)
     assert made.code == 0, made.stderr
     assert MODE_SENTENCES["private"] in made.stderr
-    assert "made of built-in text" in made.stderr and "prior.safetensors" in made.stderr
+    assert "built-in text" in made.stderr and "prior.safetensors" in made.stderr
     assert Federation(shop / "one").settings.mode == "private"
     for mode in ("masked", "clear"):
         other = shop.call("coordinator", "init", shop / mode, "--mode", mode, *encoder)
@@ -58,7 +58,7 @@ def test_an_address_that_no_holder_can_reach_is_warned_of(shop: Workshop) -> Non
         "--listen",
         "0.0.0.0:9443",
     )
-    assert "warning   invitations name an address that no holder" in shop.call(*made, shop / "one").stderr
+    assert "warning   invitations contain an address that no holder" in shop.call(*made, shop / "one").stderr
     assert "warning" not in shop.call(*made, shop / "two", "--address", "router.example.org:9443").stderr
 
 

@@ -162,7 +162,7 @@ def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(part
     federation = run(parties)
     router = (federation.release_folder(1) / ROUTER).read_bytes()
     restored(tmp_path / "yesterday", parties)
-    with pytest.raises(RoundFailed, match="sum of statistics, and 3 are needed"):
+    with pytest.raises(RoundFailed, match="sum of statistics, but 3 are needed"):
         run(parties, Direct(parties, ["code", "code-2", "medicine"]))
     federation = run(parties)
     assert federation.newest is not None and federation.newest.number == 2

@@ -619,7 +619,7 @@ def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(place: Plac
         place.upstream.status = 401
         client.post(PATH, content=b"x")
     log = (place.folder / "gate.log").read_bytes()
-    assert log.startswith(f"INFO listens on 127.0.0.1 port {place.port}".encode())
+    assert log.startswith(f"INFO listening on 127.0.0.1 port {place.port}".encode())
     assert b"\x1b" not in log
     assert [line.partition("WARNING ")[2] for line in log[before:].decode().splitlines() if "WARNING" in line][-2:] == [
         "refused GET b'/admin' from 127.0.0.1 with 404",

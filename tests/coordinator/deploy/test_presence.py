@@ -64,5 +64,5 @@ def test_a_second_log_in_is_told_with_the_holder_and_the_address(parties: Partie
     log.tick(client)
     assert told[0] == "law has joined"
     assert [words.partition(",")[0] for words in told[1:]] == [
-        "somebody at 10.0.0.9 tried to log in with the key of law"
+        "a client at 10.0.0.9 tried to log in with the key of law"
     ]

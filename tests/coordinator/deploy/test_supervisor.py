@@ -42,11 +42,11 @@ def test_a_round_ends_with_a_sentence_once_nobody_runs_the_coordinator(
     """At the first look, not after minutes."""
     link = followed(tmp_path, 1000, monkeypatch)
     assert link.looks == 999
-    assert "see that `coordinator up` runs" in link.said
+    assert "check that `coordinator up` is running" in link.said
 
 
 def test_a_round_waits_for_a_superlink_that_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a renewed certificate: `coordinator up` runs, and so the round may go on."""
     with only_one(tmp_path, "a coordinator"):
         link = followed(tmp_path, 3, monkeypatch)
-    assert link.looks == -1 and "was cut off" in link.said
+    assert link.looks == -1 and "was interrupted" in link.said

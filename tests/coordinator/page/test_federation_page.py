@@ -160,7 +160,7 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(later:
     assert states["law-1"] == "sealed statistics" and states["law-2"] == "refused: not_pinned"
     assert ["round", "2", "5 holders", "encoder tiny"] in running["progress"]["lines"]
     assert ["mode", "masked", MODE_SENTENCES["masked"]] in running["progress"]["lines"]
-    assert "round 2 was cut off" in words_of(dead)
+    assert "round 2 was interrupted" in words_of(dead)
 
 
 def test_what_a_preflight_found_is_shown_until_the_next_round(later: Parties) -> None:
@@ -343,7 +343,7 @@ def test_certificates_that_end_are_spoken_of(later: Parties) -> None:
     soon, over = (lambda: system_clock() + timedelta(days=700)), (lambda: system_clock() + timedelta(days=800))
     assert "renew" not in words_of(standing(later, set(MEMBERS)))
     now = standing(later, set(MEMBERS), clock=soon)
-    assert "the certificate of the server ends in" in words_of(now) and not any(e["stops"] for e in now["obstacles"])
+    assert "the certificate of the server expires in" in words_of(now) and not any(e["stops"] for e in now["obstacles"])
     ended = standing(later, set(MEMBERS), clock=over)
     assert [each["stops"] for each in ended["obstacles"]] == [True] and str(later.folder) not in words_of(ended)
     with asked(later, clock=soon) as http:

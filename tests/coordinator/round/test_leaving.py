@@ -83,7 +83,7 @@ def test_whoever_comes_back_has_another_key_for_its_supernode_and_the_same_journ
     """Its old card, and its old word that it leaves, count no more."""
     old = signed(parties, "law")
     assert leave(parties, "law") == "law"
-    with pytest.raises(InputError, match="a removed key cannot come back"):
+    with pytest.raises(InputError, match="cannot be admitted again"):
         parties.admit("law")
     spent = parties.holder("law").account.to_json()
     renew_node_key(parties.homes["law"])

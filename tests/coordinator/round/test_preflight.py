@@ -347,7 +347,7 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
     }
     said = [line.split()[:3] for line in done.stderr.splitlines()]
     assert said.pop(0)[:2] == ["mode", "masked"]
-    assert said.pop()[0] == "stops" and "2 holders can take part, and a round under masks needs 3" in done.stderr
+    assert said.pop()[0] == "stops" and "2 holders can take part, but a round under masks needs 3" in done.stderr
     assert said == [
         ["next", name, code]
         for name, code in (("code-1", "not_pinned:"), ("law-2", "bundle_refused"), ("medicine", "away"))

@@ -67,7 +67,7 @@ def test_a_follower_reads_the_same_events_once_and_whole_lines_only(path: Path) 
 
 def test_what_fails_is_the_last_event(path: Path) -> None:
     """A known error by its sentence, any other as a failure of the program."""
-    for error, words in ((RoundFailed("too few"), "too few"), (ValueError("x"), "the coordinator's program failed")):
+    for error, words in ((RoundFailed("too few"), "too few"), (ValueError("x"), "the coordinator crashed")):
         follower = Follower(path)
         with pytest.raises(type(error)), progress_file(path):
             raise error

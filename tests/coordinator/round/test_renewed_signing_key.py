@@ -108,7 +108,7 @@ def test_the_key_before_signs_nothing_that_a_holder_takes_any_more(parties: Part
     create_authority(stolen.link.parent / "other", [])
     shutil.copytree(stolen.link.parent / "other", stolen.link, dirs_exist_ok=True)
     announce(stolen)
-    with pytest.raises(FormatError, match="counts no more"):
+    with pytest.raises(FormatError, match="no longer valid"):
         take_notice(parties.homes["law"], (stolen.link / NOTICE).read_bytes(), stolen.keys[0], system_clock())
 
 
@@ -195,7 +195,7 @@ def test_a_chain_that_was_damaged_does_not_verify(parties: Parties) -> None:
 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_running_service_follows_the_hand_over_and_does_not_go_back(parties: Parties, pinned: bool) -> None:
-    """With --key, or trusting the first signer: the chain leads on from there, and the old key counts no more."""
+    """With --key, or trusting the first signer: the chain leads on from there, and the old key no longer valid."""
     latest = parties.federation().folder / "releases" / "latest"
     stolen = thief(parties)
     current = CurrentRelease(ReleaseSource(latest, stolen.identity.public if pinned else None))
@@ -212,7 +212,7 @@ def test_a_running_service_follows_the_hand_over_and_does_not_go_back(parties: P
 
 
 def test_a_running_service_learns_of_a_hand_over_from_a_release_that_it_cannot_use(parties: Parties) -> None:
-    """It was signed, so the old key counts no more, although no expert serves the release."""
+    """It was signed, so the old key no longer valid, although no expert serves the release."""
     latest = parties.federation().folder / "releases" / "latest"
     stolen = thief(parties)
     first = parties.federation().newest
@@ -235,7 +235,7 @@ def test_a_running_service_learns_of_a_hand_over_from_a_release_that_it_cannot_u
 
 
 def test_a_release_whose_own_chain_hands_its_signers_key_over_is_refused(parties: Parties) -> None:
-    """Also by whoever pinned the old key: the release itself shows that this key counts no more."""
+    """Also by whoever pinned the old key: the release itself shows that this key no longer valid."""
     stolen = thief(parties)
     parties.federation().renew_key()
     sign_again(stolen.release_folder(1), stolen.identity, {})

@@ -16,7 +16,7 @@ def test_an_order_is_taken_once(tmp_path: Path, mode: Mode | None) -> None:
     order = RunOrder(work="round", name="today", mode=mode, accept_unevaluated=("law",))
     give_order(tmp_path, 7, order)
     assert take_order(tmp_path, 7, timeout_s=0.0) == order
-    with pytest.raises(RoundFailed, match="no command"):
+    with pytest.raises(RoundFailed, match="was not ordered"):
         take_order(tmp_path, 7, timeout_s=0.0)
 
 

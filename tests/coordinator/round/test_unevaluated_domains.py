@@ -72,7 +72,7 @@ def nothing_is_published(parties: Parties) -> None:
 @pytest.mark.parametrize("how", ["refuses", "dies"])
 def test_a_router_that_a_domain_has_not_counted_for_is_not_published(parties: Parties, how: str) -> None:
     """The round names the domain, its holder, and the word that publishes it, with no more than was counted."""
-    words = r"nobody counts how the router does on medicine, so it is not published: medicine "
+    words = r"no holder of medicine evaluated the router, so it is not published: medicine "
     words += r"has counted for another router.*" if how == "refuses" else r"did not answer.*"
     with pytest.raises(RoundFailed, match=words + "--accept-unevaluated medicine$"):
         round_of(parties, WithoutCounts(parties, how, "medicine"))
@@ -149,7 +149,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(parties: Parties, monk
     silent = shop.call(*command)
     assert (silent.code, silent.stdout) == (2, "")
     for options, words in (
-        (["--accept-unevaluated", "mediicne"], "there is no domain 'mediicne'; there are code, law, medicine"),
+        (["--accept-unevaluated", "mediicne"], "there is no domain 'mediicne'; the domains are code, law, medicine"),
         (["--mode", "loud"], "'loud' is not one of 'private', 'masked', 'clear'"),
     ):
         wrong = shop.call(*command, *options)

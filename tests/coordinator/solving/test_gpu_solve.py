@@ -126,7 +126,7 @@ def test_a_gpu_without_enough_memory_leaves_the_work_to_the_cpu_and_says_so(
     monkeypatch.setattr(solving, "solved", full)
     found, other = (solve(small_total(), 1.0, Ridge(value)) for value in (Ridge().value, 1.0))
     assert found.weights.tobytes() == on_cpu(equation(small_total(), 1.0, Ridge())).weights.tobytes()
-    assert found.note == other.note == "cpu:0 cannot hold a solve of 12 features, so the CPU solves"
+    assert found.note == other.note == "not enough memory on cpu:0 to solve 12 features; using the CPU"
 
 
 @pytest.mark.usefixtures("small_limit")
@@ -146,4 +146,4 @@ def test_a_gpu_that_cannot_be_used_is_mentioned(monkeypatch: pytest.MonkeyPatch)
     """A driver without torch is worth a word where a GPU would have been used."""
     monkeypatch.setattr(devices, "gpus", list)
     monkeypatch.setattr(devices, "missed", lambda: "NVIDIA driver found, but torch is not installed")
-    assert solve(small_total(), 1.0, Ridge()).note.endswith("torch is not installed; the CPU solves")
+    assert solve(small_total(), 1.0, Ridge()).note.endswith("torch is not installed; using the CPU")
