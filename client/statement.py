@@ -53,16 +53,15 @@ TRUST: dict[Mode, str] = {
         "Nobody, but this machine and the approved code on it: the noise is drawn here."
     ),
     "masked": (
-        "The coordinator, with the totals. And two thirds of the pinned members: that"
-        " no more than a third of them works together with the coordinator, which could"
-        " then see this holder's own sums."
+        "The coordinator, with the totals. And the pinned members: if a third of them or"
+        " more collude with the coordinator, it can see this holder's own sums."
     ),
     "clear": "The coordinator, with this holder's own sums.",
 }
 TRUST_IN_SHARES = (
-    "The noise on sums of products is drawn in shares by all members: there one trusts"
-    " two thirds of them to draw theirs and to keep them to themselves. For all else"
-    " nobody, but this machine and the approved code on it."
+    "All members draw shares of the noise on sums of products: there one trusts that"
+    " fewer than a third of them leave out or reveal theirs. For all else nobody, but"
+    " this machine and the approved code on it."
 )
 ASSUMPTIONS = (
     "The random numbers of this machine's operating system cannot be foretold.",

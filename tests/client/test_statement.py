@@ -67,7 +67,12 @@ def test_a_masked_statement_says_that_no_bound_holds_and_whom_one_trusts(masked:
     figures = statement(HolderRecord(masked.homes["law"]), NOW).figures
     assert (figures["epsilon"], figures["left"], figures["exact_outputs"]) == (None, None, 2)
     text = text_of(masked)
-    for words in ("ε so far ∞", "2 exact outputs have left", "masked: accepted, used", "two thirds of the pinned"):
+    for words in (
+        "ε so far ∞",
+        "2 exact outputs have left",
+        "masked: accepted, used",
+        "if a third of them or more collude",
+    ):
         assert words in text
     assert text.count("exact (∞)") == 2
 
