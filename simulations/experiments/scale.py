@@ -31,9 +31,9 @@ from ridgeway.simulations.experiments.report import (
 )
 
 _POINTS_MODULE = "ridgeway.simulations.experiments.scale_points"
-_HOLDERS = (3, 10, 30, 100, 300, 1000, 3000)
+_HOLDERS = (3, 10, 30, 100, 300, 1000, 5000)
 POINTS: dict[str, tuple[float, ...]] = {
-    "documents": (1, 3, 10, 30, 100, 300, 1000, 3000),
+    "documents": (1, 3, 10, 30, 100, 300, 1000, 10_000),
     "masked-holders": _HOLDERS,
     "private-holders": _HOLDERS,
     "domains": (2, 5, 10, 30, 100, 300, 1000),
