@@ -27,7 +27,8 @@ from ridgeway.common.encoding.tokenizer import (
     plain_definition,
     shared_tokenizer,
 )
-from ridgeway.simulations.experiments.dataset import Dataset, split
+from ridgeway.simulations.experiments.dataset import Dataset, Texts, split
+from ridgeway.simulations.experiments.sentence_routers import batches
 
 _NAME = "SmolLM2-135M-Instruct"
 CONFIG = {
@@ -49,6 +50,9 @@ ENDS = ("<|endoftext|>", "</s>", "<eos>", "<end>")
 """
 _WARM_UP = 0.1
 _WEIGHT_DECAY = 0.01
+_SCORED_AT_ONCE = 16
+_PADDING = -100
+"""A label that costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,43 +93,44 @@ SHORT_RECIPE = ExpertRecipe(512, 128, 1, 4, 5e-4, 6, 48)
 class Likelihoods:
     """
     models: BASE, an expert for each domain under its name, MERGED.
-    costs:  by domain, documents × models: the negative log-likelihood of each test document.
-    tokens: by domain, how many tokens were predicted.
+    costs:  by domain, documents × models: the negative log-likelihood of each document.
+    tokens: by domain, how many tokens of each document were predicted.
     """
 
     domains: tuple[str, ...]
     models: tuple[str, ...]
     costs: Mapping[str, NDArray[np.float64]]
-    tokens: Mapping[str, int]
+    tokens: Mapping[str, NDArray[np.int64]]
 
     def perplexity(self, domain: str, model: str) -> float:
-        """Of one model over all test documents of a domain."""
+        """Of one model over all documents of a domain."""
         return self._perplexity(domain, self.costs[domain][:, self.models.index(model)])
 
     def routed_perplexity(self, domain: str, places: Sequence[int]) -> float:
         """When each document is answered by the expert of the domain it is sent to."""
-        costs = self._of_experts(domain)
+        costs = self.of_experts(domain)
         return self._perplexity(domain, costs[np.arange(len(costs)), places])
 
     def random_perplexity(self, domain: str) -> float:
         """When experts are drawn by lot: the mean of what all draws would cost."""
-        return self._perplexity(domain, self._of_experts(domain).mean(axis=1))
+        return self._perplexity(domain, self.of_experts(domain).mean(axis=1))
 
     def least(self, domain: str) -> list[int]:
         """For each document, the place of the expert that finds it likeliest."""
-        found: list[int] = self._of_experts(domain).argmin(axis=1).tolist()
+        found: list[int] = self.of_experts(domain).argmin(axis=1).tolist()
         return found
 
     def normalised(self, domain: str, perplexity: float) -> float:
         """100 is what the domain's own expert reaches; more is better."""
         return 100.0 * self.perplexity(domain, domain) / perplexity
 
-    def _of_experts(self, domain: str) -> NDArray[np.float64]:
+    def of_experts(self, domain: str) -> NDArray[np.float64]:
+        """Documents × experts."""
         places = [self.models.index(name) for name in self.domains]
         return self.costs[domain][:, places]
 
     def _perplexity(self, domain: str, costs: NDArray[np.float64]) -> float:
-        return math.exp(float(costs.sum()) / max(1, self.tokens[domain]))
+        return math.exp(float(costs.sum()) / max(1, int(self.tokens[domain].sum())))
 
 
 # The model that experts start from
@@ -277,32 +282,53 @@ def train(model: Any, rows: NDArray[np.int64], recipe: ExpertRecipe) -> None:
 
 
 def document_costs(model: Any, documents: Sequence[Ids], end: int) -> list[float]:
-    """The negative log-likelihood of each document behind an end; 0 of one without tokens."""
+    """The negative log-likelihood of each document behind an end; 0 of one without tokens.
+
+    Documents of like length are read together; padding stands behind them, where nothing that
+    counts looks.
+    """
     import torch
 
-    found = []
+    lengths = np.array([len(ids) for ids in documents])
+    order = np.argsort(lengths, kind="stable")[np.count_nonzero(lengths == 0) :]
+    found = np.zeros(len(documents))
     with torch.inference_mode():
-        for ids in documents:
-            row = torch.tensor([[end, *ids.tolist()]], device=model.device)
-            mean = float(model(input_ids=row, labels=row).loss) if len(ids) else 0.0
-            found.append(mean * len(ids))
-    return found
+        for part in batches(order, _SCORED_AT_ONCE):
+            rows = [torch.tensor([end, *documents[place].tolist()]) for place in part]
+            padded = torch.nn.utils.rnn.pad_sequence(rows, True, _PADDING)
+            labels = padded[:, 1:].to(model.device)
+            inputs = padded[:, :-1].clamp(min=0).to(model.device)
+            logits = model(input_ids=inputs).logits
+            costs = torch.nn.functional.cross_entropy(
+                logits.transpose(1, 2), labels, reduction="none", ignore_index=_PADDING
+            )
+            found[part] = costs.double().sum(1).cpu().numpy()
+    return found.tolist()
 
 
 def train_experts(
-    dataset: Dataset, folder: Path | None, recipe: ExpertRecipe, device: str, seed: int
-) -> Likelihoods:
-    """An expert a domain, each trained from the same beginning, and what they give the dataset's
-    test texts. What comes out depends on texts, recipe and seed; in last digits, on the device.
+    dataset: Dataset,
+    scored: Sequence[Texts],
+    folder: Path | None,
+    recipe: ExpertRecipe,
+    device: str,
+    seed: int,
+) -> list[Likelihoods]:
+    """An expert a domain, each trained from the same beginning on the part of the training text
+    that is not held out, and how likely they find each set of scored texts. What comes out depends
+    on texts, recipe and seed; in last digits, on the device.
     """
     definition = definition_of(folder)
     tokenizer = shared_tokenizer(definition)
     end = end_of(definition)
     fit = split(dataset).fit
-    tests = {
-        name: [tokenizer.encode(text)[: recipe.longest] for text in own]
-        for name, own in dataset.test.items()
-    }
+    documents = [
+        {
+            name: [tokenizer.encode(text)[: recipe.longest] for text in own]
+            for name, own in texts.items()
+        }
+        for texts in scored
+    ]
     model = load(folder, device)
     if recipe.layers:
         model.requires_grad_(False)
@@ -311,8 +337,11 @@ def train_experts(
     start = [each.clone() for each in weights]
     total = [each.zero_() for each in map(type(start[0]).clone, start)]
 
-    def costs() -> dict[str, list[float]]:
-        return {name: document_costs(model, own, end) for name, own in tests.items()}
+    def costs() -> list[dict[str, list[float]]]:
+        return [
+            {name: document_costs(model, own, end) for name, own in texts.items()}
+            for texts in documents
+        ]
 
     scores = {BASE: costs()}
     for name in dataset.domains:
@@ -327,8 +356,15 @@ def train_experts(
     for each, value in zip(weights, total, strict=True):
         each.copy_(value / len(dataset.domains))
     scores[MERGED] = costs()
-    by_domain = {
-        name: np.array([own[name] for own in scores.values()]).T for name in tests
-    }
-    tokens = {name: sum(map(len, own)) for name, own in tests.items()}
-    return Likelihoods(dataset.domains, tuple(scores), by_domain, tokens)
+    return [
+        Likelihoods(
+            dataset.domains,
+            tuple(scores),
+            {
+                name: np.array([found[place][name] for found in scores.values()]).T
+                for name in texts
+            },
+            {name: np.array([*map(len, own)]) for name, own in texts.items()},
+        )
+        for place, texts in enumerate(documents)
+    ]

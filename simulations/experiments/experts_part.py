@@ -9,10 +9,17 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeway.common.encoding.tokenizer import shared_tokenizer
+from ridgeway.common.routing.quality import DomainScore, quality_of
 from ridgeway.simulations.experiments import accuracy_part
-from ridgeway.simulations.experiments.dataset import Texts
+from ridgeway.simulations.experiments.dataset import (
+    Dataset,
+    Texts,
+    sampled_texts,
+    split,
+)
 from ridgeway.simulations.experiments.expert_training import (
     FULL_RECIPE,
     MERGED,
@@ -27,13 +34,26 @@ from ridgeway.simulations.experiments.robustness_part import changed_texts, firs
 from ridgeway.simulations.experiments.routers import (
     Places,
     RouterRow,
+    by_domain,
+    labelled,
     learnt_routers,
+    our_router,
     routed,
+)
+from ridgeway.simulations.experiments.scored_choosers import (
+    KNN_FITS,
+    RIDGE_FITS,
+    certain,
+    expected_scores,
+    mean_rows,
+    of_best_quality,
 )
 from ridgeway.simulations.experiments.sentence_routers import device_for
 
 ROUTERS = ("knn", "modem", "bayes", "ir3de", "ridgeway with sentences", "ridgeway")
 _FIRST_TOKENS = 32
+_VOCABULARY = 49_152
+"""Of SmolLM2: the tokens that a guess is among."""
 _WORDS = (
     "The paper's own measure: every domain has an expert, a test text is answered by"
     " the expert that a router picks for it, and the perplexity of the domain's own"
@@ -66,7 +86,10 @@ def run(
         left_out += lacks
         rows = [row for router in learnt for row in router.rows]
         scored = dataset.sampled(plan.seed, test=recipe.documents)
-        found = train_experts(scored, model, recipe, device, plan.seed)
+        held = sampled_texts(split(dataset).held, recipe.documents, plan.seed)
+        found, measured = train_experts(
+            dataset, (scored.test, held), model, recipe, device, plan.seed
+        )
         begun = changed_texts(scored.test, change, plan.seed)
         name = dataset.name
         tables += [
@@ -75,6 +98,7 @@ def run(
             routed_table(
                 f"{name}, the first {_FIRST_TOKENS} tokens", found, rows, begun
             ),
+            quality_table(plan, dataset, held, measured, scored.test, found),
         ]
         words.append(
             f"{name}: picking the likeliest expert for every text in hindsight would"
@@ -129,6 +153,82 @@ def routed_table(
         f" {counts}.",
         best="more",
     )
+
+
+def quality_table(
+    plan: ExperimentPlan,
+    dataset: Dataset,
+    held: Texts,
+    measured: Likelihoods,
+    texts: Texts,
+    likelihoods: Likelihoods,
+) -> ReportTable:
+    """Experts chosen by quality, measured on held-out training text, beside the expert of the
+    likeliest domain.
+    """
+    domains = likelihoods.domains
+    scores = np.concatenate([_scores(measured, domain) for domain in domains])
+    known, labels = labelled(held)
+    quality = quality_of(
+        (
+            DomainScore(domains[label], expert, score)
+            for label, row in zip(labels, scores, strict=True)
+            for expert, score in zip(domains, row, strict=True)
+        ),
+        domains,
+        domains,
+    )
+    router = our_router(plan, dataset)
+    asked, own = labelled(texts)
+    decisions = router.route_many(asked)
+    certainly = [certain(domains[place], router.domains) for place in own]
+    encoder = plan.table_encoder()
+    rows = mean_rows(encoder, known)
+    questions = mean_rows(encoder, asked)
+    single = int(scores.sum(axis=0).argmax())
+    ways: dict[str, Sequence[int]] = {
+        f"always the best on held-out text ({domains[single]} expert)": [single]
+        * len(asked),
+        "Ridgeway: the expert of the likeliest domain": [
+            domains.index(each.best) for each in decisions
+        ],
+        "Ridgeway: probabilities × table": of_best_quality(quality, decisions),
+        "the table, every domain known": of_best_quality(quality, certainly),
+        "the likeliest expert, in hindsight": [
+            place for domain in domains for place in likelihoods.least(domain)
+        ],
+    }
+    for name, fits in (
+        ("kNN over scores", KNN_FITS),
+        ("ridge regression on scores", RIDGE_FITS),
+    ):
+        expected = expected_scores(fits, rows, scores, questions)
+        ways[name] = expected.argmax(axis=1).tolist()
+    cells = []
+    for name, places in ways.items():
+        values = routed_perplexities(likelihoods, by_domain(np.array(places), texts))
+        right = 100 * float(np.mean(np.array(places) == own))
+        cells.append(_row(name, likelihoods, values, right))
+    return ReportTable(
+        f"Experts chosen by quality, {dataset.name}",
+        ("who answers", *domains, "mean", "own expert, %"),
+        tuple(cells),
+        f"Normalised performance. A score is 1 − nats a token / ln {_VOCABULARY:,}, so"
+        " that a guess among all tokens is worth 0. Quality is measured on"
+        f" {len(known):,} held-out training texts; kNN and ridge regression learn from"
+        " each of them with its scores.",
+        best="more",
+    )
+
+
+def _scores(likelihoods: Likelihoods, domain: str) -> NDArray[np.float64]:
+    """Documents × experts, between 0 and 1; linear in log-likelihood, so that the best score to
+    expect is the least perplexity to expect.
+    """
+    tokens = np.maximum(likelihoods.tokens[domain], 1)[:, None]
+    nats = likelihoods.of_experts(domain) / tokens
+    found: NDArray[np.float64] = np.clip(1 - nats / np.log(_VOCABULARY), 0.0, 1.0)
+    return found
 
 
 def routed_perplexities(

@@ -147,7 +147,11 @@ def labelled(texts: Texts) -> tuple[list[str], Places]:
 
 def routed(route: Route, texts: Texts) -> dict[str, Places]:
     """Where the texts of each domain are sent."""
-    places = route(labelled(texts)[0])
+    return by_domain(route(labelled(texts)[0]), texts)
+
+
+def by_domain(places: Places, texts: Texts) -> dict[str, Places]:
+    """What stands in one row for all texts, for those of each domain."""
     ends = np.cumsum([len(own) for own in texts.values()])
     return dict(zip(texts, np.split(places, ends[:-1]), strict=True))
 

@@ -1,7 +1,8 @@
-"""Choosing a model by the scores of all models on training prompts: kNN and ridge regression.
+"""Choosing a model by scores on training prompts: by a router's probabilities and a table of
+quality, by kNN, by ridge regression.
 
-Both need every prompt with its scores in one place. A prompt is the mean of its tokens' rows in the
-encoder's table, of length one.
+The latter two need every prompt with its scores in one place. To them a prompt is the mean of its
+tokens' rows in the encoder's table, of length one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.experts.expert_choice import ExpertChooser
+from ridgeway.common.experts.experts_file import Expert, Experts
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.quality import QualityTable
 
 _Matrix = NDArray[np.float64]
 Fit = Callable[[_Matrix, _Matrix], Callable[[_Matrix], _Matrix]]
@@ -21,6 +26,24 @@ _NEIGHBOURS = (20, 50, 100, 200)
 _PENALTIES = (0.1, 1.0, 10.0, 100.0)
 _EVERY_TENTH = 10
 """Of the training prompts, each tenth chooses among settings."""
+
+
+def of_best_quality(table: QualityTable, decisions: Sequence[Decision]) -> list[int]:
+    """The place of the expert that the production code chooses for each decision. The experts cost
+    nothing, and are nowhere.
+    """
+    nowhere = Expert(base_url="http://127.0.0.1/v1", model="none")
+    chooser = ExpertChooser(
+        Experts(experts=dict.fromkeys(table.experts, nowhere)), table.domains, table
+    )
+    choices = [chooser.choose(decision) for decision in decisions]
+    return [table.experts.index(choice.expert) for choice in choices if choice]
+
+
+def certain(domain: str, domains: Sequence[str]) -> Decision:
+    """What a router that knows the domain would say."""
+    scores = {name: float(name == domain) for name in domains}
+    return Decision(domain, 1.0, scores, False, domain, 0)
 
 
 def mean_rows(encoder: TableEncoder, texts: Sequence[str]) -> _Matrix:

@@ -4,13 +4,15 @@ measured table.
 Reads right and wrong answers of several models to questions of many categories. A federation of the
 categories makes the router, the training questions make the table, and test questions are answered
 by whom the production code chooses. Beside it: choosers that see every training question with its
-scores, what quality costs, and how many scores a category needs.
+scores, what quality costs, how many scores a category needs, and what noise would cost.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +20,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.experts.expert_choice import ExpertChooser
-from ridgeway.common.experts.experts_file import Expert, Experts
 from ridgeway.common.masking.reference_session import masked_sum
+from ridgeway.common.privacy.accountant import rho_for, sigma_for
+from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.quality import (
     PRIOR_SCORES,
+    SCORE_UNIT,
     DomainScore,
     QualityTable,
     quality_of,
@@ -37,8 +40,10 @@ from ridgeway.simulations.experiments.routers import our_router
 from ridgeway.simulations.experiments.scored_choosers import (
     KNN_FITS,
     RIDGE_FITS,
+    certain,
     expected_scores,
     mean_rows,
+    of_best_quality,
 )
 
 TITLE = "Experts that are not domains"
@@ -61,6 +66,9 @@ _PRICES = (0.0, 0.0003, 0.001, 0.002, 0.004, 0.01)
 _SCORED = (2, 5, 10, 20, 50, 100, 200, None)
 """Scored questions of a category; None: all."""
 _DRAWS = 5
+_EPSILONS = (0.3, 1.0, 3.0, 8.0)
+_NOISY_SCORED = (100, None)
+_DELTA = 1e-8
 
 Shares = NDArray[np.float64]
 
@@ -81,7 +89,7 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     router = our_router(plan, dataset)
     table = _measured(train, router)
     decisions = router.route_many([line.prompt for line in test])
-    known = [_certain(line.domain, router) for line in test]
+    known = [certain(line.domain, router.domains) for line in test]
     right = np.array([[line.scores[name] for name in table.experts] for line in test])
     sums = [sum(line.scores[name] for line in train) for name in table.experts]
     single = int(np.argmax(sums))
@@ -101,6 +109,7 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     tables = [
         _table(ways),
         _few_scores(train, router, right, decisions, table.experts),
+        _noisy_scores(train, router, right, decisions, table.experts),
     ]
     if set(table.experts) <= set(COSTS):
         ours = np.array([list(each.scores.values()) for each in decisions])
@@ -132,29 +141,11 @@ def _texts(lines: Sequence[ScoredPrompt]) -> Texts:
     }
 
 
-def _certain(domain: str, router: Router) -> Decision:
-    return Decision(
-        domain,
-        1.0,
-        {name: float(name == domain) for name in router.domains},
-        False,
-        domain,
-        0,
-    )
-
-
 def _answered(
     table: QualityTable, right: Shares, decisions: Sequence[Decision]
 ) -> Shares:
-    """Whether the chosen expert is right on each question. The experts cost nothing, and are
-    nowhere.
-    """
-    nowhere = Expert(base_url="http://127.0.0.1/v1", model="none")
-    chooser = ExpertChooser(
-        Experts(experts=dict.fromkeys(table.experts, nowhere)), table.domains, table
-    )
-    choices = [chooser.choose(decision) for decision in decisions]
-    places = [table.experts.index(choice.expert) for choice in choices if choice]
+    """Whether the chosen expert is right on each question."""
+    places = of_best_quality(table, decisions)
     found: Shares = right[np.arange(len(right)), places]
     return found
 
@@ -244,6 +235,53 @@ def _few_scores(
         f"Means of {_DRAWS} draws, and the least and most right answers. The best single"
         " model is chosen by the same scores. The router is the same in all rows.",
     )
+
+
+def _noisy_scores(
+    train: Sequence[ScoredPrompt],
+    router: Router,
+    right: Shares,
+    decisions: Sequence[Decision],
+    experts: Sequence[str],
+) -> ReportTable:
+    """What a table under noise would be worth."""
+    chance = np.random.default_rng(1)
+    rows = []
+    for count, epsilon in product(_NOISY_SCORED, _EPSILONS):
+        found = []
+        for _ in range(_DRAWS):
+            drawn = [train[place] for place in chance.permutation(len(train))]
+            kept = _first_of_each(drawn, count or len(train))
+            table = _in_order(_measured(kept, router), experts)
+            noisy = noisy_table(table, rho_for(epsilon, _DELTA), chance.bytes)
+            found.append(100 * float(_answered(noisy, right, decisions).mean()))
+        name = "all" if count is None else str(count)
+        mean = float(np.mean(found))
+        rows.append((name, f"{epsilon:g}", mean, min(found), max(found)))
+    return ReportTable(
+        "Scores under noise",
+        ("scored questions", "ε", "right, percent", "least", "most"),
+        tuple(rows),
+        "Every category adds discrete Gaussian noise to its sums of scores and to its"
+        f" number of questions; ε is of one scored question, δ is 10⁻⁸. Means of {_DRAWS}"
+        " draws. The router is the same in all rows, and exact. Private rounds carry no"
+        " scores, so this is what they would be worth.",
+    )
+
+
+def noisy_table(table: QualityTable, rho: Fraction, draw: Randomness) -> QualityTable:
+    """The table of sums under noise; all experts were scored on the same questions of a domain.
+
+    One question moves the sum of each expert and the number of questions, by one score each.
+    """
+    domains, experts = table.sums.shape
+    sigma = sigma_for((experts + 1) * SCORE_UNIT**2, rho)
+    noise = discrete_gaussian(sigma, domains * (experts + 1), draw)
+    noise = noise.reshape(domains, experts + 1)
+    numbers = table.counts[:, 0] + np.rint(noise[:, -1] / SCORE_UNIT).astype(np.int64)
+    counts = np.repeat(np.maximum(numbers, 0)[:, None], experts, axis=1)
+    sums = np.clip(table.sums + noise[:, :-1], 0, counts * SCORE_UNIT)
+    return QualityTable(table.domains, table.experts, sums, counts)
 
 
 def _in_order(table: QualityTable, experts: Sequence[str]) -> QualityTable:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import DeviceError
+from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable
 from ridgeway.simulations.experiments import (
     accuracy_part,
     experts_part,
@@ -91,7 +94,8 @@ def test_a_part_has_the_tables_of_the_paper(folder: Path, tmp_path: Path) -> Non
     """Experts among themselves, and every router among experts: once for whole texts, once for their beginnings.
     Letters that no other domain uses give a text away, so that a router is as good as its experts.
     """
-    perplexity, whole, begun = experts_part.run(tiny_plan(tmp_path, tiny_dataset()), folder, ("bayes", "ir3de")).tables
+    part = experts_part.run(tiny_plan(tmp_path, tiny_dataset()), folder, ("bayes", "ir3de"))
+    perplexity, whole, begun, chosen = part.tables
     assert perplexity.column("model")[1:4] == ("code expert", "law expert", "medicine expert")
     names = whole.column("who answers")
     assert names[3:5] == ("experts average (mean of their weights)", "random")
@@ -100,6 +104,11 @@ def test_a_part_has_the_tables_of_the_paper(folder: Path, tmp_path: Path) -> Non
     place = names.index("naive Bayes on token counts")
     assert whole.column("rightly sent, %")[place] == 100.0
     assert whole.column("mean")[place] == pytest.approx(100.0)
+    means = dict(zip(chosen.column("who answers"), chosen.column("mean"), strict=True))
+    assert means["Ridgeway: the expert of the likeliest domain"] == pytest.approx(100.0)
+    assert means["Ridgeway: probabilities × table"] == means["the table, every domain known"]
+    hindsight = float(str(means["the likeliest expert, in hindsight"]))
+    assert all(float(str(mean)) <= hindsight + 1e-9 for mean in means.values())
 
 
 @pytest.mark.skipif(bool(gpus()), reason="a CUDA device is here")
@@ -127,8 +136,27 @@ def test_each_question_goes_to_the_model_that_is_good_at_its_category(tmp_path: 
     part = scores_part.run(tiny_plan(tmp_path), folder)
     assert part.tables[0].column("right") == pytest.approx((200 / 3, 100, 100, 100, 100, 100))
     assert part.tables[1].column("right, percent")[-1] == 100
+    assert part.tables[2].title == "Scores under noise"
     assert "bit for bit" in part.words[1]
     assert "2 models" in part.words[0] and "3 categories" in part.words[0]
+
+
+def test_noise_on_scores_is_what_epsilon_asks_for() -> None:
+    """A question moves nine sums and a number by one score each: σ² = 10 / 2ρ, and much ρ changes nothing."""
+    counts = np.full((400, 9), 10_000)
+    table = QualityTable(
+        tuple(f"d{place}" for place in range(400)),
+        tuple(f"e{place}" for place in range(9)),
+        counts * SCORE_UNIT // 2,
+        counts,
+    )
+    rho = Fraction(1, 80)
+    noisy = scores_part.noisy_table(table, rho, np.random.default_rng(1).bytes)
+    assert ((noisy.sums - table.sums) / SCORE_UNIT).std() == pytest.approx(20, rel=0.05)
+    assert (noisy.counts - counts)[:, 0].std() == pytest.approx(20, rel=0.12)
+    exact = scores_part.noisy_table(table, Fraction(10**9), np.random.default_rng(1).bytes)
+    assert np.array_equal(exact.counts, counts)
+    assert np.allclose(exact.expected, table.expected, atol=1e-4)
 
 
 def test_without_the_data_the_part_says_what_is_missing(tmp_path: Path) -> None:
