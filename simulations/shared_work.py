@@ -13,18 +13,21 @@ from ridgeway.client.round import holder, scoring, session_store
 from ridgeway.client.sums import prepare
 from ridgeway.common.base import identity, settings_file
 from ridgeway.common.protocol import packet
+from ridgeway.common.protocol.cohort import MAX_HOLDERS
 
 SHARED = (
     (packet, "_header", 4),
     (packet, "_message", 4),
-    (identity, "_verifies", 4096),
+    (identity, "_verifies", 2 * MAX_HOLDERS),
     (settings_file, "_as_json", 1024),
     (session_store, "_agreed", 2),
     (scoring, "_compiled", 1),
     (holder, "_verified_release", 1),
     (prepare, "_maker", 1),
 )
-"""Module, function, and how many results are kept."""
+"""Module, function, and how many results are kept. Every holder verifies a signature of every
+member: a cache of fewer would have forgotten each before the next holder asks for it.
+"""
 
 _MAX_BLOB_BYTES = 1 << 26
 """Of larger blobs the digest is computed each time: a cache would hold them in memory."""
