@@ -4,6 +4,7 @@ gets the same.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -63,7 +64,7 @@ def noise_variance(privacy: Privacy, members: Sequence[str]) -> int:
     """The variance of the noise on a number of a column: each holder of its domain has put all of
     it there.
     """
-    return max(map(members.count, members)) * privacy.sigma**2
+    return max(Counter(members).values()) * privacy.sigma**2
 
 
 def product_variance(privacy: Privacy, members: Sequence[str]) -> int:
