@@ -61,26 +61,35 @@ class ReportPart:
 
 
 def draw(table: ReportTable, path: Path) -> None:
-    """The plot of a table, as SVG."""
+    """The plot of a table, as SVG. Rows that are called alike up to a comma are a curve, others a
+    point with its name.
+    """
+    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
     assert table.plot is not None
+    rcParams["svg.hashsalt"] = table.title  # the same rows give the same file
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
+    points: dict[str, list[tuple[float, float]]] = {}
     columns = (table.columns[0], *table.plot)
     for name, across, up in zip(*map(table.column, columns), strict=True):
         assert isinstance(across, int | float) and isinstance(up, int | float)
-        ours = str(name).startswith("Ridgeway")
-        axes.scatter(across, up, color="C3" if ours else "C0")
-        axes.annotate(
-            str(name), (across, up), (5, 3), textcoords="offset points", fontsize=7
-        )
+        points.setdefault(str(name).partition(", ")[0], []).append((across, up))
+    for name, own in points.items():
+        if len(own) > 1:
+            axes.plot(*zip(*own, strict=True), marker="o", label=name)
+            continue
+        axes.scatter(*own[0], color="grey")
+        axes.annotate(name, own[0], (5, 3), textcoords="offset points", fontsize=7)
     axes.set_xscale("log")
     axes.set_xlabel(table.plot[0])
     axes.set_ylabel(table.plot[1])
     axes.margins(x=0.2)
     axes.grid(visible=True, alpha=0.3)
-    figure.savefig(path)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)
+    figure.savefig(path, metadata={"Date": None})
 
 
 # JSON

@@ -72,12 +72,12 @@ def test_a_table_is_markdown() -> None:
 
 
 def test_a_table_is_drawn(tmp_path: Path) -> None:
-    """Every row is a point with its name, and the page shows the picture."""
-    rows = (("kNN", 2.0, 90.0), ("Ridgeway (ours)", 0.05, 97.0))
+    """A row is a point with its name, several of one name a curve, and the page shows the picture."""
+    rows = (("kNN, k = 1", 2.0, 90.0), ("kNN, k = 5", 3.0, 91.0), ("Ridgeway (ours)", 0.05, 97.0))
     table = ReportTable("Cost on clm", ("router", "a prompt, ms", "accuracy"), rows, plot=("a prompt, ms", "accuracy"))
     draw(table, tmp_path / table.picture)
     drawn = (tmp_path / "cost-on-clm.svg").read_text()
-    assert all(f"<!-- {name} -->" in drawn for name, *_ in rows)
+    assert [drawn.count(f"<!-- {name} -->") for name in ("kNN", "Ridgeway (ours)", "kNN, k = 1")] == [1, 1, 0]
     assert "![Cost on clm](cost-on-clm.svg)" in markdown(ReportPart("t", (), (table,)))
 
 
