@@ -219,15 +219,12 @@ def _few_scores(
         found = []
         singles = []
         for _ in range(_DRAWS if count else 1):
-            drawn = [train[place] for place in chance.permutation(len(train))]
-            kept = _first_of_each(drawn, count or len(train))
-            table = _in_order(_measured(kept, router), experts)
+            table = _drawn_table(train, router, experts, count, chance)
             found.append(100 * float(_answered(table, right, decisions).mean()))
             single = int(table.sums.sum(axis=0).argmax())
             singles.append(100 * float(right[:, single].mean()))
-        name = "all" if count is None else str(count)
         means = float(np.mean(found)), float(np.mean(singles))
-        rows.append((name, *means, min(found), max(found)))
+        rows.append((str(count or "all"), *means, min(found), max(found)))
     return ReportTable(
         "Scored questions of a category",
         ("scored questions", "right, percent", "best single model", "least", "most"),
@@ -250,14 +247,11 @@ def _noisy_scores(
     for count, epsilon in product(_NOISY_SCORED, _EPSILONS):
         found = []
         for _ in range(_DRAWS):
-            drawn = [train[place] for place in chance.permutation(len(train))]
-            kept = _first_of_each(drawn, count or len(train))
-            table = _in_order(_measured(kept, router), experts)
+            table = _drawn_table(train, router, experts, count, chance)
             noisy = noisy_table(table, rho_for(epsilon, _DELTA), chance.bytes)
             found.append(100 * float(_answered(noisy, right, decisions).mean()))
-        name = "all" if count is None else str(count)
-        mean = float(np.mean(found))
-        rows.append((name, f"{epsilon:g}", mean, min(found), max(found)))
+        figures = float(np.mean(found)), min(found), max(found)
+        rows.append((str(count or "all"), f"{epsilon:g}", *figures))
     return ReportTable(
         "Scores under noise",
         ("scored questions", "ε", "right, percent", "least", "most"),
@@ -282,6 +276,19 @@ def noisy_table(table: QualityTable, rho: Fraction, draw: Randomness) -> Quality
     counts = np.repeat(np.maximum(numbers, 0)[:, None], experts, axis=1)
     sums = np.clip(table.sums + noise[:, :-1], 0, counts * SCORE_UNIT)
     return QualityTable(table.domains, table.experts, sums, counts)
+
+
+def _drawn_table(
+    train: Sequence[ScoredPrompt],
+    router: Router,
+    experts: Sequence[str],
+    count: int | None,
+    chance: np.random.Generator,
+) -> QualityTable:
+    """Of so many questions of each category, drawn at random; None: of all."""
+    drawn = [train[place] for place in chance.permutation(len(train))]
+    kept = _first_of_each(drawn, count or len(train))
+    return _in_order(_measured(kept, router), experts)
 
 
 def _in_order(table: QualityTable, experts: Sequence[str]) -> QualityTable:
