@@ -254,7 +254,7 @@ def _run(
         with contextlib.suppress(LinkError):
             client.stop_run(number)
         raise KeyboardInterrupt(
-            "the round was stopped; accepted data is kept. Run it again"
+            "the round was stopped; accepted data is kept. Run the round again"
         ) from None
     finally:
         _note_approvals(federation, bundle, approved, refused)
@@ -311,9 +311,9 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
             if is_held(client.folder) and silent <= LOST_TIMEOUT_S:
                 return False
             raise RoundFailed(
-                f"the SuperLink has not answered for {silent:.0f} s; check that"
-                " `coordinator up` is running, then run the round again: accepted"
-                " data is kept"
+                f"the SuperLink has not answered for {silent:.0f} s: check that"
+                " `coordinator up` is running. Accepted data is kept. Run the round"
+                " again"
             ) from None
         return ended
 

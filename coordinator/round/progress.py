@@ -360,7 +360,7 @@ def follow(
         if ended:
             raise RoundFailed(
                 "the round was interrupted: its process ended. Accepted data is kept."
-                " Run it again"
+                " Run the round again"
             )
         if time.monotonic() - heard > silence_s:
             ended = has_ended()

@@ -413,7 +413,7 @@ def test_a_coordinator_killed_in_mid_round_has_lost_nothing(town: Deployment, cu
     """What was accepted is kept, no half of a release is seen, and the operator reads in one sentence what to do."""
     assert cut.code != 0
     assert cut.stderr.splitlines()[-1].startswith("ridgeway: "), cut.stderr
-    assert "Run it again" in cut.stderr
+    assert "Run the round again" in cut.stderr
     assert town.releases() == ["0001", "0002", "0003"]
     assert town.sent("code", "clear_statistics") == 2
     assert _verified(town) == 3

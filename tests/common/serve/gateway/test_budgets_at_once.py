@@ -52,29 +52,43 @@ def serving(folder: Path, part: Any, workers: int = 2, **limits: Any) -> Iterato
             yield served, expert, UsageBook(usage_path(keys))
 
 
-def ask_at_once(served: Serving, number: int, **more: Any) -> Counter[tuple[int, str]]:
-    """Statuses and codes of errors of so many requests, each over a connection of its own."""
+def ask_at_once(
+    served: Serving, number: int, answers: list[httpx.Response] | None = None, **more: Any
+) -> Counter[tuple[int, str]]:
+    """Statuses and codes of errors of so many requests, each over a connection of its own; `answers` has them too, as
+    they come.
+    """
+    come = [] if answers is None else answers
 
-    async def all_of_them() -> list[httpx.Response]:
+    async def ask(http: httpx.AsyncClient, body: Any) -> None:
+        come.append(await http.post("/v1/chat/completions", json=body))
+
+    async def all_of_them() -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         headers = {"authorization": f"Bearer {served.key}"}
         async with httpx.AsyncClient(base_url=served.url, limits=limits, headers=headers, timeout=120.0) as http:
             body = chat("auto", "hello", **more)
-            asked = [http.post("/v1/chat/completions", json=body) for _ in range(number)]
-            return list(await asyncio.gather(*asked))
+            await asyncio.gather(*(ask(http, body) for _ in range(number)))
 
     def code(answer: httpx.Response) -> str:
         return "" if answer.status_code == 200 else str(answer.json()["error"]["code"])
 
-    return Counter((each.status_code, code(each)) for each in asyncio.run(all_of_them()))
+    asyncio.run(all_of_them())
+    return Counter((each.status_code, code(each)) for each in come)
 
 
 @pytest.mark.parametrize("limits", [{"max_tokens": 1000}, {"max_cost": 1.0}], ids=["tokens", "cost"])
 @pytest.mark.parametrize("named", [{"max_tokens": ANSWER_TOKENS}, {}], ids=["named", "unnamed"])
 def test_at_most_one_request_goes_over_a_budget(tmp_path: Path, limits: Any, named: Any) -> None:
     """64 at once, and again until nothing is left; the rest are told to come again, and not only in the next window."""
-    with serving(tmp_path, slow_answer, window="month", **limits) as (served, expert, book):
-        first = ask_at_once(served, AT_ONCE, **named)
+    answers: list[httpx.Response] = []
+
+    def once_all_have_come(asked: Asked) -> None:
+        wait_for("the others are refused", lambda: len(expert.asked) + len(answers) >= AT_ONCE)
+        slow_answer(asked)
+
+    with serving(tmp_path, once_all_have_come, window="month", **limits) as (served, expert, book):
+        first = ask_at_once(served, AT_ONCE, answers, **named)
         assert set(first) == {(200, ""), (429, "budget_reserved")}
         wait_for("all is settled", lambda: book.spent("shop", "month").tokens == first[200, ""] * EACH)
         for _ in range(20):
@@ -84,7 +98,9 @@ def test_at_most_one_request_goes_over_a_budget(tmp_path: Path, limits: Any, nam
         assert 1000 <= spent.tokens < 1000 + EACH
         assert spent.requests == len(expert.asked) == spent.tokens / EACH
         assert spent.cost == pytest.approx(spent.tokens / 1000)
-        assert served.metric("ridgeway_refusals_total", reason="budget") > 0
+        wait_for(
+            "both workers' refusals are counted", lambda: served.metric("ridgeway_refusals_total", reason="budget") > 0
+        )
 
 
 def test_who_leaves_pays_for_the_prompt(tmp_path: Path) -> None:
