@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,18 @@ class Serving(Process):
             if line.split("{")[0].split(" ")[0] == name and all(each in line for each in wanted):
                 return float(line.rpartition(" ")[2])
         return 0.0
+
+
+@contextlib.contextmanager
+def leaving(url: httpx.URL, body: Json, key: str = "") -> Iterator[HTTPConnection]:
+    """A chat that is asked for; at the end of the `with` its client goes, answered or not."""
+    connection = HTTPConnection(url.host, url.port or 80)
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 def write_experts(path: Path, experts: Mapping[str, str], fallback: str = "", **settings: Json) -> Path:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
-from threading import Semaphore, Thread
+from threading import Semaphore
 from urllib.parse import unquote
 
-import httpx
 import pytest
 
 from ridgeway.common.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S
@@ -30,7 +28,7 @@ from tests.support.fake_expert import (
     well,
 )
 from tests.support.in_process import DOMAINS, FALLBACK, GatewayMaker, answered_by, experts_toml, served
-from tests.support.serving import complaint, complaint_of, prompt_for, release_of, tokens_of, word_of
+from tests.support.serving import chat, complaint, complaint_of, leaving, prompt_for, release_of, tokens_of, word_of
 from tests.support.waiting import PATIENCE_S
 
 # When an expert cannot answer
@@ -182,25 +180,16 @@ def test_when_the_client_goes_the_expert_is_left(cast: GatewayMaker, stream: boo
     """Its request is closed at once, whether its answer had begun or not, and its place is free again."""
     with cast(timeout=60, silence=60, max_concurrent=1) as play:
         play.all_domains(hangs_after_two if stream else hangs)
-        asking = Thread(target=_ask_and_go, args=(play.local.http.base_url, stream))
-        asking.start()
-        asked = play.chosen.last()
+        with leaving(play.local.http.base_url, chat("auto", "hello", stream=stream)) as client:
+            asked = play.chosen.last()
+            assert not stream or client.getresponse().read1()
         assert asked.gone.wait(PATIENCE_S)
-        asking.join()
         gone = {"expert": play.ahead, "outcome": "gone"}
         wait_for(lambda: play.local.counted("expert_requests_total", **gone) == 1, "it is counted")
         assert play.local.counted("streams") == 0
         play.all_domains(well("again"))
         assert play.local.chat(play.ahead).status_code == 200
         assert play.local.states()[play.ahead] == "up"
-
-
-def _ask_and_go(url: httpx.URL, stream: bool) -> None:
-    """Read two tokens, or for a moment nothing, and close the connection."""
-    body = {"model": "auto", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
-    with httpx.Client(base_url=url, timeout=0.5) as http, contextlib.suppress(httpx.ReadTimeout):  # noqa: SIM117
-        with http.stream("POST", "/v1/chat/completions", json=body) as response:
-            next(response.iter_bytes())
 
 
 # The file changes

@@ -7,7 +7,6 @@ import gc
 from collections import Counter
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from ridgeway.common.http.http_errors import Problem
@@ -17,6 +16,7 @@ from ridgeway.common.serve.request_bodies import GatewayBody
 from tests.support import fake_expert as faulty
 from tests.support.fake_expert import Part
 from tests.support.in_process import FALLBACK, GatewayMaker
+from tests.support.serving import chat, leaving
 from tests.support.waiting import wait_for
 
 KINDS = (GatewayBody, ExpertRequest, ExpertFailure, Problem)
@@ -71,12 +71,8 @@ def test_nor_does_that_of_a_client_that_has_gone(cast: GatewayMaker) -> None:
     with cast() as experts:
         experts.all_domains(faulty.hangs)
         with uncollected() as left:
-            with pytest.raises(httpx.TimeoutException):
-                experts.local.http.post(
-                    "/v1/chat/completions",
-                    json={"model": "auto", "messages": [{"role": "user", "content": "hello"}]},
-                    timeout=0.3,
-                )
+            with leaving(experts.local.http.base_url, chat("auto", "hello")):
+                experts.chosen.last()
             wait_for("it is counted", lambda: experts.chosen.last().gone.is_set())
             experts.local.http.get("/healthz")
     assert left == {}
