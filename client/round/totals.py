@@ -82,8 +82,7 @@ class SignedTotals:
         one.
 
         paid: whether a total of this epoch and name was paid for. If the journal does not know
-              which, it is an
-        older copy, and the epoch is in a total that nobody here remembers.
+              which, it is an older copy, and the epoch is in a total that nobody here remembers.
 
         Within one session a member signs smaller and smaller sets and opens the last one, so totals
         of this very session do not count. If one was opened, the larger ones before it never were.
