@@ -178,7 +178,7 @@ def test_a_private_round_reads_sentences(
     """The release is a cascade, whose table leaves more to the sentence encoder than that of exact sums."""
     monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
     for domain in ALPHABETS:
-        write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 300, 60))
+        write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 150, 60))
     words = ["--private", "--data", "data", "--encoder", f"{workshop.encoder}+sentence", "--epsilon", "8"]
     done = workshop.call("simulate", *words, "--out", "out", "--json")
     assert done.code == 0, done.stderr

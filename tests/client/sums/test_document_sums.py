@@ -31,9 +31,9 @@ def test_neither_threads_nor_batches_change_a_sum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is that of all documents in one block."""
-    texts = own_texts("V", "law", 40)
+    texts = own_texts("V", "law", 16)
     encoder = with_sentences(tiny_encoder(8), sentences) if reads_sentences else tiny_encoder(8)
-    prior = make_prior(encoder, [texts[:20], texts[20:]])
+    prior = make_prior(encoder, [texts[:8], texts[8:]])
     ids, lengths = encoder.tokenizer.encode_many(texts)
     whole = bounded_sums(mode, document_vectors(prior, ids, lengths, encoder.table, encoder.sentences))
     file = write_jsonl(tmp_path / "law.jsonl", texts)
