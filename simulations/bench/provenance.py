@@ -133,7 +133,9 @@ def _git(*words: str) -> str:
 
 def machine_words(device: str) -> str:
     """What seconds depend on."""
-    words = [f"{cores()} cores of {_processor()}"]
+    own, there = cores(), os.cpu_count() or 1
+    share = f"{own} cores" if own == there else f"{own} of {there} cores"
+    words = [f"{share} of {_processor()}"]
     if devices := chosen(device):
         import torch
 

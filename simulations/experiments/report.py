@@ -134,10 +134,6 @@ def source_words(part: ReportPart) -> str:
         f" {facts['machine']}"
     )
     load = facts["load"]
-    if load is None:
-        return (
-            f"{words}. Copied from the page of that commit; the load was not recorded."
-        )
     return (
         f"{words}, in {facts['seconds']:,.0f} s; load {load['load']:.1f} before the start"
         f" and {load['during']:.1f} during it, {load['others']:.1f} cores taken by other"

@@ -164,14 +164,14 @@ def evaluation(route: Route, texts: Texts) -> Evaluation:
 
 
 def milliseconds(routes: Sequence[Route], prompts: Sequence[str]) -> list[float]:
-    """For one prompt: the median over passes, all routers in turns."""
+    """Of CPU, for one prompt: the median over passes, all routers in turns."""
 
     def one_by_one(route: Route) -> None:
         for prompt in prompts:
             route([prompt])
 
     passes = [partial(one_by_one, route) for route in routes]
-    seconds = seconds_in_turns(*passes, rounds=PASSES)
+    seconds = seconds_in_turns(*passes, rounds=PASSES, clock=time.process_time)
     return [1e3 * each / len(prompts) for each in seconds]
 
 

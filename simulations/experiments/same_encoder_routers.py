@@ -91,5 +91,5 @@ def _logistic(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
 SAME_ENCODER_KNN = RoutingMethod("the same sentence vectors, nearest texts", _knn)
 SAME_ENCODER_LOGISTIC = RoutingMethod(
-    "the same sentence vectors, logistic regression", _logistic
+    "the vectors that kNN has read, logistic regression", _logistic
 )

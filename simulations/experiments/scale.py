@@ -32,7 +32,7 @@ from ridgeway.simulations.experiments.report import (
 
 _POINTS_MODULE = "ridgeway.simulations.experiments.scale_points"
 _HOLDERS = (3, 10, 30, 100, 300, 1000, 5000)
-POINTS: dict[str, tuple[float, ...]] = {
+POINTS: dict[str, tuple[int, ...]] = {
     "documents": (1, 3, 10, 30, 100, 300, 1000, 10_000),
     "masked-holders": _HOLDERS,
     "private-holders": _HOLDERS,
@@ -52,7 +52,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def scale(
     axis: Annotated[str, typer.Argument(help=f"Of {', '.join(POINTS)}.")] = "",
-    up_to: Annotated[float, typer.Option(help="The largest point to measure.")] = 0.0,
+    up_to: Annotated[int, typer.Option(help="The largest point to measure.")] = 0,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Of points and plots.")] = (
         Path("docs/figures")
     ),
@@ -72,7 +72,7 @@ def points_file(out: Path, axis: str) -> Path:
     return out / f"scale-{axis}.json"
 
 
-def measure(axis: str, up_to: float, out: Path) -> None:
+def measure(axis: str, up_to: int, out: Path) -> None:
     """Each point is kept as soon as it is there."""
     path = points_file(out, axis)
     for value in POINTS[axis]:
@@ -83,7 +83,7 @@ def measure(axis: str, up_to: float, out: Path) -> None:
         watch = MachineWatch()
         found = measured_apart(_POINTS_MODULE, axis, value)
         add_point(axis, found, watch, path)
-        step("measured", axis, f"{value:g}")
+        step("measured", axis, str(value))
 
 
 def add_point(

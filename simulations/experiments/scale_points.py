@@ -58,11 +58,11 @@ _LEAST_CPU_S = 0.5
 """Prompts are routed for at least as long."""
 
 
-def documents(megabytes: float, work: Path) -> Figures:
+def documents(megabytes: int, work: Path) -> Figures:
     """`client prepare` over so much text, with all defaults."""
     text = bench_text(BenchOptions(work))
     path = work / "text.jsonl"
-    _write_lines(list(text.training.values()), int(1e6 * megabytes), path)
+    _write_lines(list(text.training.values()), megabytes * 1_000_000, path)
     encoder = with_words(find_encoder(_ENCODER), WordFeatures())
     job = PrepareJob((path,), "scale", DEFAULT.sampling, 0.0, ("text",), cores())
     before = _cpu_seconds()
@@ -81,14 +81,12 @@ def _write_lines(files: list[Path], size: int, path: Path) -> None:
             file.write(line)
 
 
-def holders(mode: Mode) -> Callable[[float, Path], Figures]:
+def holders(mode: Mode) -> Callable[[int, Path], Figures]:
     """A whole federation, and one of its holders."""
 
-    def measure(count: float, work: Path) -> Figures:
+    def measure(count: int, work: Path) -> Figures:
         module = "ridgeway.simulations.bench.cohorts_bench"
-        return federation_figures(
-            int(count), measured_apart(module, int(count), 0, mode)
-        )
+        return federation_figures(count, measured_apart(module, count, 0, mode))
 
     return measure
 
@@ -111,28 +109,28 @@ def federation_figures(count: int, found: dict[str, Any]) -> Figures:
     }
 
 
-def domains(count: float, work: Path) -> Figures:
+def domains(count: int, work: Path) -> Figures:
     """A message, the solve and a release over domains that share some texts."""
     dataset = builtin_dataset()
-    texts = in_turn(dataset.train, max(600, int(count)))
+    texts = in_turn(dataset.train, max(600, count))
     prompts = in_turn(dataset.test, 60)
     encoder = find_encoder(_ENCODER)
-    costs = domain_costs(encoder, texts, prompts, int(count), work / "release")
+    costs = domain_costs(encoder, texts, prompts, count, work / "release")
     return {"domains": count, **costs}
 
 
-def features(width: float, work: Path) -> Figures:
+def features(width: int, work: Path) -> Figures:
     """A message, sums and the solve over the width of a random encoder."""
-    return {"features": width, **width_costs(int(width))}
+    return {"features": width, **width_costs(width)}
 
 
-def prompt_tokens(tokens: float, work: Path) -> Figures:
+def prompt_tokens(tokens: int, work: Path) -> Figures:
     """Routing one prompt of so many tokens, by the table alone and with every sentence read."""
     text = bench_text(BenchOptions(work))
     long = "\n".join(text.documents)
     release = _release(text, work, WORDS + SENTENCE)
     tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
-    prompts = prompts_of(tokenizer, long, int(tokens))
+    prompts = prompts_of(tokenizer, long, tokens)
     table = Router.load(release, sentences="never")
     table.make_fast()
     reader = Router.load(release, sentences="always")
@@ -144,7 +142,7 @@ def prompt_tokens(tokens: float, work: Path) -> Figures:
     }
 
 
-def clients(connections: float, work: Path) -> Figures:
+def clients(connections: int, work: Path) -> Figures:
     """`POST /v1/route` over so many connections, which ask again when they have their answer."""
     text = bench_text(BenchOptions(work))
     release = _release(text, work, WORDS)
@@ -152,9 +150,9 @@ def clients(connections: float, work: Path) -> Figures:
     prompts = prompts_of(tokenizer, "\n".join(text.documents), TOKENS)
     bodies = [{"prompt": prompt} for prompt in prompts]
     with ridgeway_serve(work, str(release)) as server:
-        asyncio.run(put_load(server, ROUTE, bodies, int(connections)))  # warms up
+        asyncio.run(put_load(server, ROUTE, bodies, connections))  # warms up
         before = server_cpu_seconds(server)
-        load = asyncio.run(put_load(server, ROUTE, bodies, int(connections)))
+        load = asyncio.run(put_load(server, ROUTE, bodies, connections))
         spent = server_cpu_seconds(server) - before
         memory = server_memory(server)
     return {
@@ -193,7 +191,7 @@ def _cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-MEASURES: dict[str, Callable[[float, Path], Figures]] = {
+MEASURES: dict[str, Callable[[int, Path], Figures]] = {
     "documents": documents,
     "masked-holders": holders("masked"),
     "private-holders": holders("private"),
@@ -205,7 +203,7 @@ MEASURES: dict[str, Callable[[float, Path], Figures]] = {
 """What is measured at a point, by axis; the first figure is the place on the axis."""
 
 
-def main(axis: str, value: float) -> None:
+def main(axis: str, value: int) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="ridgeway-scale-") as work,
         one_blas_thread(),
@@ -215,4 +213,4 @@ def main(axis: str, value: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]))

@@ -68,6 +68,10 @@ class RoutingFigures:
     milliseconds: float
     megabytes: float
 
+    @property
+    def per_millisecond(self) -> float:
+        return self.accuracy / self.milliseconds
+
 
 def shown_datasets(folder: Path | None) -> list[Dataset]:
     """A folder that is named; else the sets beside the project; else built-in text."""
@@ -111,6 +115,7 @@ def _dataset_rows(dataset: Dataset, encoder: str, work: Path) -> Iterator[Row]:
                 Contest(own.accuracy, theirs.accuracy, "%", "more"),
                 Contest(own.milliseconds, theirs.milliseconds, "ms", "less"),
                 Contest(own.megabytes, theirs.megabytes, "MB", "less"),
+                Contest(own.per_millisecond, theirs.per_millisecond, "%/ms", "more"),
             )
 
 
