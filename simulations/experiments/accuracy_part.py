@@ -10,7 +10,7 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.simulations.experiments.dataset import Dataset, in_turn
 from ridgeway.simulations.experiments.plan import ExperimentPlan
-from ridgeway.simulations.experiments.report import ReportPart, ReportTable
+from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
     OURS,
     OURS_WITH_SENTENCES,
@@ -87,7 +87,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
 
 def _accuracies(dataset: Dataset, found: Mapping[str, Evaluation]) -> ReportTable:
     """Percent of the texts of each domain, and the mean over domains."""
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (name, *own.by_domain.values(), own.accuracy) for name, own in found.items()
     ]
     count = sum(map(len, dataset.test.values()))
