@@ -69,8 +69,8 @@ class RoutingFigures:
     megabytes: float
 
     @property
-    def per_millisecond(self) -> float:
-        return self.accuracy / self.milliseconds
+    def per_microsecond(self) -> float:
+        return self.accuracy / (1e3 * self.milliseconds)
 
 
 def shown_datasets(folder: Path | None) -> list[Dataset]:
@@ -115,7 +115,7 @@ def _dataset_rows(dataset: Dataset, encoder: str, work: Path) -> Iterator[Row]:
                 Contest(own.accuracy, theirs.accuracy, "%", "more"),
                 Contest(own.milliseconds, theirs.milliseconds, "ms", "less"),
                 Contest(own.megabytes, theirs.megabytes, "MB", "less"),
-                Contest(own.per_millisecond, theirs.per_millisecond, "%/ms", "more"),
+                Contest(own.per_microsecond, theirs.per_microsecond, "%/µs", "more"),
             )
 
 

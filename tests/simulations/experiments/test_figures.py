@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ridgeway.simulations.experiments.figures import main, pages, with_figures
 from ridgeway.simulations.experiments.report import ReportPart, ReportTable, read_part, write_part
 
 FIGURES = IMPORT_ROOT / "docs" / "figures"
+DECISIONS = "decisions.md"
 LOAD = {"load": 0.1, "cores": 2, "during": 1.8, "others": 0.0}
 FACTS = {
     "date": "2026-11-18",
@@ -21,6 +23,10 @@ FACTS = {
     "seconds": 7.0,
     "command": "python -m speed",
 }
+TABLES = re.compile(r"<!-- figures: .*?<!-- /figures -->", re.DOTALL)
+CODE = re.compile(r"```.*?```|^    .*?$|`[^`]*`", re.DOTALL | re.MULTILINE)
+FIGURE = re.compile(r"(?<![\d.,/])\d{2,}\.\d+(?!\.?\d)")
+"""Such as 97.3; neither a version nor a difference of a few points."""
 PLACE = "Before.\n\n<!-- figures: speed -->\n{}<!-- /figures -->\n\nAfter.\n"
 
 
@@ -65,6 +71,17 @@ def test_the_docs_say_what_the_results_say(path: Path) -> None:
     assert with_figures(text, FIGURES) == text
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in pages(IMPORT_ROOT) if path.name != DECISIONS], ids=lambda path: path.name
+)
+def test_a_figure_in_a_sentence_stands_in_a_table_of_its_page(path: Path) -> None:
+    """So a sentence that is older than its table is found."""
+    text = path.read_text(encoding="utf-8")
+    shown = set(FIGURE.findall(" ".join(TABLES.findall(text))))
+    said = set(FIGURE.findall(CODE.sub("", TABLES.sub("", text))))
+    assert said <= shown
+
+
 @pytest.mark.parametrize("path", sorted(FIGURES.glob("*.json")), ids=lambda path: path.stem)
 def test_every_result_says_where_it_comes_from_and_is_shown(path: Path) -> None:
     """Date, commit, machine, load and command; a result that no page shows goes."""
@@ -77,4 +94,4 @@ def test_every_result_says_where_it_comes_from_and_is_shown(path: Path) -> None:
 def test_one_page_alone_has_figures_without_a_command() -> None:
     """The page of decisions."""
     said = {page.name for page in pages(IMPORT_ROOT) if "measured once" in " ".join(page.read_text().lower().split())}
-    assert said <= {"decisions.md"}
+    assert said <= {DECISIONS}
