@@ -77,7 +77,7 @@ class PrivateSizes:
     seeds: int = 5
 
 
-SHORT_PRIVATE_SIZES = PrivateSizes(epsilons=(1.0, 8.0), documents=(None,), runs=5)
+SHORT_PRIVATE_SIZES = PrivateSizes(epsilons=(1.0, 8.0), documents=(None,), runs=20)
 FULL_PRIVATE_SIZES = PrivateSizes(
     epsilons=(0.3, 1.0, 3.0, 8.0), documents=(500, None), runs=40
 )
@@ -285,7 +285,8 @@ def _attacks(
         "named: of the half's distinct tokens; pairs told apart: how often a document"
         " that was summed scores above one that was not, with either half summed, 50 %"
         " is guessing; planted"
-        " ones: the same for documents of random tokens by someone who knows all else;"
+        " ones: the same for documents of random tokens by someone who knows all else,"
+        f" in {size.runs} runs, each with its own noise, so that a few points are chance;"
         " by this noise: the best that can be; allowed: what ε allows any mechanism.",
     )
 
