@@ -142,7 +142,11 @@ def source_words(part: ReportPart) -> str:
 
 
 def grid(table: ReportTable) -> str:
-    columns = [_column(name, table.column(name), table) for name in table.columns]
+    """The rows in Markdown, without columns that have nothing in them."""
+    filled = [
+        name for name in table.columns if any(cell != "" for cell in table.column(name))
+    ]
+    columns = [_column(name, table.column(name), table) for name in filled]
     lines = ("| " + " | ".join(cells) + " |" for cells in zip(*columns, strict=True))
     return "\n".join(lines)
 

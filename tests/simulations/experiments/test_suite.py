@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.cli.terminal import run
 from ridgeway.simulations.experiments import __main__ as command
-from ridgeway.simulations.experiments.report import ReportPart, ReportTable, draw, markdown, read_part, write_part
+from ridgeway.simulations.experiments.report import ReportPart, ReportTable, draw, grid, markdown, read_part, write_part
 from ridgeway.simulations.experiments.suite import PARTS, run_parts
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 
@@ -69,6 +69,11 @@ def test_a_table_is_markdown() -> None:
         "| kNN    |        – |         7 |",
         "| none   |      3.0 |         0 |",
     ]
+
+
+def test_a_column_without_anything_is_not_shown() -> None:
+    table = ReportTable("t", ("what", "aim", "ours"), (("speed", "", 2.0), ("size", "", None)))
+    assert grid(table).splitlines() == ["| what  | ours |", "| ----- | ---: |", "| speed |  2.0 |", "| size  |    – |"]
 
 
 def test_a_table_is_drawn(tmp_path: Path) -> None:
