@@ -118,7 +118,8 @@ def command_words(module: str, words: Sequence[str]) -> str:
 def commit() -> str:
     """Of this checkout; with a + where code has changed since."""
     named = _git("rev-parse", "--short=10", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+    code = (".", ":!docs", ":!*.md")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
     return (named or "no checkout") + ("+" if changed else "")
 
 
