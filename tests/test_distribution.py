@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 
 from ridgeway.common.encoding.encoder_files import save_encoder
 from tests.support.commands import Workshop, workshop
-from tests.support.release_files import SOURCES, build, copy_sources
+from tests.support.release_files import build, copy_sources
 from tests.support.tiny import tiny_encoder
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,7 @@ def environment(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
 
 ADAPTERS = tuple(f"adapters/{name}.py" for name in ("__init__", "langchain", "litellm"))
 FRONT = ("__init__.py", "__main__.py", "_native.pyi", "py.typed", *ADAPTERS)
+PACKAGED = ("client", "common", "coordinator", "simulations")
 FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}
 
 
@@ -77,18 +79,41 @@ def test_the_wheel_owns_one_import_name(environment: Path) -> None:
 
 
 def test_wheel_and_sdist_hold_plain_files_and_the_same_code(built: tuple[Path, Path]) -> None:
-    """The links of a checkout become folders; every source file, page and template is in both."""
+    """The links of a checkout become folders in the wheel, without C; the sdist has the shape of the checkout."""
     sdist, wheel = built
-    tracked = [path.relative_to(ROOT) for folder in SOURCES[1:5] for path in _code(ROOT / folder)]
-    tracked = [name for name in tracked if name.parts[:2] not in FROM_A_CHECKOUT]
-    expected = {f"ridgeway/{name}" for name in tracked} | {f"ridgeway/{name}" for name in FRONT}
+    tracked = {path.relative_to(ROOT) for folder in PACKAGED for path in _code(ROOT / folder)}
+    installed = [name for name in tracked if name.parts[:2] not in FROM_A_CHECKOUT and name.suffix not in {".c", ".h"}]
+    expected = {f"ridgeway/{name}" for name in installed} | {f"ridgeway/{name}" for name in FRONT}
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = {name for name in archive.namelist() if name.startswith("ridgeway/")}
     with tarfile.open(sdist) as packed:
         assert not [member.name for member in packed if member.issym() or member.islnk()]
         in_sdist = {name.partition("/")[2] for name in packed.getnames()}
     assert {name for name in in_wheel if not name.endswith(BUILT)} == expected
-    assert expected <= in_sdist
+    beside = {"Makefile", "requirements.lock", "CHANGELOG.md", "docs/index.md", "tests/support/tiny.py"}
+    assert {str(name) for name in tracked} | {f"ridgeway/{name}" for name in FRONT} | beside <= in_sdist
+
+
+def test_the_tests_of_an_sdist_run(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """As whoever packages Ridgeway runs them: build in the unpacked folder, then pytest."""
+    with tarfile.open(built[0]) as packed:
+        packed.extractall(tmp_path, filter="data")
+    [folder] = tmp_path.iterdir()
+    for words in (["setup.py", "--quiet", "build_ext", "--inplace"], ["-m", "pytest", "tests/vectors", "--quick"]):
+        done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+def test_the_description_leads_to_the_repository(built: tuple[Path, Path]) -> None:
+    """Links and pictures of README are absolute, and lead to files that are there."""
+    with zipfile.ZipFile(built[1]) as archive:
+        [about] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        text = archive.read(about).decode()
+    links = re.findall(r"\]\(([^)#]+)", text)
+    assert links and all(link.startswith("https://") for link in links)
+    paths = [link.partition("/main/")[2] for link in links if "/main/" in link]
+    assert len(paths) > 10 and all((ROOT / path).exists() for path in paths)
 
 
 def test_benchmarks_and_experiments_are_not_in_the_wheel_and_nothing_in_it_needs_them(built: tuple[Path, Path]) -> None:

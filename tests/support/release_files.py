@@ -16,7 +16,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("ridgeway", "common", "client", "coordinator", "simulations", "pyproject.toml", "README.md", "LICENSE")
+FOLDERS = ("ridgeway", "common", "client", "coordinator", "simulations", "tests", "docs", "examples", "packages")
+FILES = tuple(path.name for path in ROOT.iterdir() if path.is_file())
+SOURCES = (*FOLDERS, *FILES, ".ci", ".github")
 EPOCH = 1_700_000_000
 """The time that all files of a release bear, in seconds since 1970."""
 OPEN_UMASK = 0o022
