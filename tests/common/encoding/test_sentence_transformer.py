@@ -390,7 +390,9 @@ def test_what_was_made_with_minilm_is_not_read(encoder: TransformerEncoder, tmp_
         lambda: find_by_fingerprint("0" * 64, "smollm2+sentence:minilm"),
         lambda: Router.load(tmp_path / "release"),
     ):
-        with pytest.raises(RidgewayError, match=r"does not read sentences by minilm; use \+sentence, or \+sentence:DIR"):
+        with pytest.raises(
+            RidgewayError, match=r"does not read sentences by minilm; use \+sentence, or \+sentence:DIR"
+        ):
             use()
 
 
