@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding import sentence_source
 from ridgeway.common.encoding.sentence_encoder import UseEncoder
@@ -27,7 +26,7 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.tiny import tiny_encoder
 
-LEFT_OUT = ("deployment", "browser", "kernels", "slow")
+LEFT_OUT = ("deployment", "browser", "slow")
 """Markers of tests that a quick run does without."""
 NOT_COLLECTED = {
     Path(__file__).parent / name
@@ -36,7 +35,6 @@ NOT_COLLECTED = {
         "simulations",
         "test_distribution.py",
         "client/cluster",
-        "client/sums/test_kernels.py",
         "common/base/test_torch_threads.py",
         "common/encoding/test_encoder_sources.py",
         "common/encoding/test_sentence_transformer.py",
@@ -72,9 +70,6 @@ QUICK_CASES = 3
 MAX_WORKERS = 4
 WAITING_WORKERS = 1
 """Workers beyond the cores: some tests wait longer than they compute."""
-
-if not gpus():
-    os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; Triton must know before it is first imported
 
 MEMORY = Path("/dev/shm")
 MIN_MEMORY_BYTES = 4 << 30

@@ -72,9 +72,9 @@ NATIVE_FILE = "common/base/native.py"
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 GPU = "client/sums/gpu/"
 """This folder may know torch throughout, because nothing outside imports it before a GPU is used."""
-HEAVY = {"torch", "transformers", "triton"}
+HEAVY = {"torch", "transformers"}
 HEAVY_FILES = {
-    "common/encoding/sentence_models.py",
+    "common/encoding/sentence_transformer.py",
     "common/encoding/sentence_torch.py",
     "common/base/devices.py",
     "common/base/threads.py",

@@ -22,7 +22,6 @@ HEAVY = (
     "pyarrow",
     "gguf",
     "huggingface_hub",
-    "onnxruntime",
     "zstandard",
     "matplotlib",
 )

@@ -53,8 +53,8 @@ DEFAULT_LISTEN = "127.0.0.1:9443"
 """Where a coordinator listens unless it is told otherwise."""
 
 ENCODERS = (
-    "smollm2, hf:NAME_OR_DIR or dir:PATH; +words, +sentence and"
-    " +sentence:NAME_OR_DIR add features"
+    "smollm2, hf:NAME_OR_DIR or dir:PATH; +words, +sentence and +sentence:DIR add "
+    "features"
 )
 """How an encoder is named."""
 

@@ -38,7 +38,7 @@ from ridgeway.common.encoding.model_files import (
 )
 from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.sentence_models import KNOWN_MODELS, LOCAL
+from ridgeway.common.encoding.sentence_transformer import LOCAL
 from ridgeway.common.encoding.table_encoder import (
     CONTEXTUAL_GONE,
     COSINES_GONE,
@@ -64,9 +64,8 @@ SOURCES = {
     "…+sentence": (
         "adds a multilingual sentence vector of each sample, and random features of it"
     ),
-    "…+sentence:NAME_OR_DIR": (
-        f"the same with a transformer: {', '.join(KNOWN_MODELS)}, or the folder of a "
-        "model in safetensors"
+    "…+sentence:DIR": (
+        "the same with a transformer: the folder of a model in safetensors"
     ),
 }
 
@@ -157,7 +156,7 @@ def absolute_source(source: str) -> str:
     bare = bare_name(rest)
     if colon and Path(bare).exists():
         table = f"{kind}:{Path(bare).resolve()}{rest.removeprefix(bare)}"
-    if reader and reader not in KNOWN_MODELS and Path(reader).exists():
+    if reader and Path(reader).exists():
         reader = str(Path(reader).resolve())
     if reader is None:
         return table

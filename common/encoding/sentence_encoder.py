@@ -20,11 +20,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import cache_folder, sha256, whole_folder
 from ridgeway.common.base.native import native
-from ridgeway.common.encoding.sentence_models import (
-    LOCAL,
-    find_local,
-    find_transformer,
-)
+from ridgeway.common.encoding.sentence_models import find_local, find_transformer
 from ridgeway.common.encoding.sentence_network import (
     MAX_SENTENCE_TOKENS,
     SENTENCE_NORM,
@@ -40,6 +36,7 @@ from ridgeway.common.encoding.sentence_source import (
     tokenizer_definition,
     use_files,
 )
+from ridgeway.common.encoding.sentence_transformer import LOCAL
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens, shared_tokenizer
 
 __all__ = [
@@ -186,7 +183,7 @@ def _sums_over_texts(rows: Any, lengths: Integers) -> Any:
 
 
 def find_sentence_encoder(source: str = "") -> SentenceEncoder:
-    """The encoder that a source names: "" is USE, others are transformers by name or folder."""
+    """The encoder that a source names: "" is USE, others are folders of transformers."""
     return find_transformer(source) if source else find_use()
 
 

@@ -2,32 +2,40 @@
 
 A model's numbers are floating-point, and their last bits differ from machine to machine. So the
 vector is rounded coarsely; from there on everything is counted in integers. Knows nothing of where
-models come from, nor of what runs them.
+models come from.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
-from ridgeway.common.base.errors import EncoderError
+from ridgeway.common.base.devices import is_out_of_memory
+from ridgeway.common.base.errors import DeviceError, EncoderError, first_line
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.base.threads import one_torch_thread
+from ridgeway.common.encoding.model_files import ModelFiles, imported, quiet
 from ridgeway.common.encoding.sentence_network import SENTENCE_NORM, Integers
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens, shared_tokenizer
 
+LOCAL = "local"
+"""What an encoder is called that came from a folder."""
 MAX_MODEL_TOKENS = 256
 """How many tokens of a text a model reads, special ones included."""
 MAX_MODEL_WIDTH = 1 << 10
 """With more numbers and the random features, products with weights would not be exact."""
 ROUNDING_STEP = 32
 """Vectors of norm SENTENCE_NORM are rounded to multiples of this."""
+GPU_PASS_TOKENS = 1 << 16
 
 _OPTIONS: dict[str, Any] = {
     "version": 1,
@@ -38,36 +46,19 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-class SentenceModel(Protocol):
-    """A model that is ready to run.
-
-    pass_tokens: how many tokens it reads in one pass; at least one text in any case.
-    """
-
-    pass_tokens: int
-
-    def means(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The mean of each text's last hidden states, of N texts of n ids each: N × width."""
-        ...
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class TransformerEncoder:
     """text → token ids → a vector of about norm SENTENCE_NORM, no number beyond FEATURE_LIMIT.
 
-    name:       what others may call it; `local` for what came from a folder.
     definition: the tokenizer.json.
-    weights:    the hash of the model's files.
     max_tokens: of a text that are read, special ones included.
-    load:       brings the model to a device, such as `cpu`; called when the first text comes.
     """
 
-    name: str
+    files: ModelFiles
     definition: bytes
-    weights: str
     width: int
     max_tokens: int
-    load: Callable[[str], SentenceModel]
+    name: str = LOCAL
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_MODEL_WIDTH:
@@ -85,7 +76,9 @@ class TransformerEncoder:
     def fingerprint(self) -> str:
         facts = {"width": self.width, "max_tokens": self.max_tokens}
         return sha256(
-            canonical_json(_OPTIONS | facts), self.weights.encode(), self.definition
+            canonical_json(_OPTIONS | facts),
+            self.files.digest().encode(),
+            self.definition,
         )
 
     @cached_property
@@ -147,14 +140,84 @@ def on_grid(means: NDArray[np.float64]) -> NDArray[np.int16]:
 
 
 _loading = threading.Lock()
-_models: dict[tuple[str, str], SentenceModel] = {}
+_models: dict[tuple[str, str], TorchModel] = {}
 """By the encoder's fingerprint and the device."""
 
 
-def _loaded(encoder: TransformerEncoder, device: str) -> SentenceModel:
-    """The encoder's model on a device, loaded once a process."""
+def _loaded(encoder: TransformerEncoder, device: str) -> TorchModel:
+    """The encoder's model on a device, loaded once a process, when the first text comes."""
     key = encoder.fingerprint, device
     with _loading:
         if key not in _models:
-            _models[key] = encoder.load(device)
+            _models[key] = TorchModel(encoder.files, device)
         return _models[key]
+
+
+# The model, by torch
+
+
+class TorchModel:
+    """A model in float32, on the CPU or on a GPU.
+
+    On the CPU a pass reads one text, on one thread: then its vector depends on the text alone.
+
+    pass_tokens: how many tokens it reads in one pass; at least one text in any case.
+    """
+
+    def __init__(self, files: ModelFiles, device: str) -> None:
+        self._device = device
+        self._model = _load(files, device)
+        self.pass_tokens = 1 if device == "cpu" else GPU_PASS_TOKENS
+
+    def means(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The mean of each text's last hidden states, of N texts of n ids each: N × width."""
+        import torch
+
+        alone = one_torch_thread() if self._device == "cpu" else nullcontext()
+        with alone, torch.inference_mode():
+            there = torch.from_numpy(ids).to(self._device)
+            hidden = self._model(
+                input_ids=there, attention_mask=torch.ones_like(there)
+            ).last_hidden_state
+            means: NDArray[np.float64] = hidden.double().mean(dim=1).cpu().numpy()
+        return means
+
+
+def _load(files: ModelFiles, device: str) -> Any:
+    torch = imported("torch", "transformers")
+    transformers = imported("transformers", "transformers")
+    try:
+        with quiet(transformers):
+            model, told = transformers.AutoModel.from_pretrained(
+                str(files.folder),
+                output_loading_info=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        RuntimeError,
+        ImportError,
+        SafetensorError,
+    ) as error:
+        raise EncoderError(
+            f"transformers cannot load the model in {files.folder}: {first_line(error)}"
+        ) from error
+    # a pooler comes after the states
+    missing = sorted(name for name in told["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise EncoderError(
+            f"model weights are missing in {files.folder}, such as {missing[0]}"
+        )
+    try:
+        return model.eval().requires_grad_(False).to(device, torch.float32)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceError(
+            "not enough free GPU memory for the sentence encoder; free some, or"
+            " use --device cpu"
+        ) from error

@@ -110,7 +110,7 @@ def test_a_release_names_what_it_lacks(shop: Workshop, tmp_path: Path) -> None:
     ("reader", "sentence"),
     [
         ("data", "data has no config.json"),
-        ("nowhere", "there is no sentence encoder 'nowhere'; use minilm or the folder of a model"),
+        ("nowhere", "there is no sentence encoder 'nowhere'; use the folder of a model"),
     ],
 )
 def test_what_cannot_be_prepared_is_one_sentence(shop: Workshop, reader: str, sentence: str) -> None:

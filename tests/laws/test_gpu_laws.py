@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain, count, pairwise
 
 import numpy as np
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
-from ridgeway.client.sums.gpu import block_gram, gpu_operations, gpu_sums, torch_operations
+from ridgeway.client.sums.gpu import block_gram, gpu_sums, torch_operations
 from ridgeway.client.sums.gpu.block_gram import BlockGram, combined
 from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, Windows, joined, split, write_samples
 from ridgeway.client.sums.gpu.gpu_sums import GpuCounts, GpuTable, GpuWindows, Lane, gpu_accumulators, weighted_gram
-from ridgeway.common.base.devices import halving
+from ridgeway.common.base.devices import gpus, halving
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
 from ridgeway.common.base.settings import (
     FEATURE_LIMIT,
@@ -31,8 +31,10 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.encoding.windows import layers, window_starts
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.statistics.sums import Integers, upper_triangle
-from tests.support.gpu import GPU, Place, at_every_place, needs_gpu
 from tests.support.seeds import few_examples
+
+needs_gpu = pytest.mark.skipif(not gpus(), reason="no CUDA device here")
+on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=needs_gpu)])
 
 Documents = list[list[int]]
 
@@ -84,7 +86,7 @@ def assert_same(one: State, other: State) -> None:
         np.testing.assert_array_equal(values, other[name])
 
 
-@at_every_place
+@on_every_device
 @few_examples
 @given(
     texts=documents(),
@@ -96,7 +98,7 @@ def assert_same(one: State, other: State) -> None:
     seed=st.integers(0, 99),
 )
 def test_a_device_gives_the_bits_of_the_cpu(
-    place: Place,
+    device: str,
     texts: Documents,
     window: int,
     limit: int,
@@ -108,33 +110,31 @@ def test_a_device_gives_the_bits_of_the_cpu(
     """Odd lengths, single tokens, empty documents, windows apart, whole documents, units and words included."""
     table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
     here = accumulators(table, sampling, words)()
-    with place.entered():
-        there = one(table, sampling, place.device, words)()
-        ours = summed(there, texts)
-        expected = summed(here, texts)
-        assert_same(ours, expected)
-        sampled = one(table, sampling, place.device, words)()
-        sampled.add_layers(layers(*in_one_row(texts), sampling))
-        assert_same(sampled.state(), expected)
-        assert there.statistics(ours).equals(here.statistics(expected))
+    there = one(table, sampling, device, words)()
+    ours = summed(there, texts)
+    expected = summed(here, texts)
+    assert_same(ours, expected)
+    sampled = one(table, sampling, device, words)()
+    sampled.add_layers(layers(*in_one_row(texts), sampling))
+    assert_same(sampled.state(), expected)
+    assert there.statistics(ours).equals(here.statistics(expected))
 
 
-@at_every_place
+@on_every_device
 @few_examples
 @given(texts=documents(), cut=st.integers(0, 8), window=st.sampled_from([1, 5, 64]))
-def test_dividing_documents_leaves_the_sums_unchanged(place: Place, texts: Documents, cut: int, window: int) -> None:
+def test_dividing_documents_leaves_the_sums_unchanged(device: str, texts: Documents, cut: int, window: int) -> None:
     """Also when the state is asked for in between, and in another order."""
-    new = one(tables(11, 40, 3), Sampling(window), place.device)
-    with place.entered():
-        whole, divided, turned = new(), new(), new()
-        expected = summed(whole, texts)
-        summed(divided, texts[:cut])
-        assert_same(summed(divided, texts[cut:]), expected)
-        assert_same(summed(turned, texts[::-1]), expected)
+    new = one(tables(11, 40, 3), Sampling(window), device)
+    whole, divided, turned = new(), new(), new()
+    expected = summed(whole, texts)
+    summed(divided, texts[:cut])
+    assert_same(summed(divided, texts[cut:]), expected)
+    assert_same(summed(turned, texts[::-1]), expected)
 
 
-@at_every_place
-def test_small_blocks_and_small_slots_change_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_every_device
+def test_small_blocks_and_small_slots_change_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that fill up many times and ids that travel in many pieces give the same sums."""
     rolls = np.random.default_rng(5)
     lengths = rolls.integers(0, 40, 100)
@@ -145,45 +145,42 @@ def test_small_blocks_and_small_slots_change_nothing(place: Place, monkeypatch: 
     monkeypatch.setattr(block_gram, "_BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
     monkeypatch.setattr(block_gram, "MIN_COLUMNS", COLUMNS)
     monkeypatch.setattr(gpu_sums, "SLOT_TOKENS", 300)
-    with place.entered():
-        there = one(table, sampling, place.device)()
-        there.add(ids, lengths)
-        assert_same(there.state(), here.state())
+    there = one(table, sampling, device)()
+    there.add(ids, lengths)
+    assert_same(there.state(), here.state())
 
 
-@at_every_place
-def test_words_that_are_sketched_in_pieces_are_the_same(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_every_device
+def test_words_that_are_sketched_in_pieces_are_the_same(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a window has more tokens than a piece, and where no token has a letter."""
     rolls = np.random.default_rng(6)
     table, sampling = tables(11, 5, 4), Sampling(8, stride=9, units=10)
     monkeypatch.setattr(gpu_sums, "_TOKENS_AT_ONCE", 20)
-    with place.entered():
-        for last in (3, 10):
-            lengths = rolls.integers(0, 40, 4)
-            ids = rolls.integers(2, last + 1, lengths.sum()).astype(np.int32)
-            here, there = (
-                accumulators(table, sampling, SKETCHES[1])(),
-                one(table, sampling, place.device, SKETCHES[1])(),
-            )
-            here.add(ids, lengths)
-            there.add(ids, lengths)
-            assert_same(there.state(), here.state())
+    for last in (3, 10):
+        lengths = rolls.integers(0, 40, 4)
+        ids = rolls.integers(2, last + 1, lengths.sum()).astype(np.int32)
+        here, there = (
+            accumulators(table, sampling, SKETCHES[1])(),
+            one(table, sampling, device, SKETCHES[1])(),
+        )
+        here.add(ids, lengths)
+        there.add(ids, lengths)
+        assert_same(there.state(), here.state())
 
 
-@at_every_place
+@on_every_device
 @few_examples
 @given(columns=st.sampled_from([COLUMNS, 3 * COLUMNS]), seed=st.integers(0, 99), extreme=st.booleans())
-def test_every_way_of_multiplying_is_exact(place: Place, columns: int, seed: int, extreme: bool) -> None:
+def test_products_are_exact(device: str, columns: int, seed: int, extreme: bool) -> None:
     """Also where every digit is as large as digits get, and over several blocks."""
     rolls = np.random.default_rng(seed)
     values = [-64, 64] if extreme else list(range(-64, 65))
     planes = rolls.choice(np.array(values, dtype=np.int8), (2 * ROWS, columns))
     samples = planes[:ROWS].astype(np.int64) * 64 + planes[ROWS:]
-    with place.entered() as device:
-        total = torch.zeros(2 * ROWS, 2 * ROWS, dtype=torch.int64, device=device)
-        for times in (1, 3):
-            place.operations().add_products(torch.from_numpy(planes).to(device), total, times)
-        np.testing.assert_array_equal(np.triu(combined(total).numpy()), np.triu(4 * samples @ samples.T))
+    total = torch.zeros(2 * ROWS, 2 * ROWS, dtype=torch.int64, device=device)
+    for times in (1, 3):
+        torch_operations.add_products(torch.from_numpy(planes).to(device), total, times)
+    np.testing.assert_array_equal(np.triu(combined(total).numpy()), np.triu(4 * samples @ samples.T))
 
 
 def test_the_largest_block_stays_within_32_bits() -> None:
@@ -204,20 +201,19 @@ def test_digits_fit_in_eight_bits_and_give_the_number_back(values: list[int]) ->
     assert joined(planes, torch.int32)[0, 3 : 3 + len(values)].tolist() == values
 
 
-@at_every_place
+@on_every_device
 @few_examples
 @given(counts=st.lists(st.integers(1, 70), max_size=5), width=st.sampled_from([2, 129]))
-def test_samples_in_any_pieces_add_up_as_on_the_cpu(place: Place, counts: list[int], width: int) -> None:
+def test_samples_in_any_pieces_add_up_as_on_the_cpu(device: str, counts: list[int], width: int) -> None:
     """What a transformer's features go through."""
     rolls = np.random.default_rng(len(counts))
     here = ExactGram(width)
-    with place.entered() as device:
-        there = BlockGram(device, width)
-        for count in counts:
-            samples = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (count, width)).astype(np.int16)
-            here.add(samples)
-            there.add(torch.from_numpy(samples).to(device))
-        np.testing.assert_array_equal(there.triangle(), here.triangle())
+    there = BlockGram(torch.device(device), width)
+    for size in counts:
+        samples = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (size, width)).astype(np.int16)
+        here.add(samples)
+        there.add(torch.from_numpy(samples).to(device))
+    np.testing.assert_array_equal(there.triangle(), here.triangle())
 
 
 @given(
@@ -257,14 +253,13 @@ def test_a_slot_holds_the_largest_window() -> None:
     assert lengths[0] <= MAX_JOINED_WINDOW_TOKENS <= gpu_sums.SLOT_TOKENS // gpu_sums.KINDS_AT_ONCE
 
 
-@at_every_place
+@on_every_device
 @few_examples
 @given(counts=st.lists(st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4))
-def test_counts_of_billions_are_weighted_exactly(place: Place, counts: list[int]) -> None:
+def test_counts_of_billions_are_weighted_exactly(device: str, counts: list[int]) -> None:
     """The same integers as on the CPU, where they are held against Python's own."""
     table, numbers = tables(4, 5, 8), np.array(counts, dtype=np.int64)
-    with place.entered():
-        there = weighted_gram(GpuTable(table, place.device).values, numbers)
+    there = weighted_gram(GpuTable(table, device).values, numbers)
     np.testing.assert_array_equal(there, gram_of_counts(table, numbers))
 
 
@@ -301,7 +296,6 @@ def test_memory_for_less_than_the_least_is_an_error_with_a_next_move() -> None:
         halving(never, 1024, 64)
 
 
-@pytest.mark.kernels
 def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planes are made smaller, and the sums are the same."""
     real, sizes = block_gram.Block, []
@@ -315,27 +309,25 @@ def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(block_gram, "Block", Full)
     table, sampling, texts = tables(11, 9, 2), Sampling(4), [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50
-    with Place("cpu", kernels=not GPU).entered():
-        there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
-        assert_same(summed(there, texts), summed(here, texts))
+    there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
+    assert_same(summed(there, texts), summed(here, texts))
     assert len(sizes) > 1
     assert sizes[-1] <= 3000
 
 
-@at_every_place
+@on_every_device
 @pytest.mark.parametrize("window", [1, 4])
-def test_an_accumulator_that_is_let_go_holds_nothing(place: Place, window: int) -> None:
+def test_an_accumulator_that_is_let_go_holds_nothing(device: str, window: int) -> None:
     """Its memory is free at once for the next one, without waiting for the garbage collector."""
-    with place.entered():
-        accumulator = one(tables(11, 9, 2), Sampling(window), place.device)()
-        summed(accumulator, [[1, 2, 3]])
-        gone = weakref.ref(accumulator)
-        gc.disable()
-        try:
-            del accumulator
-            assert gone() is None
-        finally:
-            gc.enable()
+    accumulator = one(tables(11, 9, 2), Sampling(window), device)()
+    summed(accumulator, [[1, 2, 3]])
+    gone = weakref.ref(accumulator)
+    gc.disable()
+    try:
+        del accumulator
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_block_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,18 +338,10 @@ def test_a_block_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) 
         (1 << 50, block_gram.MAX_COLUMNS),
     ):
         monkeypatch.setattr(block_gram, "free_bytes", lambda device, free=free: free)
-        with Place("cpu", kernels=False).entered() as device:
-            assert BlockGram(device, 9).capacity == columns
+        assert BlockGram(torch.device("cpu"), 9).capacity == columns
 
 
-# The choice between Triton and torch
-
-
-@pytest.fixture
-def fresh_choice() -> Iterator[None]:
-    gpu_operations.operations.cache_clear()
-    yield
-    gpu_operations.operations.cache_clear()
+# Devices that cannot multiply
 
 
 EXACT_PRODUCTS = torch_operations.add_products
@@ -376,29 +360,6 @@ def _full(*_: object) -> None:
     raise torch.OutOfMemoryError
 
 
-@pytest.mark.kernels
-@pytest.mark.usefixtures("fresh_choice")
-@pytest.mark.parametrize("name", ["write_means", "add_products", "word_counts"])
-@pytest.mark.parametrize("wrong", [False, True])
-def test_kernels_that_are_wrong_or_fail_are_passed_over(
-    monkeypatch: pytest.MonkeyPatch, name: str, wrong: bool
-) -> None:
-    """Torch does the work then."""
-    kernels = pytest.importorskip("ridgeway.client.sums.gpu.kernels")
-
-    def doubled(*arguments: torch.Tensor) -> torch.Tensor | None:
-        found: torch.Tensor | None = getattr(torch_operations, name)(*arguments)
-        if found is not None:
-            return 2 * found
-        arguments[1 if name == "add_products" else 2].mul_(2)
-        return None
-
-    monkeypatch.setattr(kernels, name, doubled if wrong else _broken)
-    monkeypatch.setattr(gpu_operations, "has_triton", lambda device: True)
-    assert gpu_operations.operations(torch.device("cpu")) is torch_operations
-
-
-@pytest.mark.usefixtures("fresh_choice")
 @pytest.mark.parametrize(
     ("products", "words"),
     [(_broken, "this GPU is too old"), (_forgetful, "not exact"), (_full, "not enough free GPU memory")],
@@ -408,6 +369,7 @@ def test_a_device_that_cannot_multiply_is_an_error(
 ) -> None:
     """One sentence, with the reason; where memory is missing, it says so."""
     monkeypatch.setattr(torch_operations, "add_products", products)
+    torch_operations.check_products.cache_clear()  # refusals are not kept
     with pytest.raises(DeviceError, match=words):
         summed(one(tables(11, 9, 2), Sampling(4), "cpu")(), [[1, 2, 3]])
 
@@ -462,7 +424,6 @@ def test_a_gpu_with_little_memory_gives_the_same_sums() -> None:
 
 def test_the_mask_of_the_triangle_is_of_the_features_with_their_constant() -> None:
     """A sum over no samples is a triangle of zeros."""
-    with Place("cpu", kernels=False).entered() as device:
-        empty = BlockGram(device, 4).triangle()
+    empty = BlockGram(torch.device("cpu"), 4).triangle()
     assert empty.shape == (int(upper_triangle(5).sum()),)
     assert not empty.any()

@@ -13,11 +13,10 @@ from ridgeway.client.sums.gpu.digit_planes import (
     COLUMNS,
     DIGIT,
     ROWS,
-    WINDOWS,
     rounded,
     write_samples,
 )
-from ridgeway.client.sums.gpu.gpu_operations import operations
+from ridgeway.client.sums.gpu.torch_operations import add_products, check_products
 from ridgeway.common.base.devices import halving
 from ridgeway.common.statistics.sums import Integers, upper_triangle
 
@@ -70,7 +69,7 @@ class BlockGram:
         first = block.used
         end = first + samples
         block.times = times
-        block.used = min(rounded(end, WINDOWS), self.capacity)
+        block.used = end
         block.planes[:, end : rounded(end, COLUMNS)] = 0
         block.planes[self._rows + self._width, first:end] = 1
         return block.planes, first
@@ -99,15 +98,15 @@ class Block:
             2 * rows, rounded(columns, COLUMNS), dtype=torch.int8, device=device
         )
         self.total = torch.zeros(2 * rows, 2 * rows, dtype=torch.int64, device=device)
-        self._operations = operations(device)
+        check_products(device)
         # Products of zeros take the memory that all later ones need.
-        self._operations.add_products(self.planes[:, :COLUMNS], self.total, 1)
+        add_products(self.planes[:, :COLUMNS], self.total, 1)
 
     def multiply(self) -> None:
         """Add what lies in the planes, and begin anew."""
         if self.used:
             used = self.planes[:, : rounded(self.used, COLUMNS)]
-            self._operations.add_products(used, self.total, self.times)
+            add_products(used, self.total, self.times)
         self.used = 0
 
 

