@@ -36,8 +36,8 @@ lock-on/%:
 
 # All wheels of a holder, an operator and a service for machines of this kind without a network, in dist/wheels.
 wheelhouse: setup-demo
-	rm -rf dist/wheels && mkdir -p build dist
-	$(COMPILE_RELEASE) --group encoders --output-file build/wheelhouse.txt
+	rm -rf dist/wheels && mkdir -p build
+	$(COMPILE_RELEASE) --group encoders --group build --output-file build/wheelhouse.txt >/dev/null
 	$(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --dest dist/wheels --requirement build/wheelhouse.txt
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist/wheels .
 

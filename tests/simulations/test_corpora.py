@@ -84,7 +84,7 @@ def test_the_preset_paper_routes_built_in_text_as_it_always_did(
     few = [Corpus(each.name, each.train[:200], each.test[:50]) for each in harvested]
     corpora.write(few, tmp_path / "data")
     found = measured(tmp_path / "data", PAPER, smollm2, tmp_path)
-    assert found.accuracy == pytest.approx(89, abs=3)  # 88.7 with the packages of constraints.txt
+    assert found.accuracy == pytest.approx(89, abs=3)  # 88.7 with the packages of requirements.lock
 
 
 def test_no_piece_stands_on_both_sides(harvested: tuple[Corpus, ...]) -> None:

@@ -58,7 +58,7 @@ def test_the_demo_runs_the_whole_path(
     pairs = [(each["domain"], decision.domain) for each, decision in zip(asked, routed, strict=True)]
     known = [domain == found for domain, found in pairs if domain]
     unknown = [found is None for domain, found in pairs if not domain]
-    assert sum(known) >= 0.85 * len(known)  # 63 of 72 with the packages of constraints.txt
+    assert sum(known) >= 0.85 * len(known)  # 63 of 72 with the packages of requirements.lock
     assert sum(unknown) >= 0.7 * len(unknown)  # 21 of 24
     offered = {router.route(prompt).domain for prompt in manifest["examples"]}
     assert offered == {"law", "c", "mathematics", "machine_learning", None}
