@@ -164,4 +164,5 @@ def stop(sentence: str) -> None:
     sys.exit(2)
 
 
-main()
+if __name__ == "__main__":
+    main()
