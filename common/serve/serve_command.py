@@ -62,7 +62,7 @@ def _write_config(path: Path | None) -> None:
 WriteConfig = Annotated[
     Path | None,
     option(
-        "Write a serve.toml with every setting and its default, and exit.",
+        "Write a serve.toml with every setting, its default or an example, and exit.",
         metavar="FILE",
         callback=_write_config,
         is_eager=True,
