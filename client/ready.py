@@ -12,7 +12,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from ridgeway.client.round.epochs import Digests, Epoch, EpochData, sums_id
 from ridgeway.client.round.expert_scores import own_scores
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.scoring import HeldOut
-from ridgeway.client.sums.corpus import Counters
+from ridgeway.client.sums.corpus import Counters, real_places
 from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
 from ridgeway.client.sums.held_out import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, Watch, corpus_documents, prepare
@@ -72,7 +72,8 @@ def open_epoch(
     """
     _check_record(holder)
     before = holder.epochs.current()
-    cost = _check_budget(holder, terms)
+    places = real_places(list(map(Path, holder.settings.corpus)))
+    cost = _check_budget(holder, terms, places)
     if holder.settings.statistics:
         made: Prepared | DocumentSums = _made_ahead(holder, terms)
         digests = None
@@ -102,7 +103,7 @@ def open_epoch(
     scores = None
     if settings.scores:
         scores = own_scores(Path(settings.scores), holder.domain)
-    data = EpochData(made, sample, scores, digests)
+    data = EpochData(made, sample, scores, digests, places)
     holder.epochs.open(epoch, data, holder.totals.epochs())
     holder.account.carry()
     return ReadyReport(
@@ -120,13 +121,16 @@ def _check_record(holder: Holder) -> None:
         raise InputError(error.reason) from None
 
 
-def _check_budget(holder: Holder, terms: Terms) -> float:
+def _check_budget(holder: Holder, terms: Terms, places: tuple[str, ...]) -> float:
     """What a document will have cost after a round; raises InputError if that is more than is
     allowed.
+
+    places: where the corpus lies now.
     """
     if not terms.privacy:
         return math.inf
     account = holder.account
+    account = replace(account, corpus=(*account.corpus, *places))
     holdout = holder.settings.holdout
     cost = account.epsilon(account.private_round(terms.privacy, holdout))
     if cost > account.max_epsilon:

@@ -75,13 +75,15 @@ class Epoch(Record):
 class EpochData:
     """What an epoch is filled with.
 
-    sums: exact ones, or those over bounded documents.
+    sums:   exact ones, or those over bounded documents.
+    places: where the documents lie, by real paths.
     """
 
     sums: Prepared | DocumentSums
     held_out: HeldOut
     scores: QualityTable | None = None
     digests: Digests | None = None
+    places: tuple[str, ...] = ()
 
     def write(self, draft: Path) -> None:
         files: dict[str, bytes] = {}
@@ -147,7 +149,8 @@ class EpochStore:
             content = record_json(epoch.model_dump(mode="json"))
             write_whole(draft / EPOCH, content, private=True)
         self._folder.chmod(0o700)
-        self._journal.append((OPENED_EPOCH, {"epoch": epoch.name, "sums": epoch.sums}))
+        facts = {"epoch": epoch.name, "sums": epoch.sums, "places": list(data.places)}
+        self._journal.append((OPENED_EPOCH, facts))
         for path in self._folder.iterdir():
             if path.name in kept:
                 continue

@@ -20,7 +20,7 @@ from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from ridgeway.client.round.epochs import Epoch, EpochStore, sums_id
+from ridgeway.client.round.epochs import OPENED_EPOCH, Epoch, EpochStore, sums_id
 from ridgeway.client.round.expert_scores import told_scores
 from ridgeway.client.round.known_keys import known_handovers, take_handovers
 from ridgeway.client.round.policy import Policy
@@ -244,9 +244,9 @@ class Holder:
     def noisy(self, epoch: Epoch, privacy: Privacy) -> NoisyOutputs:
         return NoisyOutputs(self.epochs, epoch, self.account, privacy)
 
-    @cached_property
+    @property
     def account(self) -> Account:
-        """What this corpus has cost its documents, and may cost."""
+        """What this corpus has cost its documents, and may cost, as of the epoch opened last."""
         own = self.handovers.owner(self.identity.public)
         return replace(account_of(self.settings, self.journal), holder=own)
 
@@ -447,11 +447,16 @@ class Holder:
 
 
 def account_of(settings: HolderSettings, journal: Journal) -> Account:
-    """The account of the corpus that these settings name."""
+    """The account of the corpus that these settings name, and of where the epoch that was opened
+    last had it from.
+    """
+    named = settings.corpus or (str(settings.statistics),)
+    opened = journal.entries(OPENED_EPOCH)[-1:]
+    places = [place for entry in opened for place in entry.facts.get("places", ())]
     return Account(
         journal,
         Path(settings.spending) if settings.spending else shared_file(),
-        settings.corpus or (str(settings.statistics),),
+        tuple(dict.fromkeys((*named, *places))),
         settings.policy.coordinator,
         settings.policy.max_epsilon,
         settings.policy.max_delta,

@@ -17,12 +17,14 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.files import locked, state_folder, syncs
@@ -39,6 +41,13 @@ RESTORED = "restored"
 """That about one that was charged for what may have left since."""
 FILE = "spending.jsonl"
 
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
+_LOCAL_SCHEMES = ("file", "local")
+_SCHEMES = {"https": "http", "s3a": "s3", "s3n": "s3", "gcs": "gs", "ssh": "sftp"}
+"""Schemes that lead to the same places as others."""
+_PORTS = {"http": (80, 443), "ftp": (21,), "sftp": (22,)}
+"""Those of hosts with ports and users, and their usual ports."""
+
 Output = Literal["statistics", "counts"]
 
 
@@ -48,7 +57,8 @@ class Expense:
 
     epoch:   the data it was made of. mode: of the round.
     holdout: the share of documents that was kept out of sums then, to be counted.
-    corpus:  the files and folders with the text. federation: the coordinator's key, as it was
+    corpus:  the files and folders with the text, as they were named and as links led to them then.
+    federation: the coordinator's key, as it was
              pinned.
     holder:  the first key of the holder that it left through.
     """
@@ -295,7 +305,11 @@ class Account:
                 f"{self.shared} is damaged, so the spent privacy budget is unknown;"
                 " restore it from a backup"
             ) from None
-        return [each for each in expenses if overlap(each.corpus, self.corpus)]
+        same = {
+            corpus: overlap(corpus, self.corpus)
+            for corpus in {each.corpus for each in expenses}
+        }
+        return [each for each in expenses if same[each.corpus]]
 
     def _share(self, record: dict[str, Any]) -> None:
         self.shared.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -309,11 +323,42 @@ class Account:
 
 
 def overlap(one: Iterable[str], other: Iterable[str]) -> bool:
-    """Whether a document may lie below both: a path is the same, or a folder that holds the
-    other.
+    """Whether a document may lie below both: by any spelling, a place is the same, or a folder that
+    holds the other.
     """
-    return any(_holds(a, b) or _holds(b, a) for a in one for b in other)
+    ones = {name for place in one for name in _spellings(place)}
+    others = {name for place in other for name in _spellings(place)}
+    return any(_holds(a, b) or _holds(b, a) for a in ones for b in others)
 
 
 def _holds(folder: str, path: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _spellings(place: str) -> set[str]:
+    """A path or URL as it is written, as expenses before version 0.3 are compared, and the one name
+    of all its spellings.
+    """
+    found = _URL.fullmatch(place)
+    with contextlib.suppress(ValueError, OSError):  # no file has such a name
+        if found is None or found[1].lower() in _LOCAL_SCHEMES:
+            path = place if found is None else f"/{found[2]}"
+            return {place, "/" + os.path.realpath(path).lstrip("/")}
+        return {place, _url_name(found[1].lower(), found[2])}
+    return {place}
+
+
+def _url_name(scheme: str, rest: str) -> str:
+    """The name of a URL. Where stores differ in what they take for the same place, it is the same
+    here: a budget that is spent twice would be a false promise.
+    """
+    scheme = _SCHEMES.get(scheme, scheme)
+    host, _, path = rest.partition("/")
+    if scheme in _PORTS:
+        parts = urlsplit(f"{scheme}://{rest}")
+        host = (parts.hostname or "").rstrip(".")
+        if parts.port not in (None, *_PORTS[scheme]):
+            host = f"{host}:{parts.port}"
+        path = parts.path  # a query may be a signature or a version
+    path = os.path.normpath("/" + unquote(path).lstrip("/"))
+    return f"{scheme}://{host.lower()}{path}".rstrip("/")

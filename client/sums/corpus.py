@@ -71,6 +71,8 @@ TEXT_SUFFIXES = frozenset(
 )
 MAX_PLACES = 10_000
 """The most broken records that are listed; beyond, they are counted."""
+MAX_LINKED_PLACES = 100
+"""Each expense of a corpus names its places."""
 SKIP_WORDS = "--skip-broken, or skip_broken in client.toml"
 COMPRESSIONS = frozenset((".gz", ".zst"))
 READ_ERRORS = (OSError, EOFError, ValueError, csv.Error, zlib.error)
@@ -145,6 +147,25 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
     return [
         piece for source in sorted(found.values()) for piece in _in_pieces(source)
     ], skipped
+
+
+def real_places(roots: Sequence[Path]) -> tuple[str, ...]:
+    """Where a corpus's documents lie: each root, and files outside of them that links lead to. In
+    place of many such files stand folders that hold them.
+    """
+    places = {real_place(root) for root in roots}
+    linked = {
+        source.path.resolve()
+        for source in find_sources(roots)[0]
+        if source.path.is_symlink()
+    }
+    outside = {path for path in linked if places.isdisjoint((path, *path.parents))}
+    while len(outside) > MAX_LINKED_PLACES:
+        deepest = max(len(path.parts) for path in outside)
+        outside = {
+            path.parent if len(path.parts) == deepest else path for path in outside
+        }
+    return tuple(map(place_name, sorted(places | outside)))
 
 
 def _in_pieces(source: CorpusFile) -> list[CorpusFile]:

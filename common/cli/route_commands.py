@@ -59,8 +59,8 @@ def route(
     experts: Annotated[
         Path | None,
         option(
-            "Also name the expert: experts.toml, as docs/application/confidence.md "
-            "shows.",
+            "Also name the expert: experts.toml, as docs/application/experts-toml.md"
+            " shows.",
             metavar="FILE",
         ),
     ] = None,

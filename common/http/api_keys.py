@@ -210,6 +210,11 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether at most one key lets clients in."""
+        return sum(record.scope == "all" for _, record in self._held) <= 1
+
     def find(self, presented: bytes) -> KeyRecord | None:
         """The record of a key. Each is looked at, so that the time taken does not tell which were
         close.

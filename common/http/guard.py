@@ -304,6 +304,7 @@ class RequestGuard:
             self._check_stranger(scope, presented)
             return None
         current_request().key = record.name
+        current_request().is_only_key = ring.is_single
         if (
             record.scope == "metrics"
             and scope["path"] != METRICS_PATH

@@ -75,6 +75,7 @@ class RequestContext:
 
     trace: the headers of the client's trace, as they came.
     key:   the name of the key that came with it; empty if there is none.
+    is_only_key: whether no other key lets clients in.
     account: where is counted what the request spends, if its key has a budget.
     told:  what the log may say of the request: the expert that answered, and the like.
     holding: the bytes that it holds until it has ended.
@@ -83,6 +84,7 @@ class RequestContext:
     id: str
     trace: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
+    is_only_key: bool = True
     account: KeyAccount | None = None
     told: dict[str, str | int | float] = field(default_factory=dict)
     holding: Holding | None = None

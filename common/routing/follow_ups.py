@@ -3,7 +3,7 @@
 A release with a sentence encoder tells by whether the message is more like phrases that go on with
 any subject, or like openings of many subjects, in 16 languages. A release without one tells by how
 clearly the message speaks for another domain: the shorter it is, the more that takes.
-docs/application/gateway.md has the measurements.
+docs/research/decisions.md has the measurements.
 """
 
 from __future__ import annotations

@@ -68,16 +68,11 @@ class RecentNotes(Generic[_Note]):
             )
             self._unwritten: dict[bytes, str] = {}
             self._noted = 0
-            self._file.execute(
-                "PRAGMA synchronous = OFF"
-            )  # it is not meant to outlast the machine
             self._file.execute(_TABLE)
         except (sqlite3.Error, OSError) as error:
-            words = (
-                "give the folder for temporary files room, or name another with TMPDIR"
-            )
             raise InputError(
-                f"the file {path} that workers share cannot be made: {error}; {words}"
+                f"the file {path} that workers share cannot be made: {error}; give its"
+                " folder room, or remove the file"
             ) from None
 
     def find(self, key: bytes) -> _Note | None:
@@ -130,7 +125,11 @@ class Owner(NamedTuple):
 
 
 class ResponseOwners:
-    """Of too many, those that were used last are known."""
+    """Of too many, those that were used last are known.
+
+    Where several keys let clients in, a response that is not known is refused (forwarding_plan.py):
+    it may be another key's.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._notes = RecentNotes(Owner, path)

@@ -311,6 +311,12 @@ class ResponsesRequest(GatewayRequest):
     conversation: str | ConversationName | None = None
     stream: StrictBool | None = None
 
+    @model_validator(mode="after")
+    def _goes_on_from_one(self) -> ResponsesRequest:
+        if self.previous_response_id and self.conversation:
+            raise ValueError("give one of previous_response_id and conversation")
+        return self
+
     def said(self) -> list[Message]:
         items = [("user", self.input)] if isinstance(self.input, str) else []
         if isinstance(self.input, list):
@@ -361,12 +367,14 @@ class GatewayBody:
     tools: tuple[str, ...] = ()
     ruled: str | None = None
 
-    def under(self, rules: RoutingRules, headers: Mapping[str, str]) -> GatewayBody:
+    async def under(
+        self, rules: RoutingRules, headers: Mapping[str, str]
+    ) -> GatewayBody:
         """The same after the rules that come before the router."""
         if self.routed is None:
             return self
         text = self.routed.turns[0].text
-        return replace(self, ruled=rules.domain(text, headers, self.tools))
+        return replace(self, ruled=await rules.domain(text, headers, self.tools))
 
     def fields(self) -> dict[str, Any]:
         """Every field, read anew: parsed values may take ten times the memory of their text, for as

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -61,7 +62,7 @@ def _write_config(path: Path | None) -> None:
 WriteConfig = Annotated[
     Path | None,
     option(
-        "Write a serve.toml with every setting and its default, and exit.",
+        "Write a serve.toml with every setting, its default or an example, and exit.",
         metavar="FILE",
         callback=_write_config,
         is_eager=True,
@@ -275,12 +276,28 @@ def _service_and_gateway(
         _show_release("compared", compared)
     if experts is None:
         return service, None
-    gateway = Gateway(service, experts, shared=shared)
+    responses = _responses_file(job.rules)
+    gateway = Gateway(service, experts, shared=shared, responses=responses)
     names = gateway.states()
     _say("experts", count(len(names), "expert"), ", ".join(names))
     for note in gateway.notes():
         _say("note", note)
     return service, gateway
+
+
+def _responses_file(rules: AccessRules) -> Path | None:
+    """Where it is written which key a response was made with: beside what the keys spend."""
+    if rules.usage is None:
+        return None
+    path = rules.usage.path.with_suffix(".responses")
+    if os.access(path.parent, os.W_OK):
+        return path
+    _say(
+        "note",
+        f"{path} cannot be written, so responses are not known after a restart; name"
+        " another folder with `usage` in serve.toml",
+    )
+    return None
 
 
 def _show_release(verb: str, served: ServedRelease) -> None:

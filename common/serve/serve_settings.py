@@ -62,7 +62,7 @@ class ServeSettings(Record):
     sentences: SentenceUse = "auto"
     """Prompts that the sentence encoder reads: auto (the unsure ones), never, always."""
     threshold: float | None = Field(default=None, examples=[0.5])
-    """Abstain below this confidence; 0: never. Overrides the release."""
+    """Abstain below this confidence; 0: never, and not by scope either. Overrides the release."""
     scope: float | None = Field(default=None, ge=0, le=1, examples=[0.5])
     """Abstain below this chance of belonging to any domain; 0: never. Overrides the release."""
     fallback: str | None = Field(default=None, examples=["general"])

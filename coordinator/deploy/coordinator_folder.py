@@ -96,7 +96,7 @@ selector = {selector}
 k = {k}
 
 [abstention]
-# Below this confidence the router names `fallback` instead of a domain; 0: never.
+# Below this confidence the router names `fallback` instead of a domain; 0: no threshold.
 threshold = {threshold}
 {fallback}
 # Domains without an expert, such as everyday questions: the router abstains on their prompts.

@@ -13,9 +13,12 @@ import ridgeway.client.ready as ready
 from ridgeway.client.deploy.holder_folder import create_holder
 from ridgeway.client.ready import ReadyReport, document_digests, open_epoch, prepare_job
 from ridgeway.client.round.holder import PRIOR, Holder
+from ridgeway.client.round.spending import overlap
 from ridgeway.client.round.totals import SignedTotal
+from ridgeway.client.sums import corpus
 from ridgeway.client.sums.prepare import PrepareOutcome, prepare
 from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, FormatError, InputError
+from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.privacy import document_bound
 from ridgeway.common.protocol.cohort import Terms
@@ -309,6 +312,40 @@ def test_a_new_epoch_brings_a_lost_shared_file_back(private: Parties) -> None:
     spending.unlink()
     opened(private)
     assert spending.read_text() == before
+
+
+def test_documents_behind_links_are_charged_where_they_lie(
+    private: Parties, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And have cost what was paid there. Many links into a folder stand for it; folders behind links are not read."""
+    monkeypatch.setattr(corpus, "MAX_LINKED_PLACES", 2)
+    folder, other = tmp_path / "corpus", tmp_path / "other"
+    (other / "unread").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "unread").symlink_to(other / "unread")
+    write_jsonl(folder / "own.jsonl", texts(FEW))
+    private.rewrite("law", private.holder("law").settings.corpus[0], str(folder))
+    privacy = terms_of(private).privacy
+    assert privacy is not None
+
+    def charged(*links: int) -> list[str]:
+        for number in links:
+            write_jsonl(other / f"{number}.jsonl", texts(3, f"linked{number}"))
+            (folder / f"{number}.jsonl").symlink_to(other / f"{number}.jsonl")
+        opened(private)
+        account = private.holder("law").account
+        places = [f"{number}.jsonl" for number in range(4)] + ["unread/text"]
+        return [place for place in places if overlap(account.corpus, [str(other / place)])]
+
+    assert charged() == []
+    assert charged(0) == ["0.jsonl"]
+    spender = replace(private.holder("law").account, journal=Journal(tmp_path / "j"), corpus=(str(other / "1.jsonl"),))
+    spender.pay(spender.expense("0" * 64, "statistics", "private", privacy, 0.25))
+    opened(private)
+    with pytest.raises(InputError, match="would bring the ε of this corpus"):
+        charged(1)
+    private.rewrite("law", "max_epsilon = 1.3", "max_epsilon = 4.0")
+    assert charged(2) == [*(f"{number}.jsonl" for number in range(4)), "unread/text"]
 
 
 def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> None:

@@ -152,7 +152,11 @@ class ForwardingPlanner:
     ) -> ForwardingPlan:
         release = {"x-ridgeway-release": self._service.current.served.id}
         owner = self._owners.find(body.goes_on_from)
-        if owner is not None and owner.key != current_request().key:
+        if owner is not None:
+            is_own = owner.key == current_request().key
+        else:
+            is_own = body.goes_on_from is None or current_request().is_only_key
+        if not is_own:
             words = "there is no response or conversation of this name"
             raise Problem(
                 404, words, code="response_not_found", param="previous_response_id"

@@ -123,9 +123,12 @@ class Gateway:
         experts: ExpertsFile | Path,
         clock: Callable[[], float] = time.monotonic,
         shared: Path | None = None,
+        responses: Path | None = None,
     ) -> None:
         """shared: the folder of several workers, who then know of the same responses and
         conversations.
+        responses: a file in place of that folder's, in which it is still known after a restart
+                   whose they are.
         """
         self._service = service
         self._clock = clock
@@ -135,7 +138,7 @@ class Gateway:
         self.file.check(service.current.served.router)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
         self._client = ExpertClient(service.tracing)
-        self._owners = ResponseOwners(shared and shared / "responses")
+        self._owners = ResponseOwners(responses or (shared and shared / "responses"))
         self._conversations = RecentNotes(
             Assignment, shared and shared / "conversations"
         )
@@ -292,7 +295,7 @@ class Gateway:
         try:
             aliases = self._connected.experts.aliases
             body = await read_gateway_body(request, model, aliases)
-            body = body.under(self._service.rules, request.headers)
+            body = await body.under(self._service.rules, request.headers)
             return await unless_gone(request.receive, self._answer(body, endpoint))
         except ClientGone:
             return Response(status_code=CLIENT_GONE)

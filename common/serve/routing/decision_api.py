@@ -50,7 +50,7 @@ def decision_api(service: RoutingService, decide: Decider | None) -> APIRouter:
         """Where a request should go: 200, no body, and headers. The path behind is not read."""
         try:
             body = await read_gateway_body(request, None)
-            body = body.under(service.rules, request.headers)
+            body = await body.under(service.rules, request.headers)
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         headers = await chosen(body)

@@ -19,7 +19,7 @@ MIN_PROMPTS_FOR_ALARM = 50
 
 MIN_SHARE_ALARM = 0.25
 SHARE_ALARM_MARGIN = 0.15
-"""The usual alarms; docs/application/confidence.md has the measurements behind them."""
+"""The usual alarms; docs/application/confidence.md says why."""
 
 
 def share_alarm(served: ServedRelease | None, wanted: float | None) -> float:

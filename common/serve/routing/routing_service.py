@@ -325,6 +325,7 @@ class RoutingService:
             if self.peers is not None:
                 self.peers.publish(self.metrics.exposition())
             self.threads.close()
+            self.rules.close()
             await asyncio.to_thread(self.tracing.close)
 
     def _watch_release(self) -> None:

@@ -9,6 +9,7 @@ import stat
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -200,6 +201,66 @@ def test_corpora_overlap_if_one_path_leads_to_the_other(one: str, other: str) ->
     leads = [*Path(one).parents, Path(one)], [*Path(other).parents, Path(other)]
     expected = Path(other) in leads[0] or Path(one) in leads[1]
     assert overlap([one], [other]) == overlap([other], [one]) == expected
+
+
+SCHEMES = {"http": ("http", "https"), "s3": ("s3", "s3a"), "gs": ("gs", "gcs"), "memory": ("memory",)}
+
+
+@st.composite
+def spellings(draw: st.DrawFn, scheme: str, steps: list[str]) -> str:
+    """One of the many ways to write a URL."""
+    path = ""
+    for step in steps:
+        path += "/" + draw(st.sampled_from(["", "/", "./", "b/../", "//b/.././"]))
+        path += "".join(draw(st.sampled_from([letter, quote(letter), f"%{ord(letter):02X}"])) for letter in step)
+    name = draw(st.sampled_from(SCHEMES[scheme]))
+    host = "h.x"
+    if scheme == "http":
+        ports = {"http": ["", ":80"], "https": ["", ":443"]}[name]
+        host = draw(st.sampled_from(["", "me:key@"])) + host + draw(st.sampled_from(["", "."]))
+        host += draw(st.sampled_from(ports))
+        path += draw(st.sampled_from(["", "?key=1", "#top"]))
+    else:
+        path += draw(st.sampled_from(["", "/", "//"]))
+    return draw(st.sampled_from([name, name.upper()])) + "://" + draw(st.sampled_from([host, host.upper()])) + path
+
+
+urls = st.tuples(st.sampled_from(sorted(SCHEMES)), st.lists(st.sampled_from(["a", "b c", "d"]), max_size=3))
+
+
+@given(place=urls, other=urls, data=st.data())
+def test_spellings_of_one_url_overlap(
+    place: tuple[str, list[str]], other: tuple[str, list[str]], data: st.DataObject
+) -> None:
+    """And those of two only if one holds the other: slashes, dots, percent signs, ports, case make no other place."""
+    shortest = min(len(place[1]), len(other[1]))
+    expected = place[0] == other[0] and place[1][:shortest] == other[1][:shortest]
+    assert overlap([data.draw(spellings(*place))], [data.draw(spellings(*place))])
+    assert overlap([data.draw(spellings(*place))], [data.draw(spellings(*other))]) == expected
+
+
+raw = (
+    names
+    | st.text(max_size=8)
+    | st.builds("{}://{}".format, st.sampled_from(["s3", "file", "http"]), st.text(max_size=8))
+)
+
+
+@given(folder=raw, rest=st.text(max_size=5))
+def test_places_that_overlapped_as_they_were_written_overlap(folder: str, rest: str) -> None:
+    """Expenses of earlier versions go on to count, whatever stands in them."""
+    assert overlap([folder], [folder]) and overlap([folder], [f"{folder.rstrip('/')}/{rest}"])
+
+
+def test_links_and_local_urls_are_what_they_lead_to(tmp_path: Path) -> None:
+    """Though the link was made after the expense, as when a corpus moves."""
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old").symlink_to("new")
+    (tmp_path / "loop").symlink_to("loop")
+    text = str(tmp_path / "new" / "text")
+    for place in ("old", "old/", "new/../old/./text", "new//text"):
+        assert overlap([f"{tmp_path}/{place}"], [text]) and overlap([text], [f"file://{tmp_path}/{place}"])
+    assert not overlap([f"{tmp_path}/loop"], [text]) and not overlap([f"file://{tmp_path}/loop"], [text])
 
 
 @given(

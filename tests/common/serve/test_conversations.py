@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_used_fails_no_request(
     assert ["locked" in each.getMessage() for each in caplog.records] == [True, False]
     assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
     (tmp_path / "other").write_text("no database " * 1000)
-    with pytest.raises(InputError, match="workers share cannot be made: file is not a database; give the folder"):
+    with pytest.raises(InputError, match="workers share cannot be made: file is not a database; give its folder"):
         RecentNotes(Assignment, tmp_path / "other")
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.http.access_rules import AccessRules
+from ridgeway.common.http.access_rules import AccessRules, make_rules
 from ridgeway.common.http.api_keys import KeyRing, add_key
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.serve.gateway.chat_as_messages import ChatEvents, message_request
@@ -25,6 +25,7 @@ from ridgeway.common.serve.gateway.sse import event_data
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
+from ridgeway.common.serve.serve_command import _responses_file
 from tests.common.serve.gateway.api_experts import ARGUMENTS, ApiExpert, anthropic_expert, openai_expert
 from tests.support.fake_expert import Expert, complains, leaves_after_two
 from tests.support.in_process import DOMAINS, Local, running, served
@@ -490,6 +491,41 @@ def test_a_response_is_gone_on_from_with_its_own_key_alone(release: Path, tmp_pa
                 assert refused.status_code == 404 and complaint(refused)["code"] == "response_not_found"
             assert len(code.asked) + len(law.asked) == asked
             assert ask(shop, "auto", "resp_code1").headers["x-ridgeway-expert"] == "code"
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_whose_a_response_is_outlasts_a_restart(release: Path, tmp_path: Path, is_kept: bool) -> None:
+    """Where it is not written down, no key of several goes on from it; an only key does, whatever is known."""
+    keys, law, both = tmp_path / "keys.toml", openai_expert("law"), {"previous_response_id": "x", "conversation": "y"}
+    shop = add_key(keys, "shop")[0]
+    add_key(keys, "scraper", scope="metrics")
+    responses = _responses_file(make_rules("127.0.0.1", keys)) if is_kept else None
+    with running(law) as law_url:
+        file = write_experts(tmp_path / "experts.toml", {"law": f"{law_url}/v1"}, "law")
+
+        def ask(key: str, **body: Any) -> int:
+            """Of a service that has just been started."""
+            service = RoutingService(ReleaseSource(release))
+            gateway = Gateway(service, file, responses=responses)
+            with running(create_app(service, gateway=gateway, rules=AccessRules(KeyRing(keys)))) as url:
+                headers = {"authorization": f"Bearer {key}"}
+                answer = httpx.post(
+                    f"{url}/v1/responses", json={"model": "auto", "input": LAW, **body}, headers=headers
+                )
+                assert answer.status_code != 404 or complaint(answer)["code"] == "response_not_found"
+                return answer.status_code
+
+        assert ask(shop) == 200
+        assert ask(shop, previous_response_id="resp_law1") == 200
+        other = add_key(keys, "other")[0]
+        asked = len(law.asked)
+        for model in ("auto", "law"):
+            assert ask(other, previous_response_id="resp_law1", model=model) == 404
+            assert ask(other, conversation={"id": "resp_law1"}, model=model) == 404
+        assert ask(shop, **both) == 400
+        assert len(law.asked) == asked
+        assert ask(shop, previous_response_id="resp_law1") == (200 if is_kept else 404)
+    assert (tmp_path / "keys.toml.responses").exists() == is_kept
 
 
 # What is routed

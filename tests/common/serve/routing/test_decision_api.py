@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ import pytest
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.routing.router import Router
+from ridgeway.common.serve import rules as rules_module
 from ridgeway.common.serve.rules import RoutingRule, RoutingRules
 from ridgeway.common.serve.serve_settings import serve_settings
 from tests.support.fake_expert import wait_for
 from tests.support.in_process import DOMAINS, GatewayMaker, answered_by, served
-from tests.support.serving import prompt_for, release_of
+from tests.support.serving import complaint, prompt_for, release_of
 
 CONFIGURATION = Path(__file__).parents[4] / "packages" / "gateways" / "nginx.conf"
 LONG = {domain: 4 * prompt_for(domain, DOMAINS) for domain in DOMAINS}
@@ -132,7 +134,17 @@ def test_nginx_sends_each_request_to_its_expert(cast: GatewayMaker, tmp_path: Pa
             process.wait(10)
 
 
-def test_rules_come_before_the_router(cast: GatewayMaker, release: Path) -> None:
+@pytest.fixture(params=["google-re2", "re"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Rules are matched by it."""
+    if request.param == "google-re2":
+        pytest.importorskip("re2")
+    else:
+        monkeypatch.setattr(rules_module, "re2", None)
+    return str(request.param)
+
+
+def test_rules_come_before_the_router(cast: GatewayMaker, release: Path, engine: str) -> None:
     """A pattern of the last message, a header, or a tool, in their order; a domain that is not there is refused."""
     rules = RoutingRules(
         [
@@ -155,6 +167,63 @@ def test_rules_come_before_the_router(cast: GatewayMaker, release: Path) -> None
         assert answered_by(shown.local.chat("law", "ticket-7")) == ("law", "forced")
     with pytest.raises(InputError, match="a rule names the domain 'tax'; there are code, law"):
         RoutingRules([RoutingRule(domain="tax", tool="x")]).check(Router.load(release))
+
+
+ENDLESS = RoutingRule(domain="code", pattern="(a+)+$")
+HOSTILE = chat("a" * 64 + "!")
+"""Backtracking would take longer than the test has."""
+
+
+def test_a_hostile_prompt_is_decided_or_refused(
+    cast: GatewayMaker, engine: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By google-re2 it is decided; by `re`, an error of the client's own API, a warning without text, and no expert."""
+    monkeypatch.setattr(rules_module, "PATTERN_CPU_S", 0.05)
+    with cast() as shown:
+        shown.local.service.rules = RoutingRules([ENDLESS])
+        for path, body in {"decide": HOSTILE, "messages": {**HOSTILE, "model": "auto", "max_tokens": 9}}.items():
+            asked = sum(len(each.asked) for each in shown.experts.values())
+            answer = shown.local.post(f"/v1/{path}", body)
+            if engine == "re":
+                assert answer.status_code == 400 and "not be matched in time" in answer.json()["error"]["message"]
+                assert sum(len(each.asked) for each in shown.experts.values()) == asked
+                assert "rule 1 took more than 0.05 s" in caplog.text and "aaa" not in caplog.text
+            elif path == "decide":
+                assert told(answer)[1] in ("best", "abstained")
+            assert told(shown.local.post("/v1/decide", chat("aaa"))) == ("code", "rule")
+
+
+def test_a_search_that_goes_on_stalls_no_other_request(
+    cast: GatewayMaker, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """And who waits too long for it is told to come again; if the service stops, so does the search."""
+    monkeypatch.setattr(rules_module, "PATTERN_CPU_S", 600.0)
+    with cast() as shown, ThreadPoolExecutor(1) as threads:
+        rules = shown.local.service.rules = RoutingRules([ENDLESS])
+        slow = threads.submit(shown.local.post, "/v1/decide", HOSTILE)
+        wait_for(lambda: engine == "google-re2" or rules._searches._process is not None, "the search has begun")
+        assert shown.local.http.get("/healthz").status_code == 200
+        assert answered_by(shown.local.chat("law", "hello")) == ("law", "forced")
+        if engine == "re":
+            monkeypatch.setattr(rules_module, "PATTERN_WAIT_S", 0.01)
+            late = shown.local.post("/v1/decide", HOSTILE)
+            assert (late.status_code, complaint(late)["code"]) == (503, "overloaded")
+            rules.close()
+        assert slow.result().status_code == (200 if engine == "google-re2" else 400)
+
+
+@pytest.mark.parametrize("pattern", ["a(?=b)", r"(a)\1", r"\bübung\b"])
+def test_what_google_re2_cannot_match_as_meant_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pattern: str
+) -> None:
+    """Python's own engine takes it, and that is said."""
+    pytest.importorskip("re2")
+    with pytest.raises(ValueError, match="RE2"):
+        RoutingRule(domain="law", pattern=pattern)
+    RoutingRule(domain="law", pattern=r"(?i)(^|\PL)übung(\PL|$)")
+    monkeypatch.setattr(rules_module, "re2", None)
+    RoutingRules([RoutingRule(domain="law", pattern=pattern)])
+    assert "google-re2 is not installed" in caplog.text
 
 
 @pytest.mark.parametrize(
