@@ -49,14 +49,13 @@ class Reader:
         given |= {"KEY": self.key, "7DQ2-…": self.code}
         match [given.get(word, word) for word in words[1:]]:
             case ["coordinator", "up", *_] as typed:
-                return self._stays("up", typed, "up")
+                self._stays("up", typed, "up")
             case ["client", "join", *_] as typed:
-                return self._stays(name, typed, "note", "connected")
+                self._stays(name, typed, "note", "connected")
             case ["serve", *_] as typed:
                 port = free_port()
                 self._stays("serve", [*typed, "--port", str(port)], "serving")
                 assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
-                return None
             case ["simulate", *_] as typed:
                 typed += ["--encoder", f"dir:{self.town.folder / 'encoder'}"]
                 typed += [] if "--data" in typed else ["--data", "DATA"]
@@ -68,6 +67,7 @@ class Reader:
                 return self.town.do(*typed, "--encoder", f"dir:{self.town.folder / 'encoder'}")
             case typed:
                 return self.town.do(*typed)
+        return None
 
     def _stays(self, name: str, typed: Sequence[str], *said: str) -> None:
         started = self.town.start(name, *typed)
