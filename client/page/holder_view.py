@@ -52,6 +52,7 @@ CONTENTS: Mapping[str, str] = {
 
 
 def holder_page(folder: Path) -> PageParts:
+    folder = folder.resolve()
     view = HolderView(folder)
     looks = {"/standing": view.standing, "/checks": view.checks}
     return PageParts(__package__, folder, looks, RequestMetrics())

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -70,11 +71,12 @@ def sha256_of_file(path: Path) -> str:
 
 
 def without_place(words: object, folder: Path) -> str:
-    """What an error or a sentence says, without the place of the folder."""
-    text = str(words)
-    for place in (folder.resolve(), folder):
-        text = text.replace(f"{place}/", "").replace(str(place), "DIR")
-    return text
+    """What an error or a sentence says, without the place of the folder.
+
+    folder: as an absolute path, since the name of a relative one may be a word of the sentence.
+    """
+    whole = rf"(?<![\w./-]){re.escape(str(folder))}(/|(?![\w-]|\.\w))"
+    return re.sub(whole, lambda found: "" if found[1] else "DIR", str(words))
 
 
 def check_output(path: Path) -> None:

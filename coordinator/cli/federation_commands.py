@@ -159,7 +159,7 @@ def up(
         from ridgeway.coordinator.page.federation_metrics import serve_metrics
         from ridgeway.coordinator.page.federation_view import FederationView
 
-        serve_metrics(FederationView(open_federation(folder)), metrics)
+        serve_metrics(FederationView(open_federation(folder.resolve())), metrics)
     place = (
         f"at {federation.settings.listen}",
         f"coordinator {federation.identity.public[:12]}",
@@ -302,7 +302,7 @@ def status(folder: CoordinatorFolder, json: Json = False) -> None:
     from ridgeway.coordinator.page.federation_view import FederationView
     from ridgeway.coordinator.page.problems import bundle_facts
 
-    federation = open_federation(folder)
+    federation = open_federation(folder.resolve())
     facts = FederationView(federation).standing() | {"bundle": bundle_facts(federation)}
     state = "up" if facts["up"] else "down"
     certificates = facts["certificates"].items()
@@ -348,7 +348,7 @@ def _left_out(member: dict[str, Any]) -> str:
 
 
 def tell_too_few(federation: Federation) -> None:
-    """Say what a round under masks lacks, as far as it is known without asking anybody."""
+    """Say what a round lacks, as far as it is known without asking anybody."""
     from ridgeway.coordinator.round.masked_round import too_few_on_roster
 
     if words := too_few_on_roster(federation):
@@ -386,7 +386,8 @@ def page(
     from ridgeway.coordinator.page.federation_page import federation_page
     from ridgeway.coordinator.page.federation_view import FederationView
 
-    parts = federation_page(FederationView(open_federation(folder)))
+    view = FederationView(open_federation(folder.resolve()))
+    parts = federation_page(view)
     serve_page(parts, host, port, keys, tls_cert, tls_key, rate, allow_host)
 
 

@@ -22,6 +22,7 @@ from ridgeway.common.cli.terminal import command_group, show, size, step
 from ridgeway.coordinator.cli.federation_commands import (
     backup,
     init,
+    open_federation,
     page,
     prune,
     renew,
@@ -162,19 +163,29 @@ def signing_identity(given: Path | None, *, make: bool) -> Identity:
     return identity
 
 
-def key(key_file: KeyFile = None, json: Json = False) -> None:
-    """Print the public key that users of your releases should pin.
+def key(
+    folder: Annotated[
+        Path | None, argument("The coordinator's folder.", "[DIR]")
+    ] = None,
+    key_file: Annotated[
+        Path | None,
+        option("The key file of `solve` instead; created if missing."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print the public key of DIR, which holders and users of its releases should pin."""
+    from ridgeway.common.base.identity import create_identity, load_identity
 
-    It creates the private key if there is none.
-    """
-    from ridgeway.common.base.identity import create_identity
-
-    new = key_file is not None and not key_file.exists()
-    identity = (
-        create_identity(_key_path(key_file))
-        if new
-        else signing_identity(key_file, make=True)
-    )
+    if folder is not None and key_file is None:
+        identity = open_federation(folder).identity
+    elif key_file is not None and folder is None:
+        found = key_file.exists()
+        identity = load_identity(key_file) if found else create_identity(key_file)
+    else:
+        raise InputError(
+            "give either the coordinator's folder (`ridgeway coordinator key DIR`), or"
+            " the key file of `coordinator solve` (--key-file FILE)"
+        )
     show({"public_key": identity.public}, identity.public, json=json)
 
 

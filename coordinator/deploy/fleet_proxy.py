@@ -37,6 +37,7 @@ from collections.abc import (
     MutableMapping,
 )
 from functools import partial
+from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,12 @@ PATHS = frozenset(b"/v1/fleet/" + name for name in CALLS.split())
 """Not register-node and unregister-node: with authentication on, the operator alone registers."""
 
 LOG_IN = b"/v1/fleet/activate-node"
+HEARTBEAT = b"/v1/fleet/send-node-heartbeat"
 NODE_KEY = b"flwr-public-key"
-REFUSED_LOG_IN = "refused the log-in of key %s from %s"
-"""What the log says of a SuperNode that is not let in, or is there already."""
+SECOND_LOG_IN = "a second log-in with key %s from %s"
+"""What the log says once a SuperNode sends another heartbeat after a log-in with its key was
+refused. One that was cut off, by a reboot for example, sends none before it has logged in again.
+"""
 
 HEALTH = b"/health"
 """What a monitor may ask, with GET; it is answered with a status and nothing else."""
@@ -158,6 +162,7 @@ class FleetProxy:
         self._own = own
         self._admit = admit
         self._leave = leave
+        self._refused_log_ins: dict[str, str] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -235,9 +240,7 @@ class FleetProxy:
         if response.is_error:
             status = response.status_code
             log.warning("the SuperLink refused %s with %d", _described(scope), status)
-            if scope["raw_path"] == LOG_IN and status == ALREADY_THERE:
-                key = dict(scope["headers"]).get(NODE_KEY, b"")
-                log.warning(REFUSED_LOG_IN, key_name(key), _address(scope))
+        self._watch_log_ins(scope, response.status_code)
         try:
             await stream(response, send)
         except httpx.TransportError as error:
@@ -247,6 +250,19 @@ class FleetProxy:
             )
         finally:
             await response.aclose()
+
+    def _watch_log_ins(self, scope: Scope, status: int) -> None:
+        """Log a refused log-in once the SuperNode that has its key proves to be there still."""
+        path = scope["raw_path"]
+        key = key_name(dict(scope["headers"]).get(NODE_KEY, b""))
+        if path == LOG_IN and status == ALREADY_THERE:
+            self._refused_log_ins[key] = _address(scope)
+            if len(self._refused_log_ins) > MAX_ADMITTED:  # of strangers, too
+                del self._refused_log_ins[next(iter(self._refused_log_ins))]
+        elif path in (LOG_IN, HEARTBEAT) and status == HTTPStatus.OK:
+            address = self._refused_log_ins.pop(key, None)
+            if address is not None and path == HEARTBEAT:
+                log.warning(SECOND_LOG_IN, key, address)
 
 
 def _described(scope: Scope) -> str:

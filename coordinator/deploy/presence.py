@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.serialization import (
 
 from ridgeway.common.base.errors import LinkError
 from ridgeway.common.deploy.processes import Log
-from ridgeway.coordinator.deploy.fleet_proxy import REFUSED_LOG_IN, key_name
+from ridgeway.coordinator.deploy.fleet_proxy import SECOND_LOG_IN, key_name
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import Federation
 
 PRESENCE_INTERVAL_S = 5.0
-_REFUSED = re.compile(REFUSED_LOG_IN.replace("%s", r"(\S+)"))
+_SECOND = re.compile(SECOND_LOG_IN.replace("%s", r"(\S+)"))
 
 
 class PresenceLog:
@@ -59,15 +59,15 @@ class PresenceLog:
     def _tell_log_ins(self) -> None:
         holders = self._federation.standing.roster.values()
         names = {key_name(_header(holder.node)): holder.name for holder in holders}
-        for key, address in _REFUSED.findall(self._new_lines()):
+        for key, address in _SECOND.findall(self._new_lines()):
             name = names.get(key)
             if name not in self._online or (name, address) in self._told:
                 continue
             self._told.add((name, address))
             self._log(
                 f"a client at {address} tried to log in with the key of {name}, which"
-                " is already connected; unless its owner has just restarted it, the"
-                " key was copied: its owner must run `ridgeway client renew DIR`"
+                " is connected, so the key was copied: its owner must run `ridgeway"
+                " client renew DIR`"
             )
 
     def _new_lines(self) -> str:

@@ -67,12 +67,10 @@ def problems(
 def _of_roster(federation: Federation) -> Problems:
     active = federation.ledger.standing().active
     newest = federation.newest
-    wanted = federation.settings.round.min_holders
-    if len(active) < wanted:
-        words = f"{len(active)} holders are on the roster; a round needs {wanted}"
-        yield RoundProblem(True, words, ADMIT)
-    elif lacking := too_few_on_roster(federation):
-        yield RoundProblem(True, lacking, ADMIT)
+    if lacking := too_few_on_roster(federation):
+        settings = federation.settings
+        stops = settings.uses_masks or len(active) < settings.round.min_holders
+        yield RoundProblem(stops, lacking, ADMIT)
     if newest is not None and federation.settings.uses_masks:
         new = set(active) - {member.name for member in newest.members}
         if new:
@@ -189,12 +187,18 @@ def bundle_facts(federation: Federation) -> dict[str, Any] | None:
 
 def _of_bundle(federation: Federation) -> Problems:
     facts = bundle_facts(federation)
-    if facts and facts["waiting"]:
-        words = (
-            f"bundle {facts['newest']} is not known to be approved; rounds run"
-            f" {facts['in_use']}"
-        )
-        yield _with_remedy(BUNDLE, words, facts["waiting"])
+    if facts is None:
+        return
+    newest = facts["newest"]
+    names = facts["waiting"]
+    words = f"bundle {newest[:12]} is not approved"
+    if facts["in_use"] != newest:
+        words += f" yet; rounds run the earlier bundle {facts['in_use'][:12]}"
+    else:  # invitations name it: who has refused it is known, the others were not asked
+        refusals = federation.ledger.standing().refusals
+        names = [name for name in names if newest in refusals.get(name, ())]
+    if names:
+        yield _with_remedy(BUNDLE, words, names)
 
 
 def _of_certificates(federation: Federation, now: datetime) -> Problems:

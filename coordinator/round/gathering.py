@@ -81,14 +81,14 @@ class RoundPlan:
 
 
 def cohort_of(
-    terms: Terms, active: Mapping[str, Admitted], names: Collection[str]
+    terms: Terms, active: Mapping[str, Admitted], names: Collection[str], why: str
 ) -> Cohort:
-    """The cohort of these holders."""
+    """The cohort of these holders. why: what keeps the others from it."""
     if len(names) < 2:
         raise RoundFailed(
             f"{len(names)} of {len(active)} holders can take part, but a router needs"
-            " two domains; check that their SuperNodes are running, then run the"
-            " round again: accepted data is kept"
+            f" two domains ({why}). Run the round again when more can; accepted data"
+            " is kept"
         )
     return form_cohort(terms, {active[name].key: active[name].domain for name in names})
 
@@ -276,7 +276,9 @@ class Gathering(ABC):
         return self.ledger.standing()
 
     def cohort(self, names: Collection[str]) -> Cohort:
-        return cohort_of(self.terms, self.standing.active, names)
+        active = self.standing.active
+        why = self.channel.why_missing(set(active) - set(names))
+        return cohort_of(self.terms, active, names, why)
 
     @abstractmethod
     def check_offer(self, key: str, offer: Offer) -> None:

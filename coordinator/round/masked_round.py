@@ -63,13 +63,20 @@ from ridgeway.coordinator.solving.total import Total, total_of
 
 
 def too_few_on_roster(federation: Federation) -> str | None:
-    """Words of what a round under masks lacks, as far as it is known without asking anybody."""
+    """Words of what a round lacks, as far as it is known without asking anybody."""
     active = federation.ledger.standing().active
-    if not federation.settings.uses_masks or len(active) >= SMALLEST_COHORT:
+    min_holders = federation.settings.round.min_holders
+    least = max(SMALLEST_COHORT, min_holders)
+    if len(active) >= least:
         return None
+    lacking = f"{len(active)} holders are on the roster; "
+    if federation.settings.uses_masks:
+        return f"{lacking}a round under masks needs {least}"
+    if len(active) < min_holders:
+        return f"{lacking}a round needs {min_holders}"
     return (
-        f"{len(active)} holders are on the roster; a round under masks needs"
-        f" {SMALLEST_COHORT}"
+        f"{lacking}holders refuse rounds of fewer than {SMALLEST_COHORT} unless their"
+        " owners lower `min_cohort` in client.toml"
     )
 
 

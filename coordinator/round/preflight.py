@@ -39,7 +39,7 @@ def check_holders(
         active = federation.standing.active
         terms = federation.terms
         channel = Channel(federation, transport, secrets.token_hex(16), watch)
-        cohort = cohort_of(terms, active, set(active))
+        cohort = cohort_of(terms, active, set(active), "no other is admitted")
         handovers = federation.standing.holder_handovers
         heard = federation.standing.heard
         question = Hello(cohort=cohort, handovers=handovers, heard=heard)

@@ -69,10 +69,17 @@ def test_a_release_of_another_operator_is_left_alone(shop: Workshop) -> None:
 
 
 def test_the_public_key_can_be_shown_at_any_time(shop: Workshop) -> None:
-    """It is the one that releases are signed with, and pinning it works; a key file is made where one is named."""
-    shown = shop.call("coordinator", "key")
+    """It is the one that releases are signed with, and pinning it works; a key file is made where one is named, and
+    nowhere else."""
+    shown = shop.call("coordinator", "key", "--key-file", shop.key)
     assert re.fullmatch("[0-9a-f]{64}\n", shown.stdout)
     assert shop.call("route", "release", "prompt", "--key", shown.stdout.strip()).code == 0
+    made = shop.call("coordinator", "init", "co", "--encoder", shop.encoder, "--mode", "clear", "--json")
+    assert shop.call("coordinator", "key", "co").stdout.strip() == made.json["public_key"] != shown.stdout.strip()
+    assert "the coordinator is down" in shop.call("coordinator", "status", "co").stderr, "co is a part of this word"
+    bare = shop.call("coordinator", "key", RIDGEWAY_CONFIG=str(shop / "empty"))
+    assert (bare.code, bare.stderr.count("\n"), (shop / "empty").exists()) == (2, 1, False)
+    assert "ridgeway coordinator key DIR" in bare.stderr
     made = shop.call("coordinator", "key", "--key-file", "new.key", "--json")
     assert made.json["public_key"] != shown.stdout.strip()
     assert shop.call("coordinator", "key", "--key-file", "new.key", "--json").json == made.json

@@ -23,6 +23,7 @@ from ridgeway.common.base.files import (
     sha256,
     sha256_of_file,
     whole_folder,
+    without_place,
     write_whole,
 )
 from ridgeway.common.base.schema import record_json
@@ -282,3 +283,16 @@ def test_files_reach_the_disk_unless_they_can_be_made_again(tmp_path: Path, monk
     assert (synced, files.syncs()) == ([], True)
     files.write_whole(tmp_path / "two", b"2")
     assert len(synced) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("/data/co/ledger.db is damaged", "ledger.db is damaged"),
+        ("run `up /data/co` again", "run `up DIR` again"),
+        ("restore /data/co.", "restore DIR."),
+        ("the coordinator is down: /data/co2, /data/co.bak, /mnt/data/co", None),
+    ],
+)
+def test_only_whole_paths_of_a_folder_are_taken_out_of_a_sentence(words: str, said: str | None) -> None:
+    assert without_place(words, Path("/data/co")) == (words if said is None else said)

@@ -598,13 +598,30 @@ def test_only_whom_the_superlink_lets_in_is_known(place: Place, status: int) -> 
     assert admitted == (["127.3.0.1"] if status == 200 else [])
 
 
-def test_a_log_in_that_the_superlink_does_not_take_is_logged_with_its_key(place: Place) -> None:
-    """`coordinator up` reads it there."""
+@pytest.mark.parametrize(
+    ("then", "is_copied"),
+    [
+        (("send-node-heartbeat",), True),
+        (("activate-node", "send-node-heartbeat"), False),
+        (("deactivate-node", "activate-node", "send-node-heartbeat"), False),
+    ],
+    ids=["a copied key", "a reboot", "a restart"],
+)
+def test_a_second_log_in_is_logged_where_the_first_supernode_is_there_still(
+    place: Place, then: tuple[str, ...], is_copied: bool
+) -> None:
+    """Who was cut off logs in again before its next heartbeat, and whose key was copied does not.
+
+    `coordinator up` reads the log."""
+    proof = {**PROOF, "flwr-public-key": " ".join(then)}
     place.upstream.status = 412
     with place.client() as client:
-        client.post("/v1/fleet/activate-node", headers=PROOF, content=b"ping")
-    line = fleet_proxy.REFUSED_LOG_IN % (fleet_proxy.key_name(PROOF["flwr-public-key"].encode()), "127.0.0.1")
-    assert line.encode() in (place.folder / "gate.log").read_bytes()
+        client.post("/v1/fleet/activate-node", headers=proof, content=b"ping")
+        place.upstream.status = 200
+        for path in then:
+            client.post(f"/v1/fleet/{path}", headers=proof, content=b"ping")
+    line = fleet_proxy.SECOND_LOG_IN % (fleet_proxy.key_name(proof["flwr-public-key"].encode()), "127.0.0.1")
+    assert (line.encode() in (place.folder / "gate.log").read_bytes()) == is_copied
 
 
 def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(place: Place) -> None:

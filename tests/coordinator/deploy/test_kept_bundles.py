@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from ridgeway.coordinator.deploy.kept_bundles import (
     waiting,
 )
 from ridgeway.coordinator.deploy.superlink_client import Node
-from ridgeway.coordinator.page.problems import bundle_facts
+from ridgeway.coordinator.page.problems import bundle_facts, problems
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import AnswerRefused, Event, HolderPresent, OperatorNote, Watch
 from ridgeway.coordinator.round.remedies import BUNDLE
@@ -136,6 +137,23 @@ def test_before_holders_were_asked_about_a_new_bundle_the_approved_one_is_named(
     assert bundle_facts(federation) == told | {"in_use": installed_sha256(), "waiting": ["law", "medicine"]}
     note("bundle", sha256=installed_sha256(), approved=[], refused=["law"])
     assert bundle_facts(federation) == told | {"waiting": ["law", "medicine"]}
+
+
+def test_a_bundle_is_a_problem_once_it_is_refused_or_an_earlier_one_runs(federation: Federation) -> None:
+    """A first bundle that nobody was asked about stands in nobody's way: invitations name it."""
+
+    def told() -> list[tuple[str, tuple[str, ...]]]:
+        now = datetime.now(UTC)
+        found = problems(federation, frozenset(NAMES), None, now)
+        return [(each.words, each.names) for each in found if each.words.startswith("bundle ")]
+
+    note = federation.ledger.note
+    newest = f"bundle {installed_sha256()[:12]} is not approved"
+    assert told() == []
+    note("bundle", sha256=installed_sha256(), approved=["code"], refused=["law"])
+    assert told() == [(f"{newest} yet; rounds run the earlier bundle {OLD_SHA256[:12]}", ("law", "medicine"))]
+    note("bundle", sha256=OLD_SHA256, approved=[], refused=["law", "medicine"])
+    assert told() == [(newest, ("law",))]
 
 
 def test_a_late_delivery_tries_one_bundle_after_the_other(

@@ -9,7 +9,7 @@ import pytest
 
 from ridgeway.common.base.errors import LinkDown
 from ridgeway.coordinator.deploy import presence
-from ridgeway.coordinator.deploy.fleet_proxy import REFUSED_LOG_IN, key_name
+from ridgeway.coordinator.deploy.fleet_proxy import SECOND_LOG_IN, key_name
 from ridgeway.coordinator.deploy.presence import PresenceLog, _header
 from ridgeway.coordinator.deploy.superlink_client import Node
 from tests.support.simulated_federation import Parties, found, populate
@@ -48,10 +48,10 @@ def test_joins_and_leaves_are_told_once_and_a_superlink_that_starts_again_says_n
 
 
 def test_a_second_log_in_is_told_with_the_holder_and_the_address(parties: Parties) -> None:
-    """Once an address, and only of a holder that is connected: a restart after a crash is let in soon."""
+    """Once an address, and only of a holder that is connected."""
     gate = parties.federation().link / "logs" / "gate.log"
     keys = {name: key_name(_header(holder.node)) for name, holder in parties.federation().standing.roster.items()}
-    gate.write_text("a line from before\n" + REFUSED_LOG_IN % (keys["law"], "10.0.0.1") + "\n")
+    gate.write_text("a line from before\n" + SECOND_LOG_IN % (keys["law"], "10.0.0.1") + "\n")
     told: list[str] = []
     log, link = PresenceLog(parties.federation(), told.append), Link()
     client: Any = link
@@ -59,7 +59,7 @@ def test_a_second_log_in_is_told_with_the_holder_and_the_address(parties: Partie
     log.tick(client)
     lines = [(keys["law"], "10.0.0.9"), (keys["law"], "10.0.0.9"), (keys["code"], "10.0.0.9"), ("0" * 16, "10.0.0.8")]
     with gate.open("a") as file:
-        file.writelines(f"2026-01-01T00:00:00Z {REFUSED_LOG_IN % line}\n" for line in lines)
+        file.writelines(f"2026-01-01T00:00:00Z {SECOND_LOG_IN % line}\n" for line in lines)
     log.tick(client)
     log.tick(client)
     assert told[0] == "law has joined"

@@ -280,15 +280,19 @@ def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(parties: Pa
 # What is known without asking anybody
 
 
-def test_a_roster_that_is_too_small_for_masks_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as there are fewer than three, and only where masks are used."""
+def test_a_roster_that_is_too_small_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as there are fewer than three: masks need as many, and other holders insist on as many."""
     make_haste(monkeypatch)
     parties = found(tmp_path / "masked", mode="masked")
     assert too_few_on_roster(parties.federation()) == "0 holders are on the roster; a round under masks needs 3"
     populate(parties, {"code": "code", "law": "law"})
     assert too_few_on_roster(parties.federation()) == "2 holders are on the roster; a round under masks needs 3"
-    assert too_few_on_roster(found(tmp_path / "clear").federation()) is None
-    assert too_few_on_roster(found(tmp_path / "columns", mode="private").federation()) is None
+    plain = found(tmp_path / "clear")
+    assert too_few_on_roster(plain.federation()) == "0 holders are on the roster; a round needs 2"
+    populate(plain, {"code": "code", "law": "law"})
+    assert "holders refuse rounds of fewer than 3 unless" in str(too_few_on_roster(plain.federation()))
+    populate(plain, {"medicine": "medicine"})
+    assert too_few_on_roster(plain.federation()) is None
     full = found(tmp_path / "full", mode="private", privacy=PrivacySettings(sums="full"))
     assert too_few_on_roster(full.federation()) is not None
 

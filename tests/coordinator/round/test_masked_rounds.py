@@ -140,7 +140,7 @@ def total_is_that_of(parties: Parties, offered: Collection[str], sent: Collectio
     federation = parties.federation()
     stored = federation.ledger.standing().totals[-1]
     assert [member.name for member in stored.members] == sorted(sent)
-    cohort = cohort_of(federation.terms, federation.ledger.standing().active, set(offered))
+    cohort = cohort_of(federation.terms, federation.ledger.standing().active, set(offered), "")
     expected = from_vector(plain_sum(parties, cohort, sent), FEATURES, len(cohort.domains))
     kept = [at for at, domain in enumerate(cohort.domains) if domain in stored.domains]
     total = federation.ledger.total(stored)

@@ -36,7 +36,7 @@ from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity
 from tests.support.rosters import pin, unpin
-from tests.support.simulated_federation import Direct, Parties, found, populate
+from tests.support.simulated_federation import Direct, Parties, found, own_texts, populate
 
 PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
 HASH = "ab" * 32
@@ -234,6 +234,18 @@ def test_each_holder_is_named_with_what_is_in_its_way(parties: Parties, monkeypa
         "law-2": {"bundle_refused": []},
         "medicine": {"away": []},
     }
+
+
+def test_a_round_that_all_refuse_names_what_each_has_to_do(tmp_path: Path) -> None:
+    """Two holders who insist on three: that they are online is not in question."""
+    parties = found(tmp_path)
+    for name in ("code", "law"):
+        parties.settle(name, name, own_texts(name, name, 12), min_cohort=3)
+        parties.admit(name)
+    with pytest.raises(RoundFailed, match="0 of 2 holders can take part") as failed:
+        run_round(parties.federation(), Direct(parties), no_watch)
+    assert REMEDIES["cohort_too_small"] in str(failed.value)
+    assert "SuperNode" not in str(failed.value)
 
 
 def without_epoch(parties: Parties, name: str) -> None:
