@@ -47,6 +47,7 @@ LONGEST = (
     "end_to_end/test_deployment.py",
     "end_to_end/test_serve_page_modes.py",
     "client/cluster/test_ray_engine.py",
+    "end_to_end/test_flower_app.py",
     "end_to_end/test_accuracy.py",
     "end_to_end/test_serve_page_live.py",
     "common/serve/test_schemas.py",

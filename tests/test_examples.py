@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import runpy
 import subprocess
 import sys
@@ -12,15 +13,17 @@ import zipfile
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from ridgeway import Router
+from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.deploy.processes import flower_environment, script
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
-from tests.support.flower_parts import LocalGrid
+from tests.support.flower_parts import MESSAGE_TYPE, FlowerMessage, LocalGrid, RecordDict, local_grid
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LEGAL = sentences("law", 70)[-1].replace("\n", " ")
@@ -96,26 +99,76 @@ def flower_app(monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_flower_app_runs_a_round_with_a_node_for_each_holder(
-    flower_app: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its two apps, on a grid that gives nodes their number and the run's settings, as Flower's engine does."""
-    config = tomllib.loads((flower_app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    chosen: dict[str, bool | float | int | str] = {
-        "work": str(tmp_path / "work"),
-        "data": str(folder / "data"),
-        "encoder": named(folder),
-    }
-    assert set(config) == set(chosen)
+Config = dict[str, Any]
+
+
+@pytest.fixture
+def config(flower_app: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """The app's, for a masked round in a new folder on the corpora of three domains."""
+    usual: Config = tomllib.loads((flower_app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     monkeypatch.setenv("RIDGEWAY_SIMULATION", "")
-    client = importlib.import_module("ridgeway_app.client_app").app
-    server = importlib.import_module("ridgeway_app.server_app")
-    grid = LocalGrid(client, {node: Path() for node in range(1, 4)})
+    places = {"work": str(tmp_path / "work"), "data": str(folder / "data"), "encoder": named(folder)}
+    return usual | places | {"mode": "masked", "wait": 0}
+
+
+def run_app(config: Config, nodes: int) -> None:
+    """The app's two parts on a grid that gives nodes their number and the run's settings, as Flower's engine does."""
+    grid = LocalGrid(importlib.import_module("ridgeway_app.client_app").app, dict.fromkeys(range(1, nodes + 1), Path()))
     for node, context in grid._contexts.items():
-        context.node_config = {"partition-id": node - 1, "num-partitions": 3}
-        context.run_config = chosen
-    server.main(grid, SimpleNamespace(run_config=chosen))
-    assert Router.load(tmp_path / "work/coordinator/releases/0001").route(LEGAL).best == "law"
+        context.node_config = {"partition-id": node - 1, "num-partitions": nodes}
+        context.run_config = config
+    server = importlib.import_module("ridgeway_app.server_app")
+    server.main(grid, SimpleNamespace(run_id=local_grid.RUN, run_config=config))
+
+
+def test_the_flower_app_runs_a_round_with_a_holder_for_each_node(config: Config, tmp_path: Path) -> None:
+    """In a folder of this run alone."""
+    run_app(config, 3)
+    assert Router.load(tmp_path / f"work/{local_grid.RUN}/coordinator/releases/0001").route(LEGAL).best == "law"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"work": ""}, "work is ''; name a folder by its whole path"),
+        ({"work": "rounds"}, "work is 'rounds'; name a folder by its whole path"),
+        ({"mode": "secret"}, "there is no mode 'secret'; use private, masked, clear"),
+        ({"epsilon": 0}, "ε must be above 0"),
+        ({}, "2 SuperNodes are there after 0 s, and the round needs 3; start more"),
+        ({"coordinator": "nowhere"}, "nowhere is not a coordinator's folder"),
+    ],
+)
+def test_the_flower_app_refuses_in_a_sentence_what_cannot_run(
+    changes: Config, words: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RidgewayError, match=re.escape(words)):
+        run_app(config | changes, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_flower_app_asks_holders_for_what_they_have_agreed_to(release: Path, config: Config) -> None:
+    """A mode or an ε that is not the coordinator's is refused before any holder is asked."""
+    place = {"coordinator": str(release.parents[1])}
+    with pytest.raises(InputError, match=r"the run asks for mode clear and epsilon 1, and holders .* mode masked"):
+        run_app(config | place | {"mode": "clear"}, 3)
+
+
+def test_a_supernode_without_a_holder_says_so(flower_app: Path) -> None:
+    """To the coordinator, in words that tell nothing of its machine."""
+    grid = LocalGrid(importlib.import_module("ridgeway_app.client_app").app, {1: Path()})
+    grid._contexts[1].node_config = {}
+    [reply] = grid.send_and_receive([FlowerMessage(RecordDict(), 1, MESSAGE_TYPE)])
+    assert reply.error.reason == "this SuperNode was started without --node-config 'holder=\"DIR\"'"
+
+
+def test_the_flower_app_says_that_ridgeway_is_missing(flower_app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And how to install it, since no registry has it."""
+    monkeypatch.delitem(sys.modules, "ridgeway_app", raising=False)
+    monkeypatch.setitem(sys.modules, "ridgeway", None)
+    with pytest.raises(ImportError, match="Ridgeway is not installed"):
+        importlib.import_module("ridgeway_app")
 
 
 def test_flower_builds_the_app(flower_app: Path, tmp_path: Path) -> None:

@@ -136,19 +136,26 @@ class Deployment:
         """The mode of the federation's rounds."""
         return str(tomllib.loads((self.coordinator / "coordinator.toml").read_text(encoding="utf-8"))["mode"])
 
-    def start(self, name: str, *words: str | Path) -> Running:
-        """Start `ridgeway WORDS...`; under its name it is found in `running` until another takes its place."""
+    def start(
+        self,
+        name: str,
+        *words: str | Path,
+        program: str | Path = RIDGEWAY,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> Running:
+        """Start `ridgeway WORDS...`, or another program; it is found in `running` under its name until another is."""
         self._count += 1
         place = self.folder / "words" / f"{self._count:03}-{name}"
         out, err = place.with_suffix(".out"), place.with_suffix(".err")
         with out.open("wb") as to_out, err.open("wb") as to_err:
             process = subprocess.Popen(
-                [RIDGEWAY, *words],
+                [program, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=to_out,
                 stderr=to_err,
-                env={**os.environ, **self.own_environment},
-                cwd=self.folder,
+                env={**environment, **self.own_environment},
+                cwd=cwd or self.folder,
                 start_new_session=True,
             )
         self.running[name] = Running(name, process, out, err, self.written, self.tails)
