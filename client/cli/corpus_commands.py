@@ -60,9 +60,7 @@ if TYPE_CHECKING:
     from ridgeway.common.encoding.table_encoder import TableEncoder
     from ridgeway.common.statistics.statistics_file import Prepared
 
-app = command_group(
-    "Commands of a domain holder: private files to sums that may leave."
-)
+app = command_group()
 
 COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single tokens"
 
