@@ -181,10 +181,9 @@ def test_only_what_another_package_lacks_is_told_as_such(
         raise raised
 
     monkeypatch.setattr("ridgeway.common.http.api_keys.add_key", add_key)
-    with pytest.raises(SystemExit if said else ModuleNotFoundError) as ended:
+    with pytest.raises(SystemExit if said else ModuleNotFoundError, match=r"2|gone"):
         main(["keys", "add", "file", "name"])
     if said:
-        assert ended.value.code == 2  # type: ignore[union-attr]
         assert re.fullmatch(f"ridgeway: `ridgeway keys` {said}.*\n", capsys.readouterr().err)
 
 

@@ -26,6 +26,7 @@ from ridgeway.client.cli.roster_commands import confirm, members
 from ridgeway.client.cli.status_command import status
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import (
     DEFAULT,
     ENCODERS,
@@ -34,7 +35,6 @@ from ridgeway.common.base.settings import (
     changed_sampling,
     preset,
 )
-from ridgeway.common.base.threads import cores
 from ridgeway.common.cli.options import (
     Fields,
     Json,

@@ -6,12 +6,14 @@ import inspect
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
-import click
 from fastapi import FastAPI
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from typer import Context
+from typer.core import TyperGroup, TyperOption
 
 from ridgeway.__main__ import command
 from ridgeway.client.deploy.holder_folder import settings_text as client_toml
@@ -50,25 +52,26 @@ def cli_page() -> str:
     lines = ["# Commands", "", "For everyone: generated from the code."]
     for name, found in _commands(command(), "ridgeway"):
         lines += ["", f"## `{name}`", "", inspect.cleandoc(found.help or "")]
-        rows = [row for parameter in found.params if (row := _row(parameter))]
+        context = Context(found)
+        rows = [row for each in found.params if (row := _row(each, context))]
         if rows:
             lines += ["", "| argument or option | meaning |", "|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 
-def _commands(found: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    if not isinstance(found, click.Group):
+def _commands(found: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(found, TyperGroup):
         yield name, found
         return
-    for word in found.list_commands(click.Context(found)):
+    for word in found.list_commands(Context(found)):
         yield from _commands(found.commands[word], f"{name} {word}")
 
 
-def _row(parameter: click.Parameter) -> str:
-    if isinstance(parameter, click.Option):
+def _row(parameter: Any, context: Context) -> str:
+    if isinstance(parameter, TyperOption):
         names = " ".join(f"`{name}`" for name in parameter.opts)
     else:
-        names = f"`{parameter.make_metavar(click.Context(click.Command('')))}`"
+        names = f"`{parameter.make_metavar(context)}`"
     said = " ".join((getattr(parameter, "help", None) or "").split())
     return f"| {names} | {said.replace('|', chr(92) + '|')} |"
 
