@@ -257,7 +257,7 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
     """Run a command; whatever goes wrong becomes one sentence on stderr and an exit code, but for
     packages that are missing.
     """
-    # typer has a copy of click from 0.21 on, and needs click before
+    # of typer, which from 0.26 on holds what it took from click before
     click = import_module(typer.BadParameter.__module__)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
