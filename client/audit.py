@@ -56,8 +56,8 @@ from ridgeway.common.attacks import (
     unweighted,
 )
 from ridgeway.common.base.errors import CorpusError, EncoderMismatch
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
-from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.mistyped_text import with_mistyped_copies
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.discrete_gaussian import Randomness

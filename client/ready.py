@@ -28,7 +28,7 @@ from ridgeway.client.sums.prepare import PrepareJob, Watch, corpus_documents, pr
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.jsonl import field_names
-from ridgeway.common.base.threads import cores
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.privacy.document_bound import DocumentSums, check_documents
 from ridgeway.common.privacy.public_prior import check_private_encoder
 from ridgeway.common.protocol.cohort import Terms

@@ -1,64 +1,178 @@
 """The `ridgeway` command: every group of commands, ordered by who uses it.
 
-The work, and what it needs, is imported when a command runs.
+A command's module is imported when that command is asked for, its work and what that needs when it
+runs.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import click
+
+class CommandEntry(NamedTuple):
+    """A command or a group of commands.
+
+    module, name: where it is. user: who uses it. extra: the packages of all that it can do, where a
+    plain install is not enough. summary: what the list of commands says of it.
+    """
+
+    module: str
+    name: str
+    user: str
+    extra: str
+    summary: str
+
 
 HOLDER = "a domain holder"
 OPERATOR = "an operator"
 APPLICATION = "anyone with a release"
 RESEARCHER = "a researcher or newcomer"
 COMMANDS = {
-    "simulate": ("simulations.cli.simulate_command", "simulate", RESEARCHER),
-    "audit": ("simulations.cli.cohort_audit_command", "audit", RESEARCHER),
-    "client": ("client.cli.corpus_commands", "app", HOLDER),
-    "coordinator": ("coordinator.cli.solve_commands", "app", OPERATOR),
-    "plan": ("coordinator.cli.plan_command", "plan", OPERATOR),
-    "prior": ("client.cli.prior_commands", "app", OPERATOR),
-    "experts": ("coordinator.cli.expert_commands", "app", OPERATOR),
-    "route": ("common.cli.route_commands", "route", APPLICATION),
-    "evaluate": ("common.cli.route_commands", "evaluate", APPLICATION),
-    "calibrate": ("common.cli.route_commands", "calibrate", APPLICATION),
-    "serve": ("common.serve.serve_command", "serve", APPLICATION),
-    "keys": ("common.cli.key_commands", "app", APPLICATION),
-    "encoder": ("common.cli.route_commands", "encoder", APPLICATION),
+    "simulate": CommandEntry(
+        "simulations.cli.simulate_command",
+        "simulate",
+        RESEARCHER,
+        "simulation",
+        "Run a whole federation on this machine.",
+    ),
+    "audit": CommandEntry(
+        "simulations.cli.cohort_audit_command",
+        "audit",
+        RESEARCHER,
+        "simulation",
+        "Attack the sums of a cohort, where the text is known.",
+    ),
+    "client": CommandEntry(
+        "client.cli.corpus_commands",
+        "app",
+        HOLDER,
+        "client",
+        "Commands of a domain holder: private files to sums that may leave.",
+    ),
+    "coordinator": CommandEntry(
+        "coordinator.cli.solve_commands",
+        "app",
+        OPERATOR,
+        "coordinator",
+        "The operator's side: statistics to signed releases.",
+    ),
+    "plan": CommandEntry(
+        "coordinator.cli.plan_command",
+        "plan",
+        OPERATOR,
+        "coordinator",
+        "Predict the accuracy of a private round.",
+    ),
+    "prior": CommandEntry(
+        "client.cli.prior_commands",
+        "app",
+        OPERATOR,
+        "client",
+        "The public prior of private rounds.",
+    ),
+    "experts": CommandEntry(
+        "coordinator.cli.expert_commands",
+        "app",
+        OPERATOR,
+        "coordinator",
+        "Quality of each expert in each domain.",
+    ),
+    "route": CommandEntry(
+        "common.cli.route_commands",
+        "route",
+        APPLICATION,
+        "serve",
+        "Route PROMPT to the expert that it belongs to.",
+    ),
+    "evaluate": CommandEntry(
+        "common.cli.route_commands",
+        "evaluate",
+        APPLICATION,
+        "coordinator",
+        "Measure the accuracy of a release on labelled text.",
+    ),
+    "calibrate": CommandEntry(
+        "common.cli.route_commands",
+        "calibrate",
+        APPLICATION,
+        "coordinator",
+        "Propose a confidence threshold for a release.",
+    ),
+    "serve": CommandEntry(
+        "common.serve.serve_command",
+        "serve",
+        APPLICATION,
+        "serve",
+        "Serve a release: the routing API, an OpenAI-compatible gateway to experts,"
+        " and a page that shows why.",
+    ),
+    "keys": CommandEntry(
+        "common.cli.key_commands",
+        "app",
+        APPLICATION,
+        "serve",
+        "The API keys of `ridgeway serve`: a file of names and hashes.",
+    ),
+    "encoder": CommandEntry(
+        "common.cli.route_commands",
+        "encoder",
+        APPLICATION,
+        "client",
+        "The tokenizer and integer table that all parties share.",
+    ),
 }
-"""Every command and group of commands: the module that holds it, its name there, and who uses it.
-"""
+MORE_EXTRAS = {"client page": "client,serve", "coordinator page": "coordinator,serve"}
+"""What a command of a group needs where the group's extra is not all."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the `ridgeway` command and exit with its code."""
     try:
-        _main(arguments)
+        _main(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:  # so early that nothing was begun
         print("ridgeway: interrupted", file=sys.stderr)
         sys.exit(130)
 
 
-def _main(arguments: list[str] | None) -> None:
+def _main(words: Sequence[str]) -> None:
     # commands have threads of their own; on a busy machine, those of BLAS make small products wait
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from ridgeway.common.cli.terminal import run
+    from ridgeway.common.cli.terminal import BAD_INPUT, fail, run
 
-    words = sys.argv[1:] if arguments is None else arguments
-    # one is found sooner than all
-    named = words[:1] if words and words[0] in COMMANDS else COMMANDS
-    sys.exit(run(command(named), arguments))
+    # the options of the front take no value
+    asked = [word for word in words if not word.startswith("-")]
+    try:
+        code = run(command(COMMANDS.keys() & asked[:1]), words)
+    except ImportError as error:
+        code = fail(_install(asked, error), BAD_INPUT)
+    sys.exit(code)
 
 
-def command(names: Iterable[str] = COMMANDS) -> click.Command:
-    """The `ridgeway` command with these commands and groups."""
+def _install(asked: Sequence[str], error: ImportError) -> str:
+    """What to install for a command that has not found a package, or not what it needs of one; an
+    error within Ridgeway is raised again.
+    """
+    package = (error.name or "ridgeway").partition(".")[0]
+    if package == "ridgeway":
+        raise error
+    name = " ".join(asked[:2])
+    if name not in MORE_EXTRAS:
+        name = asked[0]
+    extra = MORE_EXTRAS.get(name) or COMMANDS[name].extra
+    install = f"pip install 'ridgeway[{extra}]', or '.[{extra}]' in a checkout"
+    if find_spec(package) is None:
+        return f"`ridgeway {name}` needs {package} of the extra `{extra}`: {install}"
+    version = getattr(import_module(package), "__version__", "that is installed")
+    return f"`ridgeway {name}` cannot use {package} {version} ({error}): {install}"
+
+
+def command(loaded: Iterable[str] = COMMANDS) -> Any:
+    """The `ridgeway` command; those of these names can be run, the others are listed alone."""
     import typer
 
     from ridgeway import __version__
@@ -80,17 +194,21 @@ def command(names: Iterable[str] = COMMANDS) -> click.Command:
             print(f"ridgeway {__version__}, native {native}")
             raise typer.Exit
 
-    for name in names:
-        module, attribute, who = COMMANDS[name]
-        found = getattr(import_module(f"ridgeway.{module}"), attribute)
-        panel = f"For {who}"
+    for name, entry in COMMANDS.items():
+        panel = f"For {entry.user}"
+        found: Any = lambda: None  # noqa: E731
+        if name in loaded:
+            found = getattr(import_module(f"ridgeway.{entry.module}"), entry.name)
         if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name, rich_help_panel=panel)
-        else:
-            settings = (
-                {"auto_envvar_prefix": "RIDGEWAY_SERVE"} if name == "serve" else None
-            )
-            app.command(name, rich_help_panel=panel, context_settings=settings)(found)
+            app.add_typer(found, name=name, help=entry.summary, rich_help_panel=panel)
+            continue
+        settings = {"auto_envvar_prefix": "RIDGEWAY_SERVE"} if name == "serve" else None
+        app.command(
+            name,
+            short_help=entry.summary,
+            rich_help_panel=panel,
+            context_settings=settings,
+        )(found)
     return typer.main.get_command(app)
 
 

@@ -13,12 +13,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ridgeway.common.base.errors import LinkError
-from ridgeway.common.base.threads import cores
+from ridgeway.common.base.operating_system import cores, may_fork
 from ridgeway.common.deploy.bundle import SERVER_FILE, write_app
 from ridgeway.common.deploy.processes import (
     end_leftovers,
@@ -59,11 +60,13 @@ def run_in_memory(
     """
     from ridgeway.coordinator.round.round import run_round
     from ridgeway.coordinator.server_app import GridTransport
-    from ridgeway.simulations.local_grid import forked_grid
+    from ridgeway.simulations.local_grid import process_grid
 
-    processes = cores() if len(simulated.nodes) >= MANY_HOLDERS else 1
-    with forked_grid(
-        dropout_app(dropouts, app), _numbered(simulated), processes
+    # an app that was made here reaches another process by a fork alone
+    shared = app is None or may_fork()
+    processes = cores() if shared and len(simulated.nodes) >= MANY_HOLDERS else 1
+    with process_grid(
+        partial(dropout_app, dropouts, app), _numbered(simulated), processes
     ) as grid:
         run_round(simulated.federation, GridTransport(grid, least_pause_s=0.0), watch)
 

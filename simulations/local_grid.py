@@ -1,7 +1,7 @@
 """Flower's Grid on this machine: no Ray, no network, but every message goes through Flower's
 serialisation.
 
-Holders answer in this very process, or in processes that are forked from it.
+Holders answer in this very process, or in processes that it starts.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import gc
 import signal
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,6 +23,8 @@ from flwr.app import Array, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from ridgeway.common.base.files import without_syncing
+from ridgeway.common.base.operating_system import process_context
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.deploy.flower_patches import (
     Parts,
@@ -30,6 +32,7 @@ from ridgeway.common.deploy.flower_patches import (
     put_together,
     taken_apart,
 )
+from ridgeway.simulations.shared_work import share_work
 
 RUN = 1
 _SERVER = 1
@@ -113,26 +116,32 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-class ForkedGrid(LocalGrid):
-    """The same, where processes that are forked from this one answer, each for its own holders.
+class ProcessGrid(LocalGrid):
+    """The same, where processes that this one starts answer, each for its own holders.
 
     Requests are sent ahead of what was read: so all processes work on, and answers do not pile up.
     """
 
     def __init__(
-        self, app: ClientApp, holders: Mapping[int, Path], processes: int
+        self,
+        make_app: Callable[[], ClientApp],
+        holders: Mapping[int, Path],
+        processes: int,
     ) -> None:
-        super().__init__(app, holders)
+        super().__init__(make_app(), holders)
         self._processes: list[BaseProcess] = []
-        self._connections = [self._fork() for _ in range(processes)]
+        self._connections = [self._start(make_app, holders) for _ in range(processes)]
         self._threads = [ThreadPoolExecutor(1) for _ in self._connections]
         self._queue: deque[str] = deque()
         self._answers: dict[str, Future[Parts]] = {}
 
-    def _fork(self) -> Connection:
-        forking = get_context("fork")
-        here, there = forking.Pipe()
-        process = forking.Process(target=_serve, args=(self, here, there), daemon=True)
+    def _start(
+        self, make_app: Callable[[], ClientApp], holders: Mapping[int, Path]
+    ) -> Connection:
+        here, there = Pipe()
+        process = process_context().Process(
+            target=_serve, args=(make_app, holders, here, there), daemon=True
+        )
         with warnings.catch_warnings():
             # of threads, which only BLAS has here, and idle
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -185,25 +194,32 @@ def _asked(connection: Connection, node: int, parts: Parts) -> Parts:
 
 
 @contextmanager
-def forked_grid(
-    app: ClientApp, holders: Mapping[int, Path], processes: int
+def process_grid(
+    make_app: Callable[[], ClientApp], holders: Mapping[int, Path], processes: int
 ) -> Iterator[LocalGrid]:
     """A grid whose holders are shared out over this many processes; over none but this one, if one
     would be all.
     """
     if processes < 2:
-        yield LocalGrid(app, holders)
+        yield LocalGrid(make_app(), holders)
         return
-    with closing(ForkedGrid(app, holders, processes)) as grid:
+    with closing(ProcessGrid(make_app, holders, processes)) as grid:
         yield grid
 
 
-def _serve(grid: LocalGrid, far: Connection, connection: Connection) -> None:
+def _serve(
+    make_app: Callable[[], ClientApp],
+    holders: Mapping[int, Path],
+    far: Connection,
+    connection: Connection,
+) -> None:
     """Answer requests until the process at the other end closes the connection, or ends."""
     far.close()
-    gc.freeze()  # what was forked stays, so it need not be looked through again and again
-    # the process that was forked from is told, and ends this one
+    grid = LocalGrid(make_app(), holders)
+    share_work()
+    gc.freeze()  # what is there stays, so it need not be looked through again and again
+    # the process that started this one is told, and ends it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with one_blas_thread(), suppress(EOFError, OSError):
+    with one_blas_thread(), without_syncing(), suppress(EOFError, OSError):
         while True:
             connection.send(grid.answered(*connection.recv()))

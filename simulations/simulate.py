@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ridgeway.client.cluster.ray_engine import check_ray
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import whole_folder, without_syncing
 from ridgeway.common.base.schema import Mode
@@ -115,6 +116,8 @@ def simulate(
     """
     if engine not in ("memory", "flower"):
         raise InputError(f"there is no engine {engine!r}; there are memory and flower")
+    if engine == "flower":
+        check_ray()
     if out is not None:
         refuse_foreign(out)
     clock = _Clock()

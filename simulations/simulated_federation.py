@@ -6,7 +6,6 @@ Made with the same code that makes real ones.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,9 @@ from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.client.round.roster import ROSTER, write_roster
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import without_syncing, write_whole
+from ridgeway.common.base.operating_system import cores, process_context
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, Weighting
-from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import (
@@ -198,10 +197,10 @@ def open_epochs(simulated: SimulatedFederation) -> Iterator[str]:
             open_epoch(Holder(home), terms)
             yield name
         return
-    # before processes are forked, which then share it
+    # before processes start: forks share it
     find_encoder(simulated.federation.settings.encoder)
     jobs = [(home, terms) for home in simulated.nodes.values()]
-    with multiprocessing.get_context("fork").Pool(cores()) as pool:
+    with process_context().Pool(cores()) as pool:
         names = iter(simulated.nodes)
         for _ in pool.imap(_open_epoch, jobs, chunksize=8):
             yield next(names)

@@ -10,12 +10,16 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from typing import Any
 from venv import EnvBuilder
 
-import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
+from ridgeway.__main__ import COMMANDS, MORE_EXTRAS, command
 from ridgeway.common.encoding.encoder_files import save_encoder
 from tests.support.commands import Workshop, workshop
 from tests.support.release_files import build, copy_sources
@@ -146,20 +150,110 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return workshop(tmp_path_factory.mktemp("workshop"))
 
 
-def said(environment: Path, folder: Path, *words: str) -> str:
-    """What the installed Python prints, with the packages that the wheel depends on beside it."""
-    (site_packages(environment) / "dependencies.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
-    command = [str(environment / "bin/python"), "-P", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+def required(of: Distribution, extras: frozenset[str], seen: dict[tuple[str, frozenset[str]], Distribution]) -> None:
+    """Every distribution that one with these extras requires here, and what those require, as pip would find them."""
+    for words in of.requires or ():
+        wanted = Requirement(words)
+        if wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in extras | {""}):
+            key = wanted.name, frozenset(wanted.extras)
+            if key not in seen:
+                seen[key] = of if wanted.name == "ridgeway" else distribution(wanted.name)
+                required(seen[key], key[1], seen)
 
 
-def test_an_installed_wheel_routes_a_prompt_and_tells_its_version(environment: Path, shop: Workshop) -> None:
-    """With no checkout in sight."""
-    place = said(environment, shop.folder, "-c", "import ridgeway; print(ridgeway.__file__)")
-    assert Path(place.strip()).is_relative_to(environment)
-    assert said(environment, shop.folder, "-m", "ridgeway", "--version").startswith("ridgeway 0.")
-    routed = said(environment, shop.folder, "-m", "ridgeway", "route", str(shop / "release"), "abcdefgh")
+def installed(environment: Path, folder: Path, *extras: str) -> Path:
+    """The Python of an environment with the wheel, what it requires with these extras, and nothing else: links."""
+    EnvBuilder(with_pip=False).create(folder)
+    for path in site_packages(environment).iterdir():
+        (site_packages(folder) / path.name).symlink_to(path)
+    [about] = site_packages(environment).glob("ridgeway-*.dist-info")
+    found: dict[tuple[str, frozenset[str]], Distribution] = {}
+    required(Distribution.at(about), frozenset(extras), found)
+    for each in found.values():
+        names = {file.parts[0] for file in each.files or () if file.suffix != ".pth"}
+        for name in names - {"..", "__pycache__"}:
+            link = site_packages(folder) / name
+            if not link.exists():
+                link.symlink_to(Path(str(each.locate_file(name))))
+    return folder / "bin/python"
+
+
+@pytest.fixture(scope="module")
+def plain(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of `pip install .`."""
+    return installed(environment, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def whole(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of `pip install '.[all]'`."""
+    return installed(environment, tmp_path_factory.mktemp("whole"), "all")
+
+
+def said(python: Path, folder: Path, *words: str) -> str:
+    done = subprocess.run([str(python), "-P", *words], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_installed_wheel_routes_a_prompt_and_tells_its_version(plain: Path, shop: Workshop) -> None:
+    """With no checkout in sight, and no package that routing does not need."""
+    place = said(plain, shop.folder, "-c", "import ridgeway; print(ridgeway.__file__)")
+    assert Path(place.strip()).is_relative_to(plain.parents[1])
+    assert said(plain, shop.folder, "-m", "ridgeway", "--version").startswith("ridgeway 0.")
+    assert all(name in said(plain, shop.folder, "-m", "ridgeway", "--help") for name in COMMANDS)
+    routed = said(plain, shop.folder, "-m", "ridgeway", "route", str(shop / "release"), "abcdefgh")
     assert routed.startswith("law")
+
+
+RUN_ALL = """
+import contextlib, io, json, sys, traceback
+from ridgeway.__main__ import main
+answers = []
+for words in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main(words)
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            code = traceback.format_exc()
+    answers.append((words, code, said.getvalue()))
+print(json.dumps(answers))
+"""
+
+
+def paths(found: Any, *above: str) -> Iterator[list[str]]:
+    """Every group and command, as it is typed."""
+    for name, each in getattr(found, "commands", {}).items():
+        yield [*above, name]
+        yield from paths(each, *above, name)
+
+
+def test_every_command_of_a_plain_install_answers_or_names_its_extra(plain: Path, tmp_path: Path) -> None:
+    """Bare and with --help: its help, what is wrong with its words, or one sentence with the extra that it needs."""
+    asked = [[*path, *more] for path in paths(command()) for more in ([], ["--help"])]
+    answers = json.loads(said(plain, tmp_path, "-c", RUN_ALL, json.dumps(asked)))
+    assert len(answers) > 100
+    missing = 0
+    for words, code, told in answers:
+        assert code in (0, 2), (words, code, told)
+        assert told.strip() and "Traceback" not in told
+        if "needs" in told:
+            extra = MORE_EXTRAS.get(" ".join(words[:2])) or COMMANDS[words[0]].extra
+            assert (code, told.count("\n")) == (2, 1) and f"pip install 'ridgeway[{extra}]'" in told, told
+            missing += 1
+    assert missing > 80
+
+
+@pytest.mark.parametrize("extra", ["client", "coordinator", "serve", "simulation"])
+def test_the_extra_of_a_command_is_all_that_its_help_needs(environment: Path, tmp_path: Path, extra: str) -> None:
+    """Whoever installs what the sentence names is told what to type next."""
+    python = installed(environment, tmp_path / "environment", extra)
+    asked = [[*path, "--help"] for path in paths(command()) if COMMANDS[path[0]].extra == extra]
+    answers = json.loads(said(python, tmp_path, "-c", RUN_ALL, json.dumps(asked)))
+    assert [answer for answer in answers if answer[1] != 0] == []
 
 
 IMPORT_ALL = """
@@ -174,12 +268,12 @@ print(len(names))
 """
 
 
-def test_every_module_of_an_installed_wheel_can_be_imported(environment: Path, tmp_path: Path) -> None:
+def test_every_module_of_an_installed_wheel_can_be_imported(whole: Path, tmp_path: Path) -> None:
     """None of them needs what stayed in the checkout; what knows GPUs is imported where one is."""
-    assert int(said(environment, tmp_path, "-c", IMPORT_ALL)) > 200
+    assert int(said(whole, tmp_path, "-c", IMPORT_ALL)) > 200
 
 
-def test_an_installed_wheel_simulates_a_federation(environment: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_simulates_a_federation(whole: Path, tmp_path: Path) -> None:
     """`ridgeway simulate`, over a folder of corpora, to a release."""
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     for domain, letter in (("law", "a"), ("code", "b"), ("medicine", "c")):
@@ -187,6 +281,6 @@ def test_an_installed_wheel_simulates_a_federation(environment: Path, tmp_path: 
             lines = [json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)]
             (tmp_path / f"{domain}.{part}.jsonl").write_text("\n".join(lines) + "\n")
     words = ("simulate", "--data", ".", "--encoder", "dir:encoder", "--out", "release", "--json")
-    told = json.loads(said(environment, tmp_path, "-m", "ridgeway", *words))
+    told = json.loads(said(whole, tmp_path, "-m", "ridgeway", *words))
     assert told["holders"] == 3
     assert (tmp_path / "release").is_dir()

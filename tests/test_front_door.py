@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ridgeway
+from ridgeway.__main__ import command, main
 from tests.support.commands import Workshop, workshop
 
 HEAVY = (
@@ -26,6 +29,8 @@ HEAVY = (
     "matplotlib",
 )
 
+TYPERS = {"pydantic"} & {words.partition(">")[0] for words in requires("typer") or ()}
+"""What newer versions of typer import for themselves."""
 LIBRARY = """
 import ridgeway
 router = ridgeway.Router.load(RELEASE)
@@ -35,15 +40,16 @@ COMMAND = """
 import contextlib, io
 from ridgeway.__main__ import main
 said = []
-ROUTED = [["route", RELEASE, *words] for words in (["abcdefgh"], ["0123", "--explain"], ["nopq", "--json"])]
-for words in [*ROUTED, *MORE]:
+for words in RUNS:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         main(words)
     said.append(shown.getvalue())
 """
+ROUTED = 'RUNS = [["route", RELEASE, *words] for words in (["abcdefgh"], ["0123", "--explain"], ["nopq", "--json"])]'
 SERVICE = """
 from dataclasses import fields
+from importlib.metadata import requires
 from pathlib import Path
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.gateway.gateway import Gateway
@@ -128,27 +134,60 @@ def test_routing_imports_nothing_heavy(shop: Workshop) -> None:
 
 def test_the_route_command_imports_nothing_heavy(shop: Workshop) -> None:
     """Nor the holder's and the operator's commands, which it knows by name."""
-    said, modules = in_a_new_process(f"MORE = []\n{COMMAND}", shop / "release", shop)
+    said, modules = in_a_new_process(f"{ROUTED}\n{COMMAND}", shop / "release", shop)
     assert [text.split()[0] for text in said[:2]] == ["law", "code"]
     assert json.loads(said[2])["domain"] == "medicine"
     assert "typer" in modules
-    assert modules.isdisjoint({*HEAVY, "pydantic", "client", "coordinator", "simulations"})
+    assert modules.isdisjoint({*HEAVY, "pydantic", "client", "coordinator", "simulations"} - TYPERS)
 
 
 def test_commands_use_one_thread_of_blas(shop: Workshop) -> None:
     """Where a release reads sentences, a busy machine would make a prompt wait for the others."""
     unset = "import os; [os.environ.pop(name, None) for name in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS')]"
     told = "from threadpoolctl import threadpool_info; said = [each['num_threads'] for each in threadpool_info()]"
-    said, _ = in_a_new_process(f"{unset}\nMORE = []\n{COMMAND}\n{told}", shop / "release", shop)
+    said, _ = in_a_new_process(f"{unset}\n{ROUTED}\n{COMMAND}\n{told}", shop / "release", shop)
     assert set(said) == {1}
 
 
-def test_showing_every_command_imports_nothing_heavy(shop: Workshop) -> None:
-    """The work of a command is imported when it runs."""
-    said, modules = in_a_new_process(f"MORE = [['--help']]\n{COMMAND}", shop / "release", shop)
-    assert all(name in said[-1] for name in ("client", "coordinator", "simulate", "route"))
-    assert modules.isdisjoint(HEAVY)
-    assert {"client", "coordinator", "simulations"} <= modules
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_the_front_door_imports_no_command(word: str, shop: Workshop) -> None:
+    """The list of commands, and the version, need no package of any extra."""
+    said, modules = in_a_new_process(f"RUNS = [[{word!r}]]\n{COMMAND}", shop / "release", shop)
+    assert "ridgeway" in said[0]
+    assert modules.isdisjoint({*HEAVY, "pydantic", "numpy", "client", "coordinator", "simulations"} - TYPERS)
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    """In the words with which its own help begins."""
+    listed = command(()).commands
+    for name, each in command().commands.items():
+        assert " ".join(each.help.split()).startswith(listed[name].short_help)
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (ModuleNotFoundError("No module named 'absent'", name="absent.part"), "needs absent of the extra `serve`: pip"),
+        (
+            ModuleNotFoundError("No module named 'numpy.gone'", name="numpy.gone"),
+            r"cannot use numpy [\d.]+ \(No module",
+        ),
+        (ModuleNotFoundError("ridgeway.gone", name="ridgeway.gone"), None),
+    ],
+)
+def test_only_what_another_package_lacks_is_told_as_such(
+    raised: ModuleNotFoundError, said: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence names the extra, or the version that does not fit; an error within Ridgeway shows itself."""
+
+    def add_key(*words: object, **options: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("ridgeway.common.http.api_keys.add_key", add_key)
+    with pytest.raises(SystemExit if said else ModuleNotFoundError, match=r"2|gone"):
+        main(["keys", "add", "file", "name"])
+    if said:
+        assert re.fullmatch(f"ridgeway: `ridgeway keys` {said}.*\n", capsys.readouterr().err)
 
 
 @pytest.mark.slow

@@ -249,7 +249,7 @@ def job_of(
     """How to read a corpus for an audit."""
     from ridgeway.client.sums.prepare import PrepareJob
     from ridgeway.common.base.jsonl import field_names
-    from ridgeway.common.base.threads import cores
+    from ridgeway.common.base.operating_system import cores
 
     fields = field_names(text_field)
     return PrepareJob(tuple(corpus), domain, sampling, DEFAULT.holdout, fields, cores())

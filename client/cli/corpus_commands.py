@@ -26,6 +26,7 @@ from ridgeway.client.cli.roster_commands import confirm, members
 from ridgeway.client.cli.status_command import status
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import (
     DEFAULT,
     ENCODERS,
@@ -34,7 +35,6 @@ from ridgeway.common.base.settings import (
     changed_sampling,
     preset,
 )
-from ridgeway.common.base.threads import cores
 from ridgeway.common.cli.options import (
     Fields,
     Json,
@@ -60,9 +60,7 @@ if TYPE_CHECKING:
     from ridgeway.common.encoding.table_encoder import TableEncoder
     from ridgeway.common.statistics.statistics_file import Prepared
 
-app = command_group(
-    "Commands of a domain holder: private files to sums that may leave."
-)
+app = command_group()
 
 COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single tokens"
 

@@ -21,7 +21,7 @@ from ridgeway.common.cli.terminal import (
     stop_on_signal,
 )
 
-app = command_group("The public prior of private rounds.")
+app = command_group()
 
 
 @app.command()

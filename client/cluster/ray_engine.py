@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -255,14 +256,19 @@ def _received(ray: Any, task: Any) -> StoredPart:
     return part
 
 
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
+def check_ray() -> None:
+    """Raise unless Ray is installed."""
+    if find_spec("ray") is None:
         raise DeviceError(
-            "the package ray is not installed; install ridgeway[simulation], or leave"
-            " out --engine"
-        ) from None
+            "Ray is not installed; leave out --engine, or install ridgeway[simulation]"
+            " under a Python that Ray is made for (3.15 is too new)"
+        )
+
+
+def _ray() -> Any:
+    check_ray()
+    import ray
+
     return ray
 
 

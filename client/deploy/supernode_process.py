@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from ridgeway.common.deploy.approved_bundle import wake
-from ridgeway.common.deploy.flower_patches import OtherFlower, run_supernode
+from ridgeway.common.deploy.flower_patches import other_flower, run_supernode
 
 WAKEUP_PIPE = "RIDGEWAY_WAKEUP_PIPE"
 """Names the pipe by which the SuperExec is told that a task is there."""
@@ -32,8 +32,8 @@ def main() -> None:
             Path(os.environ[AUTHORITY_FILE]),
             int(held) if held else None,
         )
-    except OtherFlower as error:
-        sys.stderr.write(f"Exit Code: 1 {error}\n")
+    except ImportError as error:
+        sys.stderr.write(f"Exit Code: 1 {other_flower(error)}\n")
     except SystemExit as end:
         code = end.code
         if isinstance(code, str):

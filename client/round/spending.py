@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlsplit
 from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.files import locked, state_folder, syncs
 from ridgeway.common.base.journal import Journal
+from ridgeway.common.base.operating_system import flush
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.privacy.accountant import EXACT, Cost, epsilon_of, in_all, rho_for
 from ridgeway.common.privacy.privacy_settings import Privacy
@@ -317,7 +318,7 @@ class Account:
         try:
             os.write(handle, (json.dumps(record) + "\n").encode())
             if syncs():
-                os.fsync(handle)
+                flush(handle)
         finally:
             os.close(handle)
 

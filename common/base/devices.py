@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +104,7 @@ def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
 
 def _seen() -> tuple[list[str], str]:
     """The GPUs, and the reason if there are none."""
-    if not (sys.platform == "win32" or _any(DRIVERS) or _any(POSSIBLE_DRIVERS)):
+    if not _any(DRIVERS + POSSIBLE_DRIVERS):
         return [], "no NVIDIA driver found on this machine"
     if importlib.util.find_spec("torch") is None:
         return [], f"torch is not installed; {INSTALL}"

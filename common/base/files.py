@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.operating_system import flush
 
 IMPORT_ROOT = Path(__file__).parents[3]
 """The folder from which Python imports this very `ridgeway`: a checkout, or site-packages."""
@@ -110,7 +111,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             if syncs():
-                os.fsync(file.fileno())
+                flush(file.fileno())
         temporary.chmod(0o600 if private else 0o666 & ~_umask())
         temporary.replace(path)
         _sync(path.parent)
@@ -220,7 +221,7 @@ def _sync(folder: Path) -> None:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        flush(handle)
     finally:
         os.close(handle)
 

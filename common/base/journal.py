@@ -188,6 +188,7 @@ class Journal:
         database = self._connect(self.path)
         try:
             database.execute("pragma journal_mode = wal")
+            database.execute("pragma fullfsync = on")  # as `flush` does on macOS
             database.execute(f"pragma synchronous = {'full' if syncs() else 'off'}")
         except sqlite3.OperationalError as error:
             if (

@@ -1,4 +1,4 @@
-"""Threads: how many there are to use, and libraries held to one each while we run our own."""
+"""Libraries held to one thread each while we run our own."""
 
 from __future__ import annotations
 
@@ -19,15 +19,6 @@ _before: str | None = None
 _torch_users = 0
 _torch_threads = 1
 """How many threads torch had before anybody was inside `one_torch_thread`."""
-
-
-def cores() -> int:
-    """The cores this process may use, where the system tells, else all there are."""
-    return (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
 
 
 @contextmanager

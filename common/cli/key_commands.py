@@ -13,7 +13,7 @@ from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 if TYPE_CHECKING:
     from ridgeway.common.http.api_keys import KeyRecord
 
-app = command_group("The API keys of `ridgeway serve`: a file of names and hashes.")
+app = command_group()
 
 KeysPath = Annotated[
     Path,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ridgeway.common.routing.release import Release
     from ridgeway.common.routing.router import Router
 
-encoder = command_group("The tokenizer and integer table that all parties share.")
+encoder = command_group()
 
 
 def route(

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any
 
 import typer
@@ -40,8 +41,10 @@ class _CommandGroup(TyperGroup):
         return option
 
 
-def command_group(words: str) -> typer.Typer:
-    """A group of commands whose help is plain text."""
+def command_group(words: str | None = None) -> typer.Typer:
+    """A group of commands whose help is plain text; what it says of itself may stand in COMMANDS of
+    `ridgeway/__main__.py`.
+    """
     return typer.Typer(
         cls=_CommandGroup,
         no_args_is_help=True,
@@ -251,9 +254,11 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
 
 def run(application: Any, arguments: Sequence[str] | None = None) -> int:
-    """Run a command; whatever goes wrong becomes one sentence on stderr and an exit code."""
-    import click
-
+    """Run a command; whatever goes wrong becomes one sentence on stderr and an exit code, but for
+    packages that are missing.
+    """
+    # of typer, which from 0.26 on holds what it took from click before
+    click = import_module(typer.BadParameter.__module__)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # a terminal that lacks a character shows its number
@@ -268,39 +273,31 @@ def run(application: Any, arguments: Sequence[str] | None = None) -> int:
             application.invoke(context)
         sys.stdout.flush()
         return 0
-    except click.exceptions.Exit as done:
+    except typer.Exit as done:
         return done.exit_code
     except RidgewayError as error:
-        return _fail(str(error), BAD_INPUT)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message(), file=sys.stderr)
-        return BAD_INPUT
+        return fail(str(error), BAD_INPUT)
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+            return BAD_INPUT
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "ridgeway"
-        return _fail(
+        return fail(
             f"{error.format_message().rstrip('.')}; see {command} --help", BAD_INPUT
         )
-    except (KeyboardInterrupt, click.Abort) as error:
-        return _fail(str(error) or "interrupted", INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return fail(str(error) or "interrupted", INTERRUPTED)
     except BrokenPipeError:
         # the reader has gone; nothing is lost
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _fail(_system(error), BAD_INPUT)
-    except ModuleNotFoundError as error:
-        extras = (
-            "install ridgeway[client], ridgeway[coordinator] or, for serving and pages,"
-            " ridgeway[serve]"
-        )
-        return _fail(
-            f"this command needs the package {error.name}; {extras}", BAD_INPUT
-        )
+        return fail(_system(error), BAD_INPUT)
     except (OverflowError, UnicodeError, ValueError) as error:
-        return _fail(f"invalid value: {first_line(error)}", BAD_INPUT)
+        return fail(f"invalid value: {first_line(error)}", BAD_INPUT)
     except MemoryError:
-        return _fail(
+        return fail(
             "out of memory; use fewer --threads or a smaller encoder", BAD_INPUT
         )
 
@@ -314,7 +311,8 @@ def _flow(command: Any) -> None:
         _flow(each)
 
 
-def _fail(sentence: str, code: int) -> int:
+def fail(sentence: str, code: int) -> int:
+    """Say why a command failed; the exit code."""
     print(f"ridgeway: {sentence}", file=sys.stderr)
     return code
 

@@ -13,20 +13,19 @@ path or text. On a holder's machine:
         └── an answer      each further one: checks that its bundle is the same, answers, ends
 
 On the coordinator's each ServerApp is a fork, which runs the coordinator's own code of the bundle's
-version.
+version. Where Flower may not be forked (macOS), each task is a new process, which imports all anew.
 
 A bundle holds sources alone. Where it is, by its hash, the bundle of the very Ridgeway that is
 installed here, its code also finds the compiled module that was installed with it; any other does
 its work without, more slowly.
 
-Run as a file of its own; of Ridgeway it imports the file beside it alone, because the approved
-bundle brings its own copy.
+Run as a file of its own; of Ridgeway it imports two files alone, which import nothing of it,
+because the approved bundle brings its own copy.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import hashlib
 import importlib
@@ -36,26 +35,33 @@ import re
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from queue import Queue
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or __package__:
+    from ridgeway.common.base import operating_system as system
     from ridgeway.common.deploy import flower_patches as patches
-elif __package__:
-    patches = importlib.import_module(f"{__package__}.flower_patches")
-else:  # run as a file: the module lies beside it
-    beside = Path(__file__).with_name("flower_patches.py")
-    spec = spec_from_file_location("flower_patches", beside)
-    patches = module_from_spec(spec)
-    spec.loader.exec_module(patches)
+else:  # run as a file: the modules lie where they do in a checkout
+
+    def _module(path: str) -> ModuleType:
+        place = Path(__file__).parents[1] / path
+        spec = spec_from_file_location(place.stem, place)
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    system = _module("base/operating_system.py")
+    patches = _module("deploy/flower_patches.py")
 
 APPROVED = "RIDGEWAY_APPROVED_BUNDLES"
 INSTALLED = "RIDGEWAY_INSTALLED_BUNDLE"
@@ -78,14 +84,10 @@ PRELOADED_NAME = "preloaded"
 """What the system calls the process of a preloaded bundle."""
 MAX_WORD_BYTES = 4096
 """What is written to a pipe at once arrives at once up to this size."""
+ONE = "one"
 DIGEST = re.compile("[0-9a-f]{64}")
 _MAX_LOG_BYTES = 1_000_000
 """A log that has grown beyond this is put aside as NAME.1, and what was there before is gone."""
-
-LIBC = ctypes.CDLL(None)
-SET_DEATH_SIGNAL = 1
-SET_NAME = 15
-"""Of prctl, which Linux has."""
 
 Note = Callable[[str], None]
 Identity = tuple[str, ...]
@@ -332,11 +334,15 @@ def fork(work: Callable[[], None], note: Note) -> None:
     belongs to this one.
     """
     parent = os.getpid()
-    if os.fork():
-        return
+    if not os.fork():
+        _end_with(work, note, parent)
+
+
+def _end_with(work: Callable[[], None], note: Note, parent: int) -> NoReturn:
+    """Do something as all that this process, started by `parent`, is for."""
     code = 1
     try:
-        die_with(parent)
+        system.die_with(parent)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
         work()
@@ -344,11 +350,18 @@ def fork(work: Callable[[], None], note: Note) -> None:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:
-        note("a fork failed\n" + traceback.format_exc())
+        note("a task failed\n" + traceback.format_exc())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def spawn(command: Sequence[str], token: str) -> None:
+    """Start a process for one task, which reads the task's token from its input."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    with contextlib.suppress(BrokenPipeError), process.stdin as words:  # type: ignore[union-attr]
+        words.write(token.encode())
 
 
 def reap(options: int) -> None:
@@ -385,8 +398,7 @@ class PreloadedBundle:
         come.
         """
         self._near.close()
-        if sys.platform == "linux":
-            LIBC.prctl(SET_NAME, PRELOADED_NAME.encode())
+        system.name_process(PRELOADED_NAME)
         preload()
         tokens = far.makefile()
         far.close()
@@ -439,6 +451,8 @@ class ForkingExecutor:
         self._heard, self._told = os.pipe()
         os.set_blocking(self._heard, False)
         keeper.imported = self._tell
+        self.begin: Callable[[str], None] = self._fork
+        """Begins the task of a token."""
 
     def get_eligible_capacity(
         self, supported: set[Any], **named: Any
@@ -459,8 +473,11 @@ class ForkingExecutor:
             or preloaded.digest != spec.fab_hash
             or not preloaded.takes(spec.token)
         ):
-            fork(lambda: self._answer(spec.token), self._note)
+            self.begin(spec.token)
         return patches.launched()
+
+    def _fork(self, token: str) -> None:
+        fork(lambda: self._answer(token), self._note)
 
     def reconcile(self) -> None:
         """Between two looks for a task: start a preloaded bundle, or end one that is idle."""
@@ -492,16 +509,6 @@ class ForkingExecutor:
         os.write(self._told, json.dumps(identity).encode() + b"\n")
 
 
-def die_with(parent: int) -> None:
-    """Be killed when the process that started this one dies, also if it died just now, in whatever
-    computation this one may be. Linux only.
-    """
-    if sys.platform == "linux":
-        LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != parent:
-            raise SystemExit(1)
-
-
 def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
     """Wait until somebody listens there: Flower's loop would wait longer after each attempt, up to
     half a minute.
@@ -520,16 +527,20 @@ def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
 
 def command(task: str, port: int, secret: Path, own: Path) -> list[str]:
     """The command line of `main`, for a SuperNode or SuperLink on loopback."""
-    words = (task, f"127.0.0.1:{port}", secret, own)
+    return _command(task, f"127.0.0.1:{port}", secret, own)
+
+
+def _command(*words: object) -> list[str]:
     return [sys.executable, "-P", str(Path(__file__).resolve()), *map(str, words)]
 
 
-def main(task: str, address: str, secret: str, own: str) -> None:
+def main(task: str, address: str, secret: str, own: str, only: str = "") -> None:
     """Run the tasks of the SuperNode or SuperLink at this address, whose secret lies in the named
     file.
 
-    own: the wake-up pipe of a holder's SuperNode, or the certificate of the authority of a
-         coordinator's SuperLink.
+    own:  the wake-up pipe of a holder's SuperNode, or the certificate of the authority of a
+          coordinator's SuperLink.
+    only: ONE to run the single task whose token is read from the input.
     """
     note = note_in(os.environ.get(LOG))
     try:
@@ -555,11 +566,18 @@ def main(task: str, address: str, secret: str, own: str) -> None:
 
         patches.guard(runtime, keeper, task)
         executor = ForkingExecutor(keeper, load, answer, note, task)
+        if not system.may_fork():
+            words = (task, address, secret, own, ONE)
+            executor.begin = functools.partial(spawn, _command(*words))
         patches.replace_executor(loop, executor, WakeupPipe(own) if holds else None)
     except Exception as error:
+        if isinstance(error, ImportError):
+            error = patches.other_flower(error)
         note(f"refused, {error}")
         raise SystemExit(1) from error
     patches.forbid_dumps()
+    if only == ONE:
+        _end_with(lambda: answer(sys.stdin.read()), note, os.getppid())
     await_listener(address)
     authority = None if holds else own
     loop.run_superexec(

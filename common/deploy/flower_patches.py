@@ -22,6 +22,7 @@ import math
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 Parts = Mapping[str, bytes]
 """A message as Flower takes it apart: bytes by their ids, the message's own last."""
 
+TRIED = "1.41 and 1.42"
 CLIENT_APP = "flwr-clientapp"
 SERVER_APP = "flwr-serverapp"
 RUNTIMES = {
@@ -77,13 +79,20 @@ second.
 """
 
 
-class OtherFlower(Exception):
-    """The installed Flower is not the one that these changes were made for."""
+class OtherFlower(ImportError):
+    """The installed Flower is not one that these changes were made for."""
 
     def __init__(self, missing: str = "what Ridgeway replaces") -> None:
         super().__init__(
-            f"this version of Flower does not have {missing}; install the pinned one"
+            f"flwr {version('flwr')} lacks {missing}; Ridgeway was tried with flwr"
+            f" {TRIED}, so install one of these",
+            name="flwr",
         )
+
+
+def other_flower(error: ImportError) -> OtherFlower:
+    """The same for what Python says of a module that is not there."""
+    return error if isinstance(error, OtherFlower) else OtherFlower(f"a part ({error})")
 
 
 # A SuperExec

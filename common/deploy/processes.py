@@ -27,8 +27,8 @@ from typing import IO
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
+from ridgeway.common.base.operating_system import die_with, end_session_with, proc
 from ridgeway.common.base.settings_file import toml_literal
-from ridgeway.common.deploy.approved_bundle import die_with
 
 Log = Callable[[str], None]
 """Takes a sentence for the owner."""
@@ -169,8 +169,8 @@ class Child:
     again_at: float = 0.0
 
     def start(self) -> None:
-        """Start it in a session of its own, with its words added to the log, to die when this
-        thread dies.
+        """Start it in a session of its own, whose files are private, with its words added to the
+        log, to die when this thread dies.
         """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         parent = os.getpid()
@@ -181,8 +181,10 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=lambda: _prepare(parent),
+            umask=0o077,
+            preexec_fn=lambda: die_with(parent),
         )
+        end_session_with(parent, self.process.pid)
         words = self.process.stdout
         self.writer = Thread(target=write_log, args=(words, self.log), daemon=True)
         self.writer.start()
@@ -315,10 +317,16 @@ def end_leftovers(folder: Path, log: Log) -> None:
 
 
 def marked_processes(folder: Path) -> list[int]:
-    """The others that carry this folder's mark; one that may not be looked into is not ours."""
+    """The others that carry this folder's mark, where the system shows it; one that may not be
+    looked into is not ours.
+    """
     mark = f"{_MARK}={folder.resolve()}".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
+    found: list[int] = []
+    try:
+        processes = proc().glob("[0-9]*")
+    except OSError:
+        return found
+    for path in processes:
         with contextlib.suppress(OSError):
             if mark in (path / "environ").read_bytes().split(b"\0"):
                 found.append(int(path.name))
@@ -328,9 +336,9 @@ def marked_processes(folder: Path) -> list[int]:
 def _children(pid: int) -> dict[int, str]:
     """The names of the processes that one has started, without those that have ended."""
     found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    for child in proc(pid, "task", pid, "children").read_text().split():
         with contextlib.suppress(OSError):
-            status = Path(f"/proc/{child}/stat").read_text(errors="replace")
+            status = proc(child, "stat").read_text(errors="replace")
             name, _, figures = status.rpartition(") ")
             if figures[0] not in "ZX":
                 found[int(child)] = name.partition("(")[2]
@@ -369,9 +377,3 @@ def _wait_until(done: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def _prepare(parent: int) -> None:
-    """In the child: write private files, and be killed when the parent dies (Linux)."""
-    os.umask(0o077)
-    die_with(parent)

@@ -352,7 +352,9 @@ def open_shared(path: Path, wait_s: float | None = None) -> sqlite3.Connection:
     SQLite does not wait where another process sets the journal at the same moment, so this does.
     """
     path.touch(0o600)
-    file = sqlite3.connect(path, _WAIT_S, isolation_level=None, check_same_thread=False)
+    file = sqlite3.connect(
+        path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
+    )
     end = time.monotonic() + _WAIT_S
     while True:
         try:

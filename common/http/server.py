@@ -12,7 +12,6 @@ import errno
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import ssl
@@ -29,6 +28,7 @@ import uvicorn
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import stamp_if_there
+from ridgeway.common.base.operating_system import most_open_files
 from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_protocol import HttpConnection
 from ridgeway.common.http.log_lines import LogFormat, LogLevel, set_up_logs
@@ -330,7 +330,4 @@ def connection_limit() -> int:
     """How many clients can be held: each may need a connection to an expert besides. Asks for all
     that may be had.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = most if most != resource.RLIM_INFINITY else 1 << 20
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
-    return max(1, min(_MAX_CONNECTIONS, (files - SPARE_FILES) // 2))
+    return max(1, min(_MAX_CONNECTIONS, (most_open_files() - SPARE_FILES) // 2))

@@ -17,7 +17,6 @@ import logging
 import math
 import mmap
 import os
-import select
 import signal
 import struct
 import sys
@@ -25,7 +24,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -36,6 +37,7 @@ from prometheus_client.samples import Sample
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.operating_system import process_context
 from ridgeway.common.http.log_lines import is_json
 
 log = logging.getLogger("ridgeway.http")
@@ -56,11 +58,15 @@ SUMMED_GAUGES = (
 
 @dataclass(frozen=True, slots=True)
 class ServingWorker:
-    """One of several processes. folder: what they share. started: to be called when it serves."""
+    """One of several processes. folder: what they share. ready: is told when it serves."""
 
     folder: Path
     parent: int
-    started: Callable[[], None]
+    ready: Connection
+
+    def started(self) -> None:
+        self.ready.send_bytes(b"1")
+        self.ready.close()
 
     @property
     def rates(self) -> Path:
@@ -186,13 +192,14 @@ def _is_running(pid: int) -> bool:
 class Supervisor:
     """Keeps `count` workers running until it is told to stop.
 
-    work: what a worker does; it returns when it has been told to stop.
+    work: what a worker does; it returns when it has been told to stop. It is pickled where a
+          process may not be forked.
     """
 
     count: int
     work: Callable[[ServingWorker], None]
     folder: Path
-    _running: set[int] = field(default_factory=set)
+    _running: dict[int, BaseProcess] = field(default_factory=dict)
     _stopping: bool = False
     _renewing: bool = False
     _code: int = 0
@@ -216,9 +223,8 @@ class Supervisor:
 
     def _stop(self, *signalled: object) -> None:
         self._stopping = True
-        for pid in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        for process in tuple(self._running.values()):
+            process.terminate()
 
     def _renew(self, *signalled: object) -> None:
         self._renewing = True
@@ -241,14 +247,14 @@ class Supervisor:
         """Take note of a worker that has ended, and start another in its place if nobody wanted
         that.
         """
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
+        ended = [each for each in self._running.values() if each.exitcode is not None]
+        if not ended:
             return
-        self._running.discard(pid)
+        pid = ended[0].pid or 0
+        del self._running[pid]
         if pid != expected and not self._stopping:
             log.error(
-                "a worker exited with code %d; starting another",
-                os.waitstatus_to_exitcode(status),
+                "a worker exited with code %d; starting another", ended[0].exitcode
             )
             time.sleep(RESTART_PAUSE_S)
             while not self._stopping and self._start() is None:
@@ -257,40 +263,34 @@ class Supervisor:
 
     def _start(self) -> int | None:
         """The process of a worker, once it serves; None if it ended before."""
-        reader, writer = os.pipe()
-        parent = os.getpid()
-        pid = os.fork()
-        if not pid:
-            os.close(reader)
-            worker = ServingWorker(self.folder, parent, partial(_say_started, writer))
-            _be_a_worker(partial(self.work, worker))
-        os.close(writer)
-        self._running.add(pid)
-        while not select.select([reader], [], [], LOOK_S)[0] and not self._stopping:
+        reader, writer = Pipe(duplex=False)
+        worker = ServingWorker(self.folder, os.getpid(), writer)
+        process = process_context().Process(
+            target=_be_a_worker, args=(self.work, worker), daemon=True
+        )
+        process.start()
+        writer.close()
+        pid = process.pid or 0
+        self._running[pid] = process
+        while not reader.poll(LOOK_S) and not self._stopping:
             pass
-        has_ended = not self._stopping and not os.read(reader, 1)
-        os.close(reader)
-        if not has_ended:
-            return pid
-        _, status = os.waitpid(pid, 0)
-        self._running.discard(pid)
-        self._code = self._code or os.waitstatus_to_exitcode(status)
+        with reader, contextlib.suppress(EOFError):
+            if self._stopping or reader.recv_bytes():
+                return pid
+        process.join()
+        del self._running[pid]
+        self._code = self._code or process.exitcode or 0
         return None
 
 
-def _say_started(writer: int) -> None:
-    os.write(writer, b"1")
-    os.close(writer)
-
-
-def _be_a_worker(work: Callable[[], None]) -> None:
+def _be_a_worker(work: Callable[[ServingWorker], None], worker: ServingWorker) -> None:
     """Never returns in a worker."""
     code = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, RETIRE):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        work()
+        work(worker)
         code = 0
     except RidgewayError as error:
         if is_json():

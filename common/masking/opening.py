@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import MaskingError, Refused
-from ridgeway.common.base.threads import cores
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.masking.agreement import (
     Agreement,
     MemberIndex,

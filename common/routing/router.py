@@ -11,8 +11,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import Confidence, Selector, SentenceUse
-from ridgeway.common.base.threads import cores, serial_tokenizers
+from ridgeway.common.base.threads import serial_tokenizers
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, weighed
 from ridgeway.common.routing.decision import (

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,13 +125,31 @@ def serve(
 
 
 def _serve(release: Path, settings: ServeSettings) -> None:
-    from ridgeway.common.http.access_rules import make_rules
-    from ridgeway.common.http.server import Address, bind_sockets, find_certificate
+    from ridgeway.common.http.server import bind_sockets
     from ridgeway.common.http.workers import Supervisor, shared_folder
 
+    _rules(settings)  # raises before anything listens
+    job = ServeJob(release, settings, bind_sockets(_address(settings)))
+    if settings.workers == 1:
+        _serve_here(job, None)
+        return
+    with shared_folder() as folder:
+        code = Supervisor(settings.workers, partial(_serve_here, job), folder).run()
+    if code:
+        raise typer.Exit(code)
+
+
+def _address(settings: ServeSettings) -> Address:
+    from ridgeway.common.http.server import Address, find_certificate
+
     certificate = find_certificate(settings.tls_cert, settings.tls_key)
-    address = Address(settings.host, settings.port, certificate)
-    rules = make_rules(
+    return Address(settings.host, settings.port, certificate)
+
+
+def _rules(settings: ServeSettings) -> AccessRules:
+    from ridgeway.common.http.access_rules import make_rules
+
+    return make_rules(
         settings.host,
         settings.keys,
         usage=settings.usage,
@@ -140,18 +159,8 @@ def _serve(release: Path, settings: ServeSettings) -> None:
         max_held_mib=settings.max_held,
         hosts=settings.allow_host,
         origins=settings.allow_origin,
-        tls=certificate is not None,
+        tls=settings.tls_cert is not None,
     )
-    job = ServeJob(release, settings, address, rules, bind_sockets(address))
-    if settings.workers == 1:
-        _serve_here(job, None)
-        return
-    with shared_folder() as folder:
-        code = Supervisor(
-            settings.workers, lambda worker: _serve_here(job, worker), folder
-        ).run()
-    if code:
-        raise typer.Exit(code)
 
 
 @contextlib.contextmanager
@@ -181,25 +190,26 @@ def _say(verb: str, subject: str, *figures: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ServeJob:
-    """What every serving process is given."""
+    """What every serving process is given, and can be pickled."""
 
     release: Path
     settings: ServeSettings
-    address: Address
-    rules: AccessRules
     sockets: list[socket.socket]
 
 
 def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
     """In this process; what takes threads is imported after the others were started."""
     from ridgeway.common.http.access_rules import is_loopback
+    from ridgeway.common.http.log_lines import set_up_logs
     from ridgeway.common.http.server import run
     from ridgeway.common.http.workers import PeerMetrics
     from ridgeway.common.serve.http_app import create_app
 
     settings = job.settings
-    certificate = job.address.certificate
-    rules = job.rules
+    set_up_logs(settings.log_format, settings.log_level)
+    address = _address(settings)
+    certificate = address.certificate
+    rules = _rules(settings)
     service, gateway = _service_and_gateway(
         job, None if worker is None else worker.folder
     )
@@ -210,7 +220,7 @@ def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
             "note",
             "without --tls-cert and --tls-key, keys and prompts travel unencrypted",
         )
-    _say("serving", job.address.url)
+    _say("serving", address.url)
     if worker is not None:
         rules = replace(rules, rates=worker.rates)
         service.share_metrics(PeerMetrics(worker.folder))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ridgeway.common.routing.quality import DomainScore, QualityTable
     from ridgeway.common.routing.router import Router
 
-app = command_group("Quality of each expert in each domain.")
+app = command_group()
 
 
 @app.command()

@@ -49,7 +49,7 @@ from ridgeway.coordinator.cli.round_commands import (
 if TYPE_CHECKING:
     from ridgeway.common.base.identity import Identity
 
-app = command_group("The operator's side: statistics to signed releases.")
+app = command_group()
 
 KeyFile = Annotated[
     Path | None,

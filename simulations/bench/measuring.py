@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
+from ridgeway.common.base.operating_system import proc
 from ridgeway.common.cli.terminal import emit_json, table
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.simulations.bench.provenance import Machine
@@ -210,7 +211,7 @@ def packet_bytes(packet: Packet) -> int:
 
 def cpu_seconds(pid: int) -> float:
     """The time that all threads of a process have run so far."""
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    threads = proc(pid, "task").glob("*/schedstat")
     return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
 
@@ -227,5 +228,5 @@ def peak_gb(pid: int | str = "self") -> float:
 
 def resident_bytes(which: str, pid: int | str = "self") -> int:
     """A process's resident size now (VmRSS), or the largest so far (VmHWM)."""
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    lines = proc(pid, "status").read_text(encoding="utf-8").splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))

@@ -13,8 +13,9 @@ from typing import Final
 
 from ridgeway.client.audit import text_batches
 from ridgeway.client.sums.prepare import PrepareJob, prepare
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, Sampling, WordFeatures
-from ridgeway.common.base.threads import cores, serial_tokenizers
+from ridgeway.common.base.threads import serial_tokenizers
 from ridgeway.common.encoding.table_encoder import (
     TableEncoder,
     of_tokens_alone,

@@ -15,7 +15,7 @@ from typing import Any
 
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.files import IMPORT_ROOT
-from ridgeway.common.base.threads import cores
+from ridgeway.common.base.operating_system import cores, proc
 
 BUSY_LOAD_PER_CORE = 0.5
 BUSY_OTHERS_PER_CORE = 0.25
@@ -80,7 +80,7 @@ class MachineWatch:
 
 def _busy_seconds() -> float:
     """CPU seconds of all programs since the machine started."""
-    first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0]
+    first = proc("stat").read_text(encoding="utf-8").splitlines()[0]
     ticks = [int(word) for word in first.split()[1:9]]
     busy = sum(ticks) - sum(ticks[place] for place in _IDLE_FIELDS)
     return busy / os.sysconf("SC_CLK_TCK")
@@ -145,7 +145,7 @@ def machine_words(device: str) -> str:
 
 
 def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    lines = proc("cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
     name = " ".join(names[0].split()) if names else "an unnamed processor"
     return f"{name} ({platform.machine()})"

@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 from ridgeway.client.audit import text_batches
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, Confidence
-from ridgeway.common.base.threads import cores, serial_tokenizers
+from ridgeway.common.base.threads import serial_tokenizers
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.solving.publish import RouterChoices, publish

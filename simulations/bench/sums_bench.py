@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from ridgeway.client.sums.accumulate import Accumulator, add_states
 from ridgeway.client.sums.prepare import Maker, makers
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.base.threads import cores, one_blas_thread
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.windows import window_starts

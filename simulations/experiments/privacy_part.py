@@ -24,8 +24,8 @@ from ridgeway.client.audit import audit_halves, canaries, halves, plant
 from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, Selector
-from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import TableEncoder

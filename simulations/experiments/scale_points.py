@@ -23,9 +23,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ridgeway.client.sums.prepare import PrepareJob, prepare
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import DEFAULT, WordFeatures
-from ridgeway.common.base.threads import cores, one_blas_thread
+from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import WORDS, with_words

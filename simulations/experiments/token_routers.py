@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.accumulate import accumulators
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import PAPER, Confidence, Sampling, Selector
-from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.model_files import imported
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Ids, Tokenizer

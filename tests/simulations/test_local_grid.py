@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.flower_parts import ClientApp, ConfigRecord, FlowerMessage, RecordDict, forked_grid
+from tests.support.flower_parts import ClientApp, ConfigRecord, FlowerMessage, RecordDict, process_grid
 
 TYPE = "query.who"
 
@@ -40,7 +40,7 @@ def asked(nodes: Sequence[int], ending: int = 0) -> list[FlowerMessage]:
 def test_every_holder_answers_in_a_process_that_is_its_own_for_good() -> None:
     """Two processes, neither of them this one; and what a holder's context holds is there the next time."""
     nodes = {node: Path(f"holder-{node}") for node in range(1, 6)}
-    with forked_grid(app(), nodes, 2) as grid:
+    with process_grid(app, nodes, 2) as grid:
         for times in (1, 2):
             answers = [reply.content["answer"] for reply in grid.send_and_receive(asked(list(nodes)))]
             assert [(each["node"], each["times"]) for each in answers] == [(node, times) for node in nodes]
@@ -55,7 +55,7 @@ def test_every_holder_answers_in_a_process_that_is_its_own_for_good() -> None:
 def test_a_process_that_ends_takes_only_its_own_holders_with_it() -> None:
     """To fetch one of their answers fails, as with a machine that is gone; the others answer."""
     nodes = {node: Path(f"holder-{node}") for node in range(1, 6)}
-    with forked_grid(app(), nodes, 2) as grid:
+    with process_grid(app, nodes, 2) as grid:
         numbers = list(grid.push_messages(asked(list(nodes), ending=3)))
         for node, number in enumerate(numbers, start=1):
             if node in (3, 5):

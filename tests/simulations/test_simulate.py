@@ -40,7 +40,7 @@ from ridgeway.simulations.simulated_federation import (
 )
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
-from tests.support.flower_parts import forked_grid, local_grid
+from tests.support.flower_parts import local_grid, process_grid
 from tests.support.making import contents
 from tests.support.tiny import tiny_encoder
 
@@ -239,7 +239,7 @@ def test_holders_in_processes_give_the_very_release_of_one_process(
     other = copied(simulated, tmp_path / "other")
     gone = {next(iter(simulated.nodes)): 2}
     run_in_memory(simulated, no_watch, gone)
-    monkeypatch.setattr(local_grid, "forked_grid", lambda app, nodes, processes: forked_grid(app, nodes, 2))
+    monkeypatch.setattr(local_grid, "process_grid", lambda app, nodes, processes: process_grid(app, nodes, 2))
     run_in_memory(other, no_watch, gone)
     assert contents(simulated.federation.release_folder(1)) == contents(other.federation.release_folder(1))
 

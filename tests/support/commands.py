@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
+from typer import Context
+from typer.core import TyperGroup
 
 from ridgeway.__main__ import command, main
 from ridgeway.common.base.files import sha256_of_file
@@ -149,7 +150,7 @@ def listing(*folders: Path) -> dict[str, str]:
 
 
 @cache
-def _application() -> click.Command:
+def _application() -> Any:
     return command()
 
 
@@ -159,10 +160,10 @@ def check_words(words: list[str], *, whole: bool = True) -> None:
     whole: no argument is missing and every value is valid.
     """
     found, left = _application(), words[1:]
-    while isinstance(found, click.Group) and left and not left[0].startswith("-"):
-        found = found.get_command(click.Context(found), left[0]) or pytest.fail(f"no command {' '.join(words)}")
+    while isinstance(found, TyperGroup) and left and not left[0].startswith("-"):
+        found = found.get_command(Context(found), left[0]) or pytest.fail(f"no command {' '.join(words)}")
         left = left[1:]
     if not whole:
-        found.make_parser(click.Context(found)).parse_args(list(left))
-    elif not isinstance(found, click.Group):
+        found.make_parser(Context(found)).parse_args(list(left))
+    elif not isinstance(found, TyperGroup):
         found.make_context("ridgeway", left, resilient_parsing=False)

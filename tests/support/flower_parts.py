@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     from ridgeway.common.deploy.flower_patches import put_together, taken_apart
     from ridgeway.common.protocol.flower import BULK, HEADER, MESSAGE_TYPE, SMALL_BULK_BYTES, from_record, to_record
     from ridgeway.simulations import local_grid
-    from ridgeway.simulations.local_grid import LocalGrid, forked_grid
+    from ridgeway.simulations.local_grid import LocalGrid, process_grid
 
 __all__ = [
     "BULK",
@@ -28,9 +28,9 @@ __all__ = [
     "LocalGrid",
     "MetricRecord",
     "RecordDict",
-    "forked_grid",
     "from_record",
     "local_grid",
+    "process_grid",
     "put_together",
     "taken_apart",
     "to_record",

@@ -27,7 +27,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
-from ridgeway.common.base.threads import cores
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.cli.terminal import count, table, ticking
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from itertools import compress
 from typing import TypeVar
 
-from ridgeway.common.base.threads import cores
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.http.request_context import current_request
 from ridgeway.common.http.server import WATCH_S, Look, watching
 from ridgeway.common.http.workers import PeerMetrics

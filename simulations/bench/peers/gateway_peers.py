@@ -19,6 +19,7 @@ import uvloop
 from tokenizers import Tokenizer
 
 from ridgeway.common.base.errors import ProcessError
+from ridgeway.common.base.operating_system import proc
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.table_encoder import with_words
@@ -202,7 +203,7 @@ def server_cpu_seconds(server: Server) -> float:
     """CPU seconds of the processes whose command names the server's port."""
     ticks = 0
     for pid in _pids(server):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = proc(pid, "stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -215,7 +216,7 @@ def _pids(server: Server) -> list[str]:
     own = os.getpid()
     return [
         path.parent.name
-        for path in Path("/proc").glob("[0-9]*/cmdline")
+        for path in proc().glob("[0-9]*/cmdline")
         if int(path.parent.name) != own and _names(path, str(server.port))
     ]
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ridgeway.common.base.operating_system import proc
+
 Answered = dict[str, Any]
 
 
@@ -20,7 +22,7 @@ def answer_request(work: Callable[[Any], Mapping[str, Any]]) -> None:
 
 def resident_mb() -> float:
     """The resident size of this process."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    status = proc("self", "status").read_text(encoding="utf-8").splitlines()
     return sum(
         int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS")
     )

@@ -26,6 +26,7 @@ from ridgeway.common.deploy.flower_patches import (
     IDLE_S,
     REPLY_PAUSE_S,
     REPLY_S,
+    TRIED,
     OtherFlower,
     Pace,
     lasting,
@@ -165,7 +166,7 @@ def test_a_late_reply_of_a_run_that_was_cut_off_is_not_taken_for_the_reply_at_ha
     ids=["idle", "reply", "push", "pull", "parts"],
 )
 def test_another_flower_is_refused(change: Callable[[str], str]) -> None:
-    with pytest.raises(OtherFlower, match="install the pinned one"):
+    with pytest.raises(OtherFlower, match=f"tried with flwr {TRIED}"):
         quicken(loop(change(LOOP)), lambda: None)
 
 
@@ -304,5 +305,5 @@ def test_whoever_falls_silent_is_missed_after_two_short_heartbeats(tmp_path: Pat
     assert connection.HEARTBEAT_DEFAULT_INTERVAL == heartbeat.HEARTBEAT_DEFAULT_INTERVAL == HEARTBEAT_S
     real: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
     assert real.FleetHttpClient is FleetHttpClient and real.HEARTBEAT_DEFAULT_INTERVAL > HEARTBEAT_S
-    with pytest.raises(OtherFlower, match="install the pinned one"):
+    with pytest.raises(OtherFlower, match=f"tried with flwr {TRIED}"):
         stay_connected(connection, SimpleNamespace(), tmp_path, None)  # type: ignore[arg-type]

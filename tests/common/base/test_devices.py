@@ -27,7 +27,6 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
         here, gone = (tmp_path,), (tmp_path / "absent",)
         monkeypatch.setattr(devices, "DRIVERS", here if driver else gone)
         monkeypatch.setattr(devices, "POSSIBLE_DRIVERS", here if perhaps else gone)
-        monkeypatch.setattr(sys, "platform", "linux")
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if torch is None else object())
         if torch is not None:
             monkeypatch.setitem(sys.modules, "torch", torch)

@@ -14,8 +14,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from ridgeway.common.base.errors import ReleaseError
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import SentenceUse
-from ridgeway.common.base.threads import cores
 from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from ridgeway.common.http import server
 from ridgeway.common.routing.release_watch import CurrentRelease
