@@ -45,6 +45,7 @@ NOT_COLLECTED = {
 """What a quick run does without: whole commands, federations, experiments, and all that imports torch."""
 LONGEST = (
     "end_to_end/test_deployment.py",
+    "end_to_end/test_first_steps.py",
     "end_to_end/test_serve_page_modes.py",
     "client/cluster/test_ray_engine.py",
     "end_to_end/test_flower_app.py",
