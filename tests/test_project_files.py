@@ -69,13 +69,18 @@ def test_the_flower_app_has_nothing_installed() -> None:
 
 
 def test_continuous_integration_runs_what_the_project_runs() -> None:
-    """`.ci/run`, the linters, the wheels of both processors, and the files of a release."""
+    """`.ci/run`, on every Python that it is for; macOS; the linters; other versions; wheels; the files of a release."""
     jobs = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]
     steps = {name: "\n".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
     assert ".ci/run" in steps["tests"]
-    assert "ruff" in steps["checks"] and "mypy" in steps["checks"]
+    pythons = [line for line in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    assert [
+        f"Programming Language :: Python :: {each}" for each in jobs["tests"]["strategy"]["matrix"]["python"]
+    ] == pythons
+    assert "macos" in jobs["macos"]["runs-on"] and "make demo" in steps["macos"]
+    assert "make lint" in steps["checks"]
     assert "cibuildwheel" in steps["wheels"]
-    assert jobs["wheels"]["strategy"]["matrix"]["os"] == jobs["tests"]["strategy"]["matrix"]["os"]
+    assert {*jobs["tests"]["strategy"]["matrix"]["os"]} < {*jobs["wheels"]["strategy"]["matrix"]["os"]}
     targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE))
-    asked = re.findall(r"make ([\w -]+)", "\n".join(steps.values()))
-    assert {target for words in asked for target in words.split()} <= targets
+    asked = re.findall(r"make ((?:[a-z][a-z-]* ?)+)", "\n".join([read(".ci/run"), *steps.values()]))
+    assert {"demo", "check-lock", "test"} <= {target for words in asked for target in words.split()} <= targets

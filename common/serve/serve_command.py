@@ -211,7 +211,7 @@ def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
     certificate = address.certificate
     rules = _rules(settings)
     service, gateway = _service_and_gateway(
-        job, None if worker is None else worker.folder
+        job, _responses_file(rules), None if worker is None else worker.folder
     )
     if certificate is not None:
         service.watchers.append(certificate.watch)
@@ -238,7 +238,7 @@ def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
 
 
 def _service_and_gateway(
-    job: ServeJob, shared: Path | None
+    job: ServeJob, responses: Path | None, shared: Path | None
 ) -> tuple[RoutingService, Gateway | None]:
     """The release that is served, and the experts behind it."""
     from ridgeway.common.experts.experts_file import find_experts
@@ -286,7 +286,6 @@ def _service_and_gateway(
         _show_release("compared", compared)
     if experts is None:
         return service, None
-    responses = _responses_file(job.rules)
     gateway = Gateway(service, experts, shared=shared, responses=responses)
     names = gateway.states()
     _say("experts", count(len(names), "expert"), ", ".join(names))
