@@ -1,5 +1,5 @@
-"""Corpora for simulations: those of a folder, or real text of six domains that is found on any
-machine after set-up, with questions as people type them, which lie beside this module.
+"""Corpora for simulations: those of a folder, or real text of six domains that is found on a machine
+after set-up, with questions as people type them, which lie beside this module.
 
     places → documents of a domain → paragraphs not read before → pieces → split by file → Corpus
 
@@ -101,11 +101,14 @@ def builtin() -> tuple[Corpus, ...]:
 
 
 def with_questions() -> tuple[Corpus, ...]:
-    """Corpora of some of this machine's text and of the questions of its domains, and one of
-    everyday questions.
+    """Corpora of the questions of every domain, with some of this machine's text where it has
+    enough of it, and one of everyday questions.
     """
-    files = harvest(this_machine(), ENOUGH_CHARACTERS)
-    return (*map(_mixed, files), _mixed(Corpus(EVERYDAY, (), ())))
+    files = {
+        each.name: each for each in with_enough_text(this_machine(), ENOUGH_CHARACTERS)
+    }
+    names = (*_DOMAINS, EVERYDAY)
+    return tuple(_mixed(files.get(name, Corpus(name, (), ()))) for name in names)
 
 
 def _mixed(files: Corpus) -> Corpus:
@@ -178,18 +181,23 @@ def harvest(places: Places, limit: int = MAX_DOMAIN_CHARACTERS) -> tuple[Corpus,
     """Every domain that has enough text in these places, in the order of DOMAINS; of each so many
     characters at most.
     """
-    corpora = tuple(
-        corpus(name, documents(places), limit) for name, documents in _DOMAINS.items()
-    )
-    enough = tuple(filter(_enough, corpora))
+    enough = with_enough_text(places, limit)
     if len(enough) < MIN_DOMAINS:
-        found = ", ".join(each.name for each in enough) or "none"
+        names = ", ".join(each.name for each in enough) or "none"
         raise CorpusError(
-            f"the demonstration needs {MIN_DOMAINS} domains with enough text and found"
-            f" {len(enough)} ({found}): the packages it reads are probably not"
+            f"the built-in text needs {MIN_DOMAINS} domains with enough of it and found"
+            f" {len(enough)} ({names}): the packages it reads are probably not"
             " installed; run make setup, or give your own corpora"
         )
     return enough
+
+
+def with_enough_text(places: Places, limit: int) -> tuple[Corpus, ...]:
+    """The domains that have enough text in these places to learn and to test."""
+    corpora = (
+        corpus(name, documents(places), limit) for name, documents in _DOMAINS.items()
+    )
+    return tuple(filter(_enough, corpora))
 
 
 def write(corpora: Iterable[Corpus], folder: Path) -> None:

@@ -35,7 +35,7 @@ def main() -> int:
     for name in ("federation", "release"):
         shutil.rmtree(FOLDER / name, ignore_errors=True)
     _say(
-        "Seven holders: six with questions and with text that is on this machine anyway"
+        "Seven holders: six with questions, and with text that is on this machine anyway"
         " (source code, headers, licences, documentation), one with everyday questions,"
         " which no expert is for."
     )
