@@ -1,4 +1,4 @@
-"""Corpora for simulations: those of a folder, or real text of six domains that is found on a machine
+"""Corpora for simulations: those of a folder, or real text of six domains that is found on machines
 after set-up, with questions as people type them, which lie beside this module.
 
     places → documents of a domain → paragraphs not read before → pieces → split by file → Corpus
