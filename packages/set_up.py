@@ -24,10 +24,10 @@ PYTHON = VENV / "bin/python"
 UNFINISHED = VENV / "unfinished"
 READY = VENV / "ready.json"
 SETS = {
-    "demo": "what the demo needs: some 150 MB to fetch, 450 MB on disk",
-    "test": "what tests and checks need: some 600 MB to fetch, 2 GB on disk",
+    "demo": "what the demo needs: some 230 MB to fetch, 520 MB on disk",
+    "test": "what tests and checks need: some 550 MB to fetch, 1.1 GB on disk",
 }
-TORCH = "torch: 200 MB to fetch; PyTorch's CUDA build, 3 GB on Linux unless TORCH_BACKEND=cpu"
+TORCH = "torch: CPU build 200 MB, CUDA build 3 GB; TORCH_BACKEND=cpu chooses the first on Linux"
 
 
 def main() -> None:
