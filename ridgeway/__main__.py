@@ -164,7 +164,7 @@ def _install(asked: Sequence[str], error: ImportError) -> str:
     if name not in MORE_EXTRAS:
         name = asked[0]
     extra = MORE_EXTRAS.get(name) or COMMANDS[name].extra
-    install = f"pip install 'ridgeway[{extra}]', or '.[{extra}]' in a checkout"
+    install = f"install it in a checkout of Ridgeway: pip install '.[{extra}]'"
     if find_spec(package) is None:
         return f"`ridgeway {name}` needs {package} of the extra `{extra}`: {install}"
     version = getattr(import_module(package), "__version__", "that is installed")

@@ -2,7 +2,7 @@
 next to nothing.
 
 They are on where the environment says where to send them (OTEL_EXPORTER_OTLP_ENDPOINT, or that for
-traces), by the standard packages (`pip install 'ridgeway[telemetry]'`). Attributes hold names,
+traces), by the standard packages (extra `telemetry`). Attributes hold names,
 numbers and outcomes, never a prompt.
 """
 
@@ -168,8 +168,8 @@ def find_tracing(environment: Mapping[str, str] = os.environ) -> Tracing:
     except ImportError:
         asked = " or ".join(ENDPOINTS)
         words = (
-            "and the packages for that are not there; pip install"
-            " 'ridgeway[telemetry]', or unset it"
+            "and the packages for that are not there; install the extra"
+            " `telemetry` (pip install '.[telemetry]' in a checkout), or unset it"
         )
         raise InputError(f"{asked} asks for traces, {words}") from None
     name = environment.get("OTEL_SERVICE_NAME") or "ridgeway"

@@ -83,7 +83,7 @@ def _packages_needed(name: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{name} needs the package {error.name}; install ridgeway[dev]"
+            f"{name} needs the package {error.name}; run make setup"
         ) from error
 
 
