@@ -27,11 +27,12 @@ check-lock: setup-demo
 	mkdir -p build && cp requirements.lock build/requirements.lock
 	$(COMPILE_LOCK) --output-file build/requirements.lock >/dev/null
 	grep -v '^ ' requirements.lock | diff - <(grep -v '^ ' build/requirements.lock)
-	$(MAKE) --no-print-directory -j 4 $(foreach platform,x86_64-manylinux_2_28 aarch64-manylinux_2_28 aarch64-apple-darwin,\
+	@$(MAKE) --no-print-directory -j 4 $(foreach platform,x86_64-manylinux_2_28 aarch64-manylinux_2_28 aarch64-apple-darwin,\
 		$(foreach python,3.11 3.12 3.13 3.14,lock-on/$(platform)/$(python)))
 
 lock-on/%:
-	MACOSX_DEPLOYMENT_TARGET=14.0 $(COMPILE) --no-config --group torch --constraints requirements.lock \
+	@echo "requirements.lock on $(*D) with Python $(*F)"
+	@MACOSX_DEPLOYMENT_TARGET=14.0 $(COMPILE) --no-config --group torch --constraints requirements.lock \
 		--only-binary :all: --python-platform $(*D) --python-version $(*F) >/dev/null
 
 # All wheels of a holder, an operator and a service for machines of this kind without a network, in dist/wheels.
