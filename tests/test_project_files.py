@@ -45,7 +45,7 @@ def test_every_paper_tells_the_same_version() -> None:
     version = ridgeway.__version__
     assert yaml.safe_load(read("CITATION.cff"))["version"] == version
     assert yaml.safe_load(read("packages/chart/Chart.yaml"))["version"] == version
-    assert re.findall(r"^## (\S+)", read("CHANGELOG.md"), re.MULTILINE)[0] == version
+    assert re.findall(r"^## (\S+) \(\d", read("CHANGELOG.md"), re.MULTILINE)[0] == version
     app = tomllib.loads(read("examples/flower-app/pyproject.toml"))
     assert app["project"]["version"] == version
     minor = ".".join(version.split(".")[:2])

@@ -43,7 +43,7 @@ def cores() -> int:
 def may_fork() -> bool:
     """Whether a process that has used linear algebra, threads or the network may be forked.
 
-    macOS's own libraries end such a fork; a new process must import anew what it needs.
+    macOS's own libraries end such a fork; a new process has to import what it needs.
     """
     return IS_LINUX
 

@@ -22,7 +22,6 @@ from tests.support.serving import Serving
 from tests.support.waiting import MAX_WAIT_S, wait_for, wait_for_end
 from tests.test_architecture import project_files, read
 
-WITHOUT_LINUX = {"RIDGEWAY_LINUX": "0"}
 SPAWNING = """
 import multiprocessing
 multiprocessing.set_start_method("spawn")
@@ -42,7 +41,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 def printed(shop: Workshop, *words: object) -> str:
     command = [sys.executable, "-c", SPAWNING, *map(str, words)]
-    environment = shop.environment(**WITHOUT_LINUX)
+    environment = shop.environment(RIDGEWAY_LINUX="0")
     done = subprocess.run(
         command, env=environment, cwd=shop.folder, capture_output=True, text=True, timeout=MAX_WAIT_S, check=False
     )
@@ -80,7 +79,7 @@ def test_a_release_is_served_by_processes_that_are_not_forked(workers: str, shop
     """With keys, which every worker reads by itself."""
     key = shop.call("keys", "add", tmp_path / "keys", "me").stdout.strip()
     options = ("--workers", workers, "--keys", tmp_path / "keys")
-    with Serving(tmp_path, shop / "release", *options, **WITHOUT_LINUX) as serving:
+    with Serving(tmp_path, shop / "release", *options, RIDGEWAY_LINUX="0") as serving:
         for authorization, code in ((f"Bearer {key}", 200), ("Bearer no", 401)):
             answer = httpx.post(
                 f"{serving.url}/v1/route",
