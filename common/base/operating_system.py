@@ -32,7 +32,7 @@ _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 _MOST_FILES = 1 << 20
 _MACOS_FILES = 10_240
 """OPEN_MAX: more may be refused although no limit is set."""
-_END_WITH = "while kill -0 $2; do kill -0 $1 || kill -9 -- -$2; sleep 1; done"
+_END_WITH = "while kill -0 $2; do kill -0 $1 || kill -s KILL -- -$2; sleep 1; done"
 
 
 def cores() -> int:
@@ -43,7 +43,7 @@ def cores() -> int:
 def may_fork() -> bool:
     """Whether a process that has used linear algebra, threads or the network may be forked.
 
-    macOS's own libraries end such a fork; a new process must import anew what it needs.
+    macOS's own libraries end such a fork; a new process has to import what it needs.
     """
     return IS_LINUX
 

@@ -13,7 +13,7 @@ path or text. On a holder's machine:
         └── an answer      each further one: checks that its bundle is the same, answers, ends
 
 On the coordinator's each ServerApp is a fork, which runs the coordinator's own code of the bundle's
-version. Where Flower may not be forked (macOS), each task is a new process, which imports all anew.
+version. Where Flower may not be forked (macOS), each task is a new process.
 
 A bundle holds sources alone. Where it is, by its hash, the bundle of the very Ridgeway that is
 installed here, its code also finds the compiled module that was installed with it; any other does
@@ -35,11 +35,10 @@ import re
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
@@ -357,11 +356,14 @@ def _end_with(work: Callable[[], None], note: Note, parent: int) -> NoReturn:
         os._exit(code)
 
 
-def spawn(command: Sequence[str], token: str) -> None:
+def spawn(command: list[str], token: str) -> None:
     """Start a process for one task, which reads the task's token from its input."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)
-    with contextlib.suppress(BrokenPipeError), process.stdin as words:  # type: ignore[union-attr]
-        words.write(token.encode())
+    far, near = os.pipe()
+    here = [(os.POSIX_SPAWN_DUP2, far, 0)]
+    os.posix_spawn(command[0], command, os.environ, file_actions=here)
+    os.close(far)
+    os.write(near, token.encode())
+    os.close(near)
 
 
 def reap(options: int) -> None:

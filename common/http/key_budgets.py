@@ -14,6 +14,7 @@ import math
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -173,7 +174,7 @@ class KeyAccount:
         self.book.leave(self)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class UsageBook:
     """The file in which is written what keys spend and which of their requests run; it is made when
     the first key with a limit asks.
@@ -295,6 +296,7 @@ class UsageBook:
     def _opened(self) -> sqlite3.Connection:
         if self._file is None:
             file = open_shared(self.path)
+            weakref.finalize(self, file.close)
             file.execute(_TABLE)
             file.execute(_RUNNING)
             file.execute("DELETE FROM usage WHERE start < ?", (self._clock() - KEPT_S,))
@@ -355,6 +357,15 @@ def open_shared(path: Path, wait_s: float | None = None) -> sqlite3.Connection:
     file = sqlite3.connect(
         path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
     )
+    try:
+        _set_up(file, wait_s)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _set_up(file: sqlite3.Connection, wait_s: float | None) -> None:
     end = time.monotonic() + _WAIT_S
     while True:
         try:
@@ -367,4 +378,3 @@ def open_shared(path: Path, wait_s: float | None = None) -> sqlite3.Connection:
     file.execute("PRAGMA synchronous = NORMAL")
     if wait_s is not None:
         file.execute(f"PRAGMA busy_timeout = {round(1000 * wait_s)}")
-    return file

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 import sqlite3
+import weakref
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -66,6 +67,7 @@ class RecentNotes(Generic[_Note]):
                 if path is None
                 else open_shared(path, NOTE_WAIT_S)
             )
+            weakref.finalize(self, self._file.close)
             self._unwritten: dict[bytes, str] = {}
             self._noted = 0
             self._file.execute(_TABLE)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -416,6 +417,17 @@ def test_an_answer_that_crashes_stops_no_other(tmp_path: Path) -> None:
     house.flower.app = lambda **named: "word"
     assert house.ask("third")["word"] == "word"
     wait_for("every fork has ended", is_gone_all)
+
+
+def test_where_flower_may_not_be_forked_a_task_has_a_process_that_reads_its_token(tmp_path: Path) -> None:
+    """No fork answers, and the token is on no command line."""
+    house = House(tmp_path)
+    code = "import json, sys; from pathlib import Path; Path(sys.argv[1]).write_text(json.dumps([*sys.argv, input()]))"
+    house.executor.begin = partial(pinned.spawn, [sys.executable, "-c", code, str(tmp_path / "told")])
+    assert house.executor.launch(task("secret")).status == "accepted"
+    wait_for("the task has ended", is_gone_all)
+    assert json.loads((tmp_path / "told").read_text()) == ["-c", str(tmp_path / "told"), "secret"]
+    assert house.answers() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
