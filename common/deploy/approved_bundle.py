@@ -40,7 +40,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from importlib.machinery import ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from queue import Queue
@@ -121,9 +121,10 @@ class NativeFinder:
         # this file lies in the package, or in a checkout, of which the package is a folder
         root = Path(__file__).resolve().parents[2]
         for folder in (root / "ridgeway", root):
-            file = folder / "_native.abi3.so"
-            if file.is_file():
-                return spec_from_file_location(name, file)
+            for suffix in EXTENSION_SUFFIXES:
+                file = folder / f"_native{suffix}"
+                if file.is_file():
+                    return spec_from_file_location(name, file)
         return None
 
 
