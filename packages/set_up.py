@@ -149,10 +149,10 @@ def run(command: list[str], failure: str) -> None:
     shown = None if sys.stderr.isatty() else subprocess.PIPE
     done = subprocess.run(command, cwd=ROOT, stderr=shown, text=True, check=False)
     if done.returncode:
-        reasons = [line for line in (done.stderr or "").splitlines() if line.strip()]
-        errors = [line for line in reasons if "error" in line.lower()] or reasons[-1:]
-        reason = f": {errors[0].strip()}" if errors else ""
-        stop(f"{failure}{reason}; see to the network, and run make again")
+        lines = [line.strip() for line in (done.stderr or "").splitlines()]
+        errors = [line for line in lines if line.lower().startswith("error")]
+        reason = f" ({errors[0]})" if errors else ""
+        stop(f"{failure}{reason}; see to the network and the disk, then run make again")
 
 
 def tell(sentence: str) -> None:

@@ -89,7 +89,7 @@ def test_without_a_network_it_says_so_and_the_next_run_begins_anew(
     monkeypatch.setenv("PIP_INDEX_URL", NOWHERE)
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     monkeypatch.setenv("PIP_RETRIES", "0")
-    assert "see to the network, and run make again" in said(set_up, capfd)
+    assert "see to the network and the disk, then run make again" in said(set_up, capfd)
     left = set_up.VENV / "left"
     left.touch()
     assert not set_up.is_ready("demo")
