@@ -157,14 +157,17 @@ class Expert:
 
 
 def _request(connection: socket.socket) -> Asked | None:
-    """One request, whole; None if the connection was closed before."""
+    """One request, whole; None if the connection was closed before its end."""
     connection.settimeout(PATIENCE_S)
     with connection.makefile("rb") as file:
         first = file.readline().decode("latin-1").split()
         if len(first) < 2:
             return None
         headers = dict(_headers(file))
-        body = file.read(int(headers.get("content-length", "0")))
+        length = int(headers.get("content-length", "0"))
+        body = file.read(length)
+        if len(body) < length:  # a worker was killed while it sent this
+            return None
         if headers.get("transfer-encoding") == "chunked":
             body = b"".join(_chunks(file))
     return Asked(first[0], first[1], headers, body, connection)
