@@ -104,22 +104,21 @@ check: lint check-lock check-package
 	RIDGEWAY_NATIVE=0 $(PYTEST) --quick tests/laws tests/vectors
 
 # The quick tests with the lowest or the newest versions that pyproject.toml allows: of a whole federation, within what
-# Flower allows, or of a service without Flower. The newest Flower, which wants a certifi that may not be out yet, runs
-# deployments, too.
+# Flower allows, or of all but Flower, which no service needs. The newest Flower, which wants a certifi that may not be out
+# yet, runs deployments, too.
 SET ?= federation-newest
-EXTRAS_federation := client,coordinator,serve,telemetry
-EXTRAS_serving := serve,telemetry
 TESTS_federation := tests
-TESTS_serving := tests/common tests/adapters
+TESTS_serving := tests/common tests/laws tests/vectors tests/adapters --ignore tests/common/deploy
 DEPLOYMENTS := tests/end_to_end/test_deployment.py tests/end_to_end/test_private_deployment.py
 family = $(firstword $(subst -, ,$(SET)))
-UV_VERSIONS := $(BIN)/uv pip install --quiet --python .venv-versions --override build/overrides.txt
+UV_VERSIONS = $(BIN)/uv pip install --quiet --python .venv-versions --override build/overrides.txt --excludes build/excludes.txt
 
 test-versions: setup-demo
-	mkdir -p build && echo certifi > build/overrides.txt
+	mkdir -p build && echo certifi >build/overrides.txt
+	echo $(if $(filter serving,$(family)),flwr) >build/excludes.txt
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) .venv-versions
 	$(UV_VERSIONS) $(if $(filter %-lowest,$(SET)),--resolution lowest-direct) --config-settings editable_mode=compat \
-		--editable '.[$(EXTRAS_$(family))]'
+		--editable '.[client,coordinator,serve,telemetry]'
 	$(UV_VERSIONS) --group test --group encoders
 	.venv-versions/bin/python -m pytest -n auto --dist loadfile --quick $(TESTS_$(family))
 	$(if $(filter federation-newest,$(SET)),.venv-versions/bin/python -m pytest $(DEPLOYMENTS))
