@@ -108,7 +108,7 @@ check: lint check-lock check-package
 # yet, runs deployments, too.
 SET ?= federation-newest
 TESTS_federation := tests
-TESTS_serving := tests/common tests/laws tests/vectors tests/adapters --ignore tests/common/deploy
+TESTS_serving := tests/common tests/laws tests/vectors tests/adapters --ignore tests/common/deploy --ignore tests/laws/test_messages_laws.py
 DEPLOYMENTS := tests/end_to_end/test_deployment.py tests/end_to_end/test_private_deployment.py
 family = $(firstword $(subst -, ,$(SET)))
 UV_VERSIONS = $(BIN)/uv pip install --quiet --python .venv-versions --override build/overrides.txt --excludes build/excludes.txt

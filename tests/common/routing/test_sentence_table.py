@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.client.sums.accumulate import accumulators
-from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
 from ridgeway.common.base.errors import EncoderError, FormatError, ReleaseError
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.settings import FEATURE_LIMIT, Confidence, Ridge, Sampling, Selector, WordFeatures
@@ -135,7 +134,10 @@ def test_the_features_of_a_long_sample_are_the_mean_of_its_pieces(encoder: Table
     assert (features.window_features(ids, np.array([0, 300])) == (2 * added + 3) // 6).all()
 
 
+@pytest.mark.slow  # imports torch
 def test_a_device_sums_the_same_numbers(encoder: TableEncoder, sentences: UseEncoder) -> None:
+    from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
+
     on_device = gpu_accumulators(encoder.table, SAMPLING, "cpu", encoder.words, encoder.sentences)[0]()
     texts = TEXTS["travel"]
     on_device.add(*encoder.tokenizer.encode_many(texts))
