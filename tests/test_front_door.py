@@ -167,7 +167,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
-        (ModuleNotFoundError("No module named 'absent'", name="absent.part"), "needs absent of the extra `serve`: install"),
+        (ModuleNotFoundError("No module named 'absent'", name="absent.part"), "needs absent of the extra `serve`: "),
         (
             ModuleNotFoundError("No module named 'numpy.gone'", name="numpy.gone"),
             r"cannot use numpy [\d.]+ \(No module",
