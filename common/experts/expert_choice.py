@@ -151,19 +151,19 @@ class ExpertChooser:
             ),
         )
 
+    def of_domain(self, domain: str) -> list[str]:
+        """The experts that serve a domain, the worthiest first."""
+        losses = {
+            name: self._experts.mu * each.cost - served[domain] * each.quality
+            for name, each in self._experts.experts.items()
+            if domain in (served := each.serves(name))
+        }
+        return sorted(losses, key=losses.__getitem__)
+
     def peers(self, decision: Decision) -> list[str]:
-        """The experts that name the domain ahead, the worthiest first: any of them may answer in
-        another's place.
+        """The experts whose `domains` name the domain ahead, the worthiest first: any of them may
+        answer in another's place.
         """
         known = self._experts.experts
-        servers = self._servers[decision.best]
-        named = [
-            name for name in servers if decision.best in (known[name].domains or ())
-        ]
-        return sorted(
-            named,
-            key=lambda name: (
-                self._experts.mu * known[name].cost
-                - servers[name] * known[name].quality
-            ),
-        )
+        found = self.of_domain(decision.best)
+        return [name for name in found if known[name].domains is not None]

@@ -37,9 +37,10 @@ AUTO = "auto"
 """
 MAX_TIMEOUT_S = 86_400
 MAX_ADDRESSES = 256
-FallbackReason = Literal["down", "busy", "context", "refused"]
+Api = Literal["openai", "anthropic"]
+FallbackReason = Literal["down", "busy", "context", "refused", "api"]
 """Why another expert may be asked: this one failed, has too many requests, finds the prompt too
-long, or does not accept the gateway's address, model or key.
+long, does not accept the gateway's address, model or key, or does not speak the client's API.
 """
 USUAL_REASONS: tuple[FallbackReason, ...] = ("down", "busy")
 GATEWAY_HEADERS = frozenset(
@@ -129,9 +130,7 @@ class Expert(Record):
 
     base_url:        what `/chat/completions` is added to; `addresses` in its place, if there are
                      several.
-    api:             whose API its server speaks.
-    untranslatable:  what becomes of a request that this API has no place for: the field is left
-                     out, the next expert is asked, or the request is refused.
+    apis:            whose APIs its server speaks; requests pass through unchanged.
     model:           the name by which its server knows it; embedding_model likewise, for
                      embeddings.
     domains:         those that it serves, or the quality of its answers in each; without it, the
@@ -156,8 +155,7 @@ class Expert(Record):
 
     base_url: WebAddress | None = None
     addresses: Annotated[tuple[WebAddress, ...], Field(max_length=MAX_ADDRESSES)] = ()
-    api: Literal["openai", "anthropic"] = "openai"
-    untranslatable: Literal["drop", "next", "refuse"] = "refuse"
+    apis: Annotated[tuple[Api, ...], Field(min_length=1, strict=False)] = ("openai",)
     domains: ExpertNames | dict[ExpertName, Annotated[float, Field(ge=0)]] | None = None
     fallbacks: tuple[AnyStep, ...] | None = None
     model: ExpertName
@@ -265,7 +263,9 @@ class Experts(Record):
                 f" [experts.{self.fallback}]"
             )
         vectors = self.experts.get(self.embeddings or "")
-        if self.embeddings is not None and (vectors is None or vectors.api != "openai"):
+        if self.embeddings is not None and (
+            vectors is None or "openai" not in vectors.apis
+        ):
             raise ValueError(
                 f"embeddings: {self.embeddings!r} is not an expert of OpenAI's API in"
                 " this file"

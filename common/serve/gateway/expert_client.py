@@ -15,7 +15,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +37,9 @@ from ridgeway.common.serve.gateway.expert_link import (
     Attempt,
     Endpoint,
     ExpertLink,
+    api_of,
 )
+from ridgeway.common.serve.gateway.expert_request import ExpertRequest
 from ridgeway.common.serve.gateway.failures import (
     ExpertFailure,
     FailedExpert,
@@ -98,22 +100,6 @@ class ConnectionTrail:
 
     reused: bool = False
     is_second: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertRequest:
-    """What an expert is asked.
-
-    only:    the number of the one address that can answer.
-    goes_on: from a response that the expert keeps; that it does not have it is then the client's
-             mistake.
-    """
-
-    endpoint: Endpoint
-    body: bytes = field(repr=False)
-    streamed: bool
-    only: int | None = None
-    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +189,7 @@ class ExpertClient:
                 asyncio.timeout(_HEALTH_TIMEOUT_S),
                 self._session.get(
                     address.health_url,
-                    headers=link.headers(streamed=False),
+                    headers=link.headers(link.expert.apis[0], streamed=False),
                     allow_redirects=False,
                 ) as response,
             ):
@@ -222,7 +208,7 @@ class ExpertClient:
                 f"{operation} {expert.model}",
                 {
                     "gen_ai.operation.name": operation,
-                    "gen_ai.provider.name": expert.api,
+                    "gen_ai.provider.name": api_of(request.endpoint),
                     "gen_ai.request.model": expert.model,
                     "ridgeway.expert": attempt.link.name,
                     "ridgeway.address": attempt.address.number,
@@ -275,12 +261,13 @@ class ExpertClient:
             **self._tracing.headers(attempt.span),
             "x-request-id": current_request().id,
         }
+        api = api_of(request.endpoint)
         while True:
             try:
                 return await self._session.post(
                     attempt.address.urls[request.endpoint],
                     data=body if len(body) < MAX_ONE_WRITE_BYTES else io.BytesIO(body),
-                    headers={**told, **attempt.link.headers(request.streamed)},
+                    headers={**told, **attempt.link.headers(api, request.streamed)},
                     timeout=attempt.link.timeout,
                     allow_redirects=False,
                     trace_request_ctx=trail,

@@ -23,7 +23,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from ridgeway.common.experts.experts_file import Expert
+from ridgeway.common.experts.experts_file import Api, Expert
 from ridgeway.common.serve.gateway import failures
 from ridgeway.common.serve.gateway.failures import (
     ExpertFailure,
@@ -50,6 +50,11 @@ OnTurn = Callable[[_State, _State], None]
 """Told the state before and the state after, whenever it changes."""
 
 log = logging.getLogger("ridgeway.serve")
+
+
+def api_of(endpoint: Endpoint) -> Api:
+    """Whose API has this endpoint."""
+    return "anthropic" if endpoint == "/messages" else "openai"
 
 
 class CircuitBreaker:
@@ -258,12 +263,12 @@ class ExpertLink:
     def addresses_up(self) -> int:
         return sum(each.state in ("up", "trying") for each in self.addresses)
 
-    def headers(self, streamed: bool) -> dict[str, str]:
+    def headers(self, api: Api, streamed: bool) -> dict[str, str]:
         accepted = EVENT_STREAM if streamed else JSON
         headers = {**self.expert.headers, "content-type": JSON, "accept": accepted}
-        if self.expert.api == "anthropic":
+        if api == "anthropic":
             headers.setdefault("anthropic-version", ANTHROPIC_VERSION)
-        if self._key is not None and self.expert.api == "anthropic":
+        if self._key is not None and api == "anthropic":
             headers["x-api-key"] = self._key
         elif self._key is not None:
             headers["authorization"] = f"Bearer {self._key}"

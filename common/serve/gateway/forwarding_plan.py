@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser, Reason
 from ridgeway.common.experts.experts_file import (
     AUTO,
+    Api,
     Experts,
     FallbackReason,
     FallbackStep,
@@ -29,8 +29,11 @@ from ridgeway.common.serve.gateway.expert_link import (
     ExpertLink,
     in_a_header,
 )
+from ridgeway.common.serve.gateway.expert_request import (
+    ExpertRequest,
+    expert_request,
+)
 from ridgeway.common.serve.gateway.failures import FailedExpert
-from ridgeway.common.serve.gateway.translation import AskedExpert, asked_expert
 from ridgeway.common.serve.recent_notes import (
     Assignment,
     RecentNotes,
@@ -41,10 +44,7 @@ from ridgeway.common.serve.routing.routing_service import NO_DOMAIN, RoutingServ
 from ridgeway.common.serve.rules import ruled_decision
 
 Chain = Sequence[tuple[FallbackStep, ExpertLink]]
-UNTRANSLATABLE: Literal["untranslatable"] = "untranslatable"
-"""Why another expert is asked than the one whose API has no place for a request."""
-MAX_NAMES_SHOWN = 16
-MAX_NAME_SHOWN = 64
+API_NAMES: Mapping[Api, str] = {"openai": "OpenAI's", "anthropic": "Anthropic's"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,23 @@ class ConnectedExperts:
             self.choosers[router.release] = found
         return found
 
+    def chain(self, steps: Iterable[FallbackStep]) -> Chain:
+        return [(step, self.links[step.expert]) for step in steps]
+
+    def of_domain(
+        self, domain: str | None, chooser: ExpertChooser
+    ) -> Sequence[ExpertLink]:
+        """The experts that serve a domain, the worthiest first."""
+        names = [] if domain is None else chooser.of_domain(domain)
+        return [self.links[name] for name in names]
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardingPlan:
     """The expert to ask, those to ask in its place, and what the answer's headers say of the
     decision.
 
+    domain: the one that the request belongs to, and peers: its other experts, the worthiest first.
     only: the number of the one address that can answer.
     assignment: where the conversation is from now on, and its digest.
     """
@@ -83,18 +94,50 @@ class ForwardingPlan:
     reason: Reason
     headers: Mapping[str, str]
     chain: Chain = ()
+    domain: str | None = None
+    peers: Sequence[ExpertLink] = ()
     only: int | None = None
     assignment: tuple[bytes, Assignment] | None = None
 
-    def headers_for(
-        self,
-        link: ExpertLink,
-        tried: Sequence[TriedExpert],
-        dropped: Sequence[str] = (),
-    ) -> dict[str, str]:
-        """What an answer of this expert says, after others could not give one, and without some
-        fields of the request.
+    def speaking(self, api: Api) -> tuple[ExpertLink, Chain, list[TriedExpert]]:
+        """Whom a client of this API asks, those in its place, and the expert that it would have
+        been, if that one does not speak the API.
+
+        Then the domain's other experts are asked, or whom the file lets answer for that reason;
+        raises Problem if there are none.
         """
+        chain = [each for each in self.chain if api in each[1].expert.apis]
+        if api in self.first.expert.apis:
+            return self.first, chain, []
+        tried = [TriedExpert(self.first, "api", None)]
+        for link in self.peers:
+            if api in link.expert.apis:
+                return link, [each for each in chain if each[1] is not link], tried
+        for place, (step, link) in enumerate(chain, 1):
+            if "api" in step.on:
+                return link, chain[place:], tried
+        raise self._unspoken(api)
+
+    def _unspoken(self, api: Api) -> Problem:
+        who = (
+            f"the expert {self.first.name!r} does not speak"
+            if self.domain is None
+            else f"no expert for the domain {self.domain!r} speaks"
+        )
+        other = API_NAMES["openai" if api == "anthropic" else "anthropic"]
+        words = (
+            f"{who} {API_NAMES[api]} API, only {other}; ask through that one, or let the"
+            " operator put LiteLLM before the expert, as docs/application/gateway.md"
+            " shows"
+        )
+        return Problem(
+            400, words, code="api_not_spoken", param="model", headers=self.headers
+        )
+
+    def headers_for(
+        self, link: ExpertLink, tried: Sequence[TriedExpert]
+    ) -> dict[str, str]:
+        """What an answer of this expert says, after others could not give one."""
         own: dict[str, str] = {
             "x-ridgeway-expert": link.shown,
             "x-ridgeway-reason": self.reason,
@@ -104,9 +147,6 @@ class ForwardingPlan:
             own["x-ridgeway-tried"] = ", ".join(
                 f"{each.link.shown} {each.reason}" for each in tried
             )
-        if dropped:
-            names = [in_a_header(name[:MAX_NAME_SHOWN]) for name in dropped]
-            own["x-ridgeway-dropped"] = ", ".join(names[:MAX_NAMES_SHOWN])
         return {**self.headers, **own}
 
 
@@ -117,26 +157,29 @@ class TriedExpert:
     """
 
     link: ExpertLink
-    reason: FallbackReason | Literal["untranslatable"]
+    reason: FallbackReason
     failure: FailedExpert | None
 
 
 def following(
     chain: Chain, reason: str | None, body: GatewayBody, endpoint: Endpoint
-) -> tuple[int, AskedExpert] | None:
+) -> tuple[int, ExpertRequest] | None:
     """The place in a chain of the next expert that is there for this reason and can be asked such a
     thing.
     """
     for place, (step, link) in enumerate(chain):
-        if reason == UNTRANSLATABLE or reason in step.on:
+        if reason in step.on:
             with contextlib.suppress(Problem):
-                return place, asked_expert(link, body, endpoint)
+                return place, expert_request(link, body, endpoint)
     return None
 
 
+def _domain(decision: Decision) -> str | None:
+    return None if decision.abstained else decision.best
+
+
 def _new_assignment(decision: Decision, choice: ExpertChoice) -> Assignment:
-    domain = None if decision.abstained else decision.best
-    return Assignment(domain, choice.expert, choice.expert)
+    return Assignment(_domain(decision), choice.expert, choice.expert)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +225,7 @@ class ForwardingPlanner:
             and assignment is not None
             and assignment.answered in connected.links
         ):
-            link = connected.links[assignment.answered]
-            return ForwardingPlan(
-                link, "sticky", release, assignment=(body.exchange.noted_as, assignment)
-            )
+            return self._of_tools(assignment, body.exchange, connected)
         turns = body.routed.turns if assignment is None else body.routed.turns[:1]
         if body.ruled is None:
             served, decision = await self._service.decide(turns)
@@ -200,6 +240,7 @@ class ForwardingPlanner:
                 "there is no expert for this request now; try again",
                 code="no_expert",
             )
+        domain = _domain(decision)
         if body.ruled is not None:
             choice = ExpertChoice(choice.expert, "rule")
             assignment = _new_assignment(decision, choice)
@@ -217,6 +258,7 @@ class ForwardingPlanner:
             ).stays
         ):
             choice = ExpertChoice(assignment.expert, "sticky")
+            domain = assignment.domain
         elif assignment is None or choice.expert != assignment.expert:
             assignment = _new_assignment(decision, choice)
         headers = {
@@ -228,14 +270,38 @@ class ForwardingPlanner:
         if body.routed.left_out:
             headers["x-ridgeway-left-out"] = str(body.routed.left_out)
         steps = connected.experts.chain(choice.expert, chooser.peers(decision))
-        chain = [(step, connected.links[step.expert]) for step in steps]
         named = None if body.exchange is None else (body.exchange.noted_as, assignment)
         return ForwardingPlan(
             connected.links[choice.expert],
             choice.reason,
             headers,
-            chain,
+            connected.chain(steps),
+            domain,
+            connected.of_domain(domain, chooser),
             assignment=named,
+        )
+
+    def _of_tools(
+        self, assignment: Assignment, exchange: Exchange, connected: ConnectedExperts
+    ) -> ForwardingPlan:
+        """Results of tools go to the expert that asked for them; where that is not known any more,
+        it spoke the client's API.
+        """
+        served = self._service.current.served
+        steps = connected.experts.experts[assignment.answered].fallbacks or ()
+        chooser = connected.chooser(served.router)
+        return ForwardingPlan(
+            connected.links[assignment.answered],
+            "sticky",
+            {"x-ridgeway-release": served.id},
+            connected.chain(
+                FallbackStep(expert=step.expert, on=("api",))
+                for step in steps
+                if "api" in step.on
+            ),
+            assignment.domain,
+            connected.of_domain(assignment.domain, chooser),
+            assignment=(exchange.noted_as, assignment),
         )
 
     async def _assignment(

@@ -35,22 +35,26 @@ from ridgeway.common.serve.gateway.expert_client import (
     WholeAnswer,
     check_health,
 )
-from ridgeway.common.serve.gateway.expert_link import JSON, Endpoint, ExpertLink
+from ridgeway.common.serve.gateway.expert_link import (
+    JSON,
+    Endpoint,
+    ExpertLink,
+    api_of,
+)
+from ridgeway.common.serve.gateway.expert_request import (
+    ExpertRequest,
+    expert_request,
+)
 from ridgeway.common.serve.gateway.failures import (
-    GARBAGE,
     ExpertFailure,
-    FailedExpert,
 )
 from ridgeway.common.serve.gateway.forwarding_plan import (
-    UNTRANSLATABLE,
     ConnectedExperts,
     ForwardingPlanner,
     TriedExpert,
     following,
 )
-from ridgeway.common.serve.gateway.messages_as_chat import NOT_TRANSLATABLE
 from ridgeway.common.serve.gateway.sse import (
-    MAX_EVENT_BYTES,
     StreamAnswer,
     StreamRelay,
     unless_gone,
@@ -62,11 +66,7 @@ from ridgeway.common.serve.gateway.token_usage import (
     estimated_usage,
     span_facts,
     whole_usage,
-)
-from ridgeway.common.serve.gateway.translation import (
-    AskedExpert,
-    asked_expert,
-    mistake_of,
+    without_usage,
 )
 from ridgeway.common.serve.recent_notes import (
     Assignment,
@@ -304,21 +304,8 @@ class Gateway:
         if endpoint == "/embeddings" and body.model == AUTO:
             body = replace(body, model=self._expert_of_embeddings())
         plan = await self._planner.plan(body, self._connected)
-        link = plan.first
-        chain = list(plan.chain)
-        tried: list[TriedExpert] = []
-        try:
-            asking = asked_expert(link, body, endpoint, plan.only)
-        except Problem as problem:
-            is_next = link.expert.untranslatable == "next"
-            if not is_next or problem.code != NOT_TRANSLATABLE:
-                raise
-            found = following(chain, UNTRANSLATABLE, body, endpoint)
-            if found is None:
-                raise
-            tried.append(TriedExpert(link, UNTRANSLATABLE, None))
-            place, asking = found
-            link, chain = chain[place][1], chain[place + 1 :]
+        link, chain, tried = plan.speaking(api_of(endpoint))
+        asking = expert_request(link, body, endpoint, plan.only)
         if (account := current_request().account) is not None:
             links = [link, *(each for _, each in chain)]
             cost = max(asking.most.cost(each.expert) for each in links)
@@ -328,16 +315,16 @@ class Gateway:
                 self._service.metrics.refusals.labels(refused.reason).inc()
                 raise
         while True:
-            headers = plan.headers_for(link, tried, asking.dropped)
+            headers = plan.headers_for(link, tried)
             told = {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
             current_request().told.update(told)
             answer: WholeAnswer | StreamAnswer | None
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
                 try:
-                    answer = await self._client.ask(link, asking.request, is_last)
+                    answer = await self._client.ask(link, asking, is_last)
                 except asyncio.CancelledError:  # the expert has had the prompt
-                    self._noting(len(asking.request.body))(link, None, 0)
+                    self._noting(len(asking.body))(link, None, 0)
                     raise
                 response = self._passed_on(answer, link, asking, body, headers)
                 failure = None
@@ -347,11 +334,11 @@ class Gateway:
                 response = None
                 failure = error.failed
                 reason = failure.kind.reason
-                let_go(len(asking.request.body))
+                let_go(len(asking.body))
             found = following(chain, reason, body, endpoint)
             if found is not None and reason is not None:
                 if isinstance(answer, WholeAnswer):
-                    let_go(len(asking.request.body) + len(answer.body))
+                    let_go(len(asking.body) + len(answer.body))
                 tried.append(TriedExpert(link, reason, failure))
                 place, asking = found
                 link, chain = chain[place][1], chain[place + 1 :]
@@ -383,11 +370,11 @@ class Gateway:
         self,
         answer: WholeAnswer | StreamAnswer,
         link: ExpertLink,
-        asking: AskedExpert,
+        asking: ExpertRequest,
         body: GatewayBody,
         headers: Mapping[str, str],
     ) -> Response:
-        """What the client gets; raises ExpertFailure if it cannot be made of the answer."""
+        """What the client gets."""
         if asking.endpoint == "/responses" and (
             isinstance(answer, StreamAnswer) or answer.status < 400
         ):
@@ -401,33 +388,19 @@ class Gateway:
             watch = StreamedUsage()
             began = answer.first
             answer.attempt.facts = lambda: span_facts(began, watch.found)
-            note = self._noting(len(asking.request.body))
+            note = self._noting(len(asking.body))
             return StreamRelay(
                 answer,
                 headers,
                 self._service.metrics.streams,
-                asking.translator(),
+                without_usage if asking.hides_usage else None,
                 watch.feed,
                 lambda: note(link, watch.found, watch.events),
             )
         if answer.status < 400:
             guess = len(answer.body) // BYTES_PER_TOKEN
-            self._noting(len(asking.request.body))(
-                link, whole_usage(answer.body), guess
-            )
-        if asking.translation.answer is None:
-            return Response(memoryview(answer.body), answer.status, headers, JSON)
-        if answer.status >= 400:
-            return mistake_of(answer.status, bytes(answer.body)).response(
-                f"/v1{asking.endpoint}", headers
-            )
-        try:
-            if len(answer.body) > MAX_EVENT_BYTES:
-                raise ValueError("parsed, it would take too much memory")
-            translated = asking.translation.answer(bytes(answer.body))
-            return Response(translated, answer.status, headers, JSON)
-        except ValueError:
-            raise ExpertFailure(FailedExpert(GARBAGE, link.name)) from None
+            self._noting(len(asking.body))(link, whole_usage(answer.body), guess)
+        return Response(memoryview(answer.body), answer.status, headers, JSON)
 
     def _noting(
         self, asked: int

@@ -3,11 +3,10 @@ when it is there.
 
 A piece is passed the moment it arrives unless it ends in the middle of an event; then that end
 waits for its rest, so that an error can be put behind what a client has already got. Nothing is
-parsed, unless the client speaks another API than the expert; but marks of a whole answer, and of an
-error of the expert's own, are looked for. The next piece is read when the last
-one was taken, so a slow client slows its expert down and nothing heaps up. If the client goes, or
-takes nothing for a minute, the expert's connection is closed; if the expert fails, the client gets
-an error as its last event.
+parsed; but marks of a whole answer, and of an error of the expert's own, are looked for. The next
+piece is read when the last one was taken, so a slow client slows its expert down and nothing heaps
+up. If the client goes, or takes nothing for a minute, the expert's connection is closed; if the
+expert fails, the client gets an error as its last event.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Response
 from prometheus_client import Gauge
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 from starlette.types import Receive, Scope, Send
 
 from ridgeway.common.http.http_errors import (
@@ -177,16 +176,6 @@ class StreamAnswer:
         return self.first, self.attempt.address.number
 
 
-class StreamTranslator(Protocol):
-    """Turns the events of one API into another's."""
-
-    def feed(self, events: bytes) -> bytes:
-        """What whole events become; raises BadStream if they are none of that API."""
-
-    def finish(self) -> bytes:
-        """What comes at the end."""
-
-
 def event_data(events: bytes) -> Iterator[dict[str, Any]]:
     """The JSON object of each event; comments and [DONE] are passed over."""
     for line in events.splitlines():
@@ -201,14 +190,10 @@ def event_data(events: bytes) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def named_event(data: Mapping[str, Any]) -> bytes:
-    """An event with the name that its type is."""
-    return b"event: %s\ndata: %s\n\n" % (str(data["type"]).encode(), to_json(data))
-
-
 class StreamRelay(Response):
     """The answer to a request for a stream.
 
+    passed_on: what whole events become for the client.
     on_events: sees what the expert sent, before it is passed on. on_end: is called once, however it
                ends.
     """
@@ -218,7 +203,7 @@ class StreamRelay(Response):
         answer: StreamAnswer,
         headers: Mapping[str, str],
         streams: Gauge,
-        translator: StreamTranslator | None = None,
+        passed_on: Callable[[bytes], bytes] | None = None,
         on_events: Callable[[bytes], None] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
@@ -229,7 +214,7 @@ class StreamRelay(Response):
         self.raw_headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
         self._answer = answer
         self._streams = streams
-        self._translator = translator
+        self._passed_on = passed_on
         self._on_events = on_events
         self._on_end = on_end
         self._scope: Scope = {}
@@ -274,16 +259,13 @@ class StreamRelay(Response):
         """The expert's stream, to its end; how it failed, if it did."""
         try:
             events = self._answer.first
-            translator = self._translator
             while events:
                 if self._on_events is not None:
                     self._on_events(events)
-                await _send(
-                    send, events if translator is None else translator.feed(events)
-                )
+                if self._passed_on is not None:
+                    events = self._passed_on(events)
+                await _send(send, events)
                 events = await self._answer.events.next()
-            if translator is not None:
-                await _send(send, translator.finish())
         except BadStream as error:
             self._answer.close_connection()
             return self._answer.attempt.fail(error.kind).failed
@@ -292,7 +274,7 @@ class StreamRelay(Response):
 
 
 async def _send(send: Send, body: bytes) -> None:
-    """Events that were translated may have become nothing."""
+    """Events that were left out have become nothing."""
     if not body:
         return
     async with asyncio.timeout(CLIENT_TIMEOUT_S):

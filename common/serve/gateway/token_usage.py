@@ -105,22 +105,15 @@ class StreamedUsage:
             return
 
 
-class WithoutUsage:
-    """Takes out the event that says what was used and nothing else, where the client has not asked
-    for it.
+def without_usage(events: bytes) -> bytes:
+    """Events without the one that says what was used and nothing else, which the client has not
+    asked for.
     """
-
-    def feed(self, events: bytes) -> bytes:
-        if _MARK not in events:
-            return events
-        return b"".join(
-            line
-            for line in events.splitlines(keepends=True)
-            if not _says_usage_alone(line)
-        )
-
-    def finish(self) -> bytes:
-        return b""
+    if _MARK not in events:
+        return events
+    return b"".join(
+        line for line in events.splitlines(keepends=True) if not _says_usage_alone(line)
+    )
 
 
 def _says_usage_alone(line: bytes) -> bool:

@@ -75,7 +75,11 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
         (LAW + 'body = {model = "x"}', "the field model is the client's"),
         (LAW + 'api_key_file = "none.key"', "the file none.key is to hold an expert's key and cannot be read"),
         (LAW + 'api_key_file = "a"\napi_key_env = "B"', "and not both"),
-        (LAW + 'untranslatable = "guess"', "law.untranslatable"),
+        (LAW + "apis = []", "law.apis"),
+        (LAW + 'apis = "openai"', "law.apis"),
+        (LAW + 'apis = ["gemini"]', "law.apis.0"),
+        (LAW + 'api = "openai"', "law.api"),
+        ('embeddings = "law"\n' + LAW + 'apis = ["anthropic"]', "'law' is not an expert of OpenAI's API"),
         (LAW + 'health = "health"', "law.health: a path begins with a slash"),
         (LAW + 'fallbacks = ["nobody"]', "'nobody' is not another expert"),
         (LAW + 'fallbacks = ["law"]', "'law' is not another expert"),
@@ -159,7 +163,7 @@ def test_keys_are_shown_nowhere(tmp_path: Path) -> None:
     """Neither the records nor the links print them."""
     file = ExpertsFile(written(tmp_path, LAW + 'api_key_env = "LAW_KEY"'), environment={"LAW_KEY": SECRET})
     link = ExpertLink("law", file.experts.experts["law"], file.key("law"), Metrics(), lambda: 0.0)
-    assert link.headers(streamed=False)["authorization"] == f"Bearer {SECRET}"
+    assert link.headers("openai", streamed=False)["authorization"] == f"Bearer {SECRET}"
     assert SECRET not in f"{file!r} {file.experts!r} {link!r}"
 
 

@@ -326,15 +326,16 @@ def test_tokens_and_cost_are_counted_by_key_and_expert(watched: Watched, tmp_pat
         [experts.law]
         base_url = "{law}/v1"
         model = "m"
-        api = "anthropic"
+        apis = ["anthropic"]
         cost = 0.5
         """
         with watched(text, keys=tmp_path / "keys.toml") as (http, service):
             headers = {"authorization": f"Bearer {key}"}
             options = {"stream": stream, "stream_options": {"include_usage": True}}
-            for model in ("code", "law"):
-                told = http.post("/v1/chat/completions", json=chat(model, "x", **options), headers=headers)
-                assert told.status_code == 200
+            asked = chat("code", "x", **options)
+            assert http.post("/v1/chat/completions", json=asked, headers=headers).status_code == 200
+            asked = chat("law", "x", stream=stream, max_tokens=9)
+            assert http.post("/v1/messages", json=asked, headers=headers).status_code == 200
             body = {"model": "code", "input": "x", "stream": stream}
             assert http.post("/v1/responses", json=body, headers=headers).status_code == 200
 

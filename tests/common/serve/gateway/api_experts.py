@@ -154,8 +154,6 @@ def anthropic_expert(name: str) -> ApiExpert:
         if asked.get("tools") and not is_result:
             call = {"type": "tool_use", "id": "toolu_1", "name": asked["tools"][0]["name"]}
             blocks.append({**call, "input": json.loads(ARGUMENTS)})
-        if asked.get("output_config"):
-            blocks = [{"type": "text", "text": '{"answer": 42}'}]
         reason = "tool_use" if len(blocks) > 1 else "end_turn"
         frame = {"id": f"msg_{next(numbers)}", "type": "message", "role": "assistant", "model": name}
         usage = {"input_tokens": 7, "output_tokens": 3}
@@ -186,3 +184,13 @@ def _message_events(whole: Json) -> Iterator[Json]:
     delta = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 3}}
     yield {"type": "message_stop"}
+
+
+# Both
+
+
+def expert_of_both(name: str) -> ApiExpert:
+    app, other = openai_expert(name), anthropic_expert(name)
+    other.asked = app.asked
+    app.include_router(other.router)
+    return app

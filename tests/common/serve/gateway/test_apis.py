@@ -5,37 +5,46 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ridgeway.common.http.access_rules import AccessRules, make_rules
 from ridgeway.common.http.api_keys import KeyRing, add_key
-from ridgeway.common.http.http_errors import Problem
-from ridgeway.common.serve.gateway.chat_as_messages import ChatEvents, message_request
 from ridgeway.common.serve.gateway.gateway import Gateway
-from ridgeway.common.serve.gateway.messages_as_chat import MessageEvents, chat_request
-from ridgeway.common.serve.gateway.sse import event_data
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from ridgeway.common.serve.serve_command import _responses_file
-from tests.common.serve.gateway.api_experts import ARGUMENTS, ApiExpert, anthropic_expert, openai_expert
-from tests.support.fake_expert import Expert, complains, leaves_after_two
-from tests.support.in_process import DOMAINS, Local, running, served
-from tests.support.serving import complaint, prompt_for, write_experts
+from tests.common.serve.gateway.api_experts import (
+    ARGUMENTS,
+    ApiExpert,
+    anthropic_expert,
+    expert_of_both,
+    openai_expert,
+)
+from tests.common.serve.gateway.test_fleet import fleet_toml
+from tests.support.fake_expert import (
+    CHUNKED,
+    EVENTS,
+    PATIENCE_S,
+    Asked,
+    Expert,
+    complains,
+    fails,
+    leaves_after_two,
+    well,
+)
+from tests.support.in_process import DOMAINS, Local, answered_by, running, served
+from tests.support.serving import SECRET, complaint, prompt_for, write_experts
 
 if TYPE_CHECKING:
     import anthropic  # takes more than a second, so tests import it that use it, and whoever collects them does not
 
-CODE, LAW = (prompt_for(domain, DOMAINS) for domain in ("code", "law"))
-IMAGE = "iVBORw0KGgo="
+CODE, LAW, BOTH = (prompt_for(domain, DOMAINS) for domain in DOMAINS)
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 OPENAI_TOOL: Any = {"type": "function", "function": {"name": "weather", "description": "d", "parameters": WEATHER}}
 ANTHROPIC_TOOL: Any = {"name": "weather", "description": "d", "input_schema": WEATHER}
@@ -43,11 +52,15 @@ ANSWER = {"type": "object", "properties": {"answer": {"type": "integer"}}, "requ
 
 
 class Apis:
-    """The service before an expert of each API: `code` speaks OpenAI's, `law` Anthropic's."""
+    """The service before three experts: `code` speaks OpenAI's API, `law` Anthropic's, `both` both."""
 
-    def __init__(self, local: Local, code: ApiExpert, law: ApiExpert) -> None:
-        self.local, self.code, self.law = local, code, law
+    def __init__(self, local: Local, code: ApiExpert, law: ApiExpert, both: ApiExpert) -> None:
+        self.local, self.code, self.law, self.both = local, code, law, both
         self.url = str(local.http.base_url)
+
+    @property
+    def asked(self) -> int:
+        return sum(len(each.asked) for each in (self.code, self.law, self.both))
 
     def openai(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, **options})
@@ -60,15 +73,19 @@ class Apis:
 
 @pytest.fixture(scope="module")
 def apis(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apis]:
-    code, law = openai_expert("code"), anthropic_expert("law")
-    with running(code) as code_url, running(law) as law_url:
-        file = tmp_path_factory.mktemp("apis") / "experts.toml"
+    code, law, both = openai_expert("code"), anthropic_expert("law"), expert_of_both("both")
+    folder = tmp_path_factory.mktemp("apis")
+    with running(code) as code_url, running(law) as law_url, running(both) as both_url:
+        file = folder / "experts.toml"
+        (folder / "both.key").write_text("sk-both")
         file.write_text(
             f'fallback = "code"\n[experts.code]\nbase_url = "{code_url}/v1"\nmodel = "code-model"\n'
-            f'[experts.law]\nbase_url = "{law_url}/v1"\nmodel = "law-model"\napi = "anthropic"\n'
+            f'[experts.law]\nbase_url = "{law_url}/v1"\nmodel = "law-model"\napis = ["anthropic"]\n'
+            f'[experts.both]\nbase_url = "{both_url}/v1"\nmodel = "both-model"\napis = ["openai", "anthropic"]\n'
+            'domains = ["médecine"]\napi_key_file = "both.key"\n'
         )
         with served(release, file) as local:
-            yield Apis(local, code, law)
+            yield Apis(local, code, law, both)
 
 
 # OpenAI's client
@@ -86,9 +103,9 @@ def test_choices_log_probabilities_and_structured_output_pass(apis: Apis) -> Non
     assert apis.code.last["response_format"] == form and apis.code.last["model"] == "code-model"
 
 
-@pytest.mark.parametrize(("model", "prompt"), [("code", CODE), ("law", LAW)])
+@pytest.mark.parametrize(("model", "prompt"), [("code", CODE), ("both", BOTH)])
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_openai_client_talks_to_experts_of_either_api(apis: Apis, model: str, prompt: str, stream: bool) -> None:
+def test_an_openai_client_talks_to_experts_of_its_api(apis: Apis, model: str, prompt: str, stream: bool) -> None:
     """Routed or named, streamed or not, with the tokens that were used."""
     with apis.openai() as client:
         for asked in ("auto", model):
@@ -107,9 +124,9 @@ def test_an_openai_client_talks_to_experts_of_either_api(apis: Apis, model: str,
             assert reason == "stop"
 
 
-@pytest.mark.parametrize("model", ["code", "law"])
+@pytest.mark.parametrize("model", ["code", "both"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_openai_client_uses_tools_with_either_api(apis: Apis, model: str, stream: bool) -> None:
+def test_an_openai_client_uses_tools(apis: Apis, model: str, stream: bool) -> None:
     """The call comes back with its arguments, and the tool's result goes on to the expert."""
     messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "weather?"}]
     with apis.openai() as client:
@@ -134,125 +151,15 @@ def test_an_openai_client_uses_tools_with_either_api(apis: Apis, model: str, str
         ]
         done = client.chat.completions.create(model=model, messages=messages, tools=[OPENAI_TOOL])
         assert done.choices[0].finish_reason == "stop"
-    if model == "law":
-        sent = apis.law.last
-        assert sent["system"] == "Be brief."
-        assert sent["tools"] == [ANTHROPIC_TOOL]
-        assert sent["messages"][1]["content"] == [
-            {"type": "tool_use", "id": call_id, "name": "weather", "input": json.loads(ARGUMENTS)}
-        ]
-        assert sent["messages"][2]["content"] == [{"type": "tool_result", "tool_use_id": call_id, "content": "rain"}]
-
-
-def test_structured_output_images_and_files_reach_an_expert_of_anthropics_api(apis: Apis) -> None:
-    """A schema becomes its output_config, an image and a file their blocks, and the key goes where that API has it."""
-    parts: Any = [
-        {"type": "text", "text": "what is this?"},
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}},
-        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
-        {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{IMAGE}"}},
-    ]
-    form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": ANSWER}}
-    with apis.openai() as client:
-        messages: Any = [{"role": "user", "content": parts}]
-        told = client.chat.completions.create(
-            model="law", messages=messages, response_format=form, temperature=0.5, stop="END", n=1, max_tokens=9
-        )
-    assert told.choices[0].message.content == '{"answer": 42}'
-    path, headers, sent = apis.law.asked[-1]
-    assert (path, headers["anthropic-version"], sent["model"]) == ("/v1/messages", "2023-06-01", "law-model")
-    assert (sent["temperature"], sent["stop_sequences"], sent["max_tokens"]) == (0.5, ["END"], 9)
-    assert sent["output_config"] == {"format": {"type": "json_schema", "schema": ANSWER}}
-    assert [block["type"] for block in sent["messages"][0]["content"]] == ["text", "image", "image", "document"]
-    assert sent["messages"][0]["content"][1]["source"] == {"type": "base64", "media_type": "image/png", "data": IMAGE}
-    assert "n" not in sent
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
-        ({"seed": 1}, "seed"),
-        ({"temperature": 1.5}, "temperature"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools.0.type"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
-            "messages.0.content.0.type",
-        ),
-    ],
-)
-def test_what_anthropics_api_cannot_say_is_refused_and_named(apis: Apis, fields: dict[str, Any], param: str) -> None:
-    """In one sentence of the client's own API; the expert is not asked, and nothing is left out in silence."""
-    before = len(apis.law.asked)
-    request: Any = {"model": "law", "messages": [{"role": "user", "content": "x"}], **fields}
-    with apis.openai() as client, pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(**request)
-    assert caught.value.param == param and param in caught.value.message
-    assert len(apis.law.asked) == before
-
-
-@pytest.mark.parametrize("endpoint", ["completions", "embeddings", "responses"])
-def test_an_endpoint_that_anthropics_api_has_not_is_refused(apis: Apis, endpoint: str) -> None:
-    """With the expert's name in the hands of the client."""
-    body = {"model": "law", "prompt": "x", "input": "x"}
-    response = apis.local.post(f"/v1/{endpoint}", body)
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "not_translatable"
-
-
-@pytest.fixture
-def lenient(apis: Apis, release: Path, tmp_path: Path) -> Callable[[str], contextlib.AbstractContextManager[Local]]:
-    """The same experts; what becomes of a request that the API of `law` has no place for is the test's to say."""
-
-    @contextlib.contextmanager
-    def play(untranslatable: str) -> Iterator[Local]:
-        file = tmp_path / "experts.toml"
-        text = apis.local.file.read_text() + f'untranslatable = "{untranslatable}"\nfallbacks = ["code"]\n'
-        file.write_text(text)
-        with served(release, file) as local:
-            yield local
-
-    return play
-
-
-def test_what_cannot_be_translated_is_dropped_where_the_file_says_so(apis: Apis, lenient: Any) -> None:
-    """The answer names what was left out; what cannot be left out is refused as ever."""
-    with lenient("drop") as local:
-        fields: Any = {"seed": 1, "n": 2, "response_format": {"type": "json_object"}, "temperature": 1.5}
-        answered = local.chat("auto", LAW, **fields)
-        assert answered.status_code == 200 and answered.headers["x-ridgeway-expert"] == "law"
-        assert answered.headers["x-ridgeway-dropped"] == "seed, n, response_format, temperature"
-        assert not set(fields) & set(apis.law.last)
-        assert "x-ridgeway-dropped" not in local.chat("auto", LAW).headers
-        audio = [{"role": "user", "content": [{"type": "input_audio"}, {"type": "text", "text": LAW}]}]
-        refused = local.post("/v1/chat/completions", {"model": "auto", "messages": audio})
-        assert complaint(refused)["code"] == "not_translatable"
-        assert complaint(local.post("/v1/completions", {"model": "law", "prompt": "x"}))["code"] == "not_translatable"
-
-
-def test_the_next_expert_is_asked_where_the_file_says_so(apis: Apis, lenient: Any) -> None:
-    """Where the router chose; whoever names the expert is refused."""
-    with lenient("next") as local:
-        answered = local.chat("auto", LAW, seed=1)
-        assert answered.status_code == 200 and apis.code.last["seed"] == 1
-        assert answered.headers["x-ridgeway-expert"] == "code"
-        assert answered.headers["x-ridgeway-reason"] == "untranslatable"
-        assert answered.headers["x-ridgeway-tried"] == "law untranslatable"
-        told = local.post("/v1/responses", {"model": "auto", "input": LAW})
-        assert told.status_code == 200 and told.headers["x-ridgeway-expert"] == "code"
-        assert complaint(local.chat("law", LAW, seed=1))["code"] == "not_translatable"
-        assert local.chat("auto", LAW).headers["x-ridgeway-expert"] == "law"
+    assert {"code": apis.code, "both": apis.both}[model].last["messages"] == messages
 
 
 # Anthropic's client
 
 
-@pytest.mark.parametrize(("model", "prompt"), [("code", CODE), ("law", LAW)])
+@pytest.mark.parametrize(("model", "prompt"), [("law", LAW), ("both", BOTH)])
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_anthropic_client_talks_to_experts_of_either_api(apis: Apis, model: str, prompt: str, stream: bool) -> None:
+def test_an_anthropic_client_talks_to_experts_of_its_api(apis: Apis, model: str, prompt: str, stream: bool) -> None:
     """Routed or named, streamed or not, with the tokens that were used."""
     with apis.anthropic() as client:
         for asked in ("auto", model):
@@ -269,9 +176,9 @@ def test_an_anthropic_client_talks_to_experts_of_either_api(apis: Apis, model: s
             assert (told.usage.input_tokens, told.usage.output_tokens) == (7, 3)
 
 
-@pytest.mark.parametrize("model", ["code", "law"])
+@pytest.mark.parametrize("model", ["law", "both"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_anthropic_client_uses_tools_with_either_api(apis: Apis, model: str, stream: bool) -> None:
+def test_an_anthropic_client_uses_tools(apis: Apis, model: str, stream: bool) -> None:
     """The call comes back with its input, and the tool's result goes on to the expert."""
     messages: Any = [{"role": "user", "content": "weather?"}]
     request: Any = {"model": model, "max_tokens": 50, "system": "Be brief.", "tools": [ANTHROPIC_TOOL]}
@@ -291,30 +198,7 @@ def test_an_anthropic_client_uses_tools_with_either_api(apis: Apis, model: str, 
             {"role": "user", "content": [result, {"type": "text", "text": "and now?"}]},
         ]
         assert client.messages.create(**request, messages=messages).stop_reason == "end_turn"
-    if model == "code":
-        roles = [message["role"] for message in apis.code.last["messages"]]
-        assert roles == ["system", "user", "assistant", "tool", "user"]
-        assert apis.code.last["messages"][3] == {"role": "tool", "tool_call_id": call.id, "content": "rain"}
-        assert apis.code.last["tools"] == [OPENAI_TOOL]
-
-
-def test_images_and_documents_reach_an_expert_of_openais_api(apis: Apis) -> None:
-    """As parts of the message; a text of a document as text."""
-    source = {"type": "base64", "media_type": "image/png", "data": IMAGE}
-    content: Any = [
-        {"type": "image", "source": source},
-        {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
-        {"type": "document", "title": "a.pdf", "source": {**source, "media_type": "application/pdf"}},
-        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}},
-        {"type": "text", "text": "what?", "cache_control": {"type": "ephemeral"}},
-    ]
-    with apis.anthropic() as client:
-        client.messages.create(model="code", max_tokens=9, messages=[{"role": "user", "content": content}])
-    parts = apis.code.last["messages"][0]["content"]
-    assert [part["type"] for part in parts] == ["image_url", "image_url", "file", "text", "text"]
-    assert parts[0]["image_url"]["url"] == f"data:image/png;base64,{IMAGE}"
-    assert parts[2]["file"] == {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{IMAGE}"}
-    assert "cache_control" not in json.dumps(apis.code.last)
+    assert {"law": apis.law, "both": apis.both}[model].last["messages"] == messages
 
 
 def test_between_a_client_and_an_expert_of_anthropics_api_everything_passes(apis: Apis) -> None:
@@ -330,35 +214,27 @@ def test_between_a_client_and_an_expert_of_anthropics_api_everything_passes(apis
     assert apis.law.last == {**body, "model": "law-model"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
-        ({"mcp_servers": []}, "mcp_servers"),
-        ({"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "url"}}]}]}, "source.type"),
-    ],
-)
-def test_what_openais_api_cannot_say_is_refused_and_named(apis: Apis, fields: dict[str, Any], named: str) -> None:
-    """In Anthropic's shape of an error; the expert is not asked."""
-    before = len(apis.code.asked)
-    body = {"model": "code", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}], **fields}
-    response = apis.local.post("/v1/messages", body)
-    assert response.status_code == 400
-    assert response.json()["type"] == "error"
-    assert response.json()["error"]["type"] == "invalid_request_error"
-    assert named in response.json()["error"]["message"]
-    assert len(apis.code.asked) == before
+def test_a_key_goes_to_an_expert_as_the_api_that_it_is_asked_by_has_it(apis: Apis) -> None:
+    """As a bearer's or as x-api-key, and with a version where that API wants one."""
+    body = {"model": "both", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+    assert apis.local.post("/v1/chat/completions", body).status_code == 200
+    path, headers, _ = apis.both.asked[-1]
+    assert (path, headers["authorization"]) == ("/v1/chat/completions", "Bearer sk-both")
+    assert not {"x-api-key", "anthropic-version"} & set(headers)
+    assert apis.local.post("/v1/messages", body).status_code == 200
+    path, headers, _ = apis.both.asked[-1]
+    assert (path, headers["x-api-key"], headers["anthropic-version"]) == ("/v1/messages", "sk-both", "2023-06-01")
+    assert "authorization" not in headers
 
 
 @pytest.mark.parametrize(
     ("body", "status", "kind"),
     [
         ({"model": "nobody", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}, 404, "not_found_error"),
-        ({"model": "code", "messages": [{"role": "user", "content": "x"}]}, 400, "invalid_request_error"),
-        ({"model": "code", "max_tokens": 9, "messages": []}, 400, "invalid_request_error"),
+        ({"model": "law", "messages": [{"role": "user", "content": "x"}]}, 400, "invalid_request_error"),
+        ({"model": "law", "max_tokens": 9, "messages": []}, 400, "invalid_request_error"),
         (
-            {"model": "code", "max_tokens": 9, "messages": [{"role": "user"}], "x": "y" * 5_000_000},
+            {"model": "law", "max_tokens": 9, "messages": [{"role": "user"}], "x": "y" * 5_000_000},
             413,
             "request_too_large",
         ),
@@ -371,13 +247,13 @@ def test_an_anthropic_client_gets_its_own_errors(apis: Apis, body: Any, status: 
     assert set(response.json()) == {"type", "error"} and set(response.json()["error"]) == {"type", "message"}
 
 
-def test_a_mistake_that_an_expert_finds_is_told_in_the_clients_own_shape(release: Path, tmp_path: Path) -> None:
+def test_an_anthropic_client_is_told_a_mistake_that_an_expert_finds(release: Path, tmp_path: Path) -> None:
     """With the expert's words and status."""
     import anthropic
 
     with Expert(complains(422, "top_k is wrong")) as expert:
         file = tmp_path / "experts.toml"
-        file.write_text(f'fallback = "code"\n[experts.code]\nbase_url = "{expert.url}"\nmodel = "m"\n')
+        file.write_text(one_expert(expert.url))
         with (
             served(release, file) as local,
             anthropic.Anthropic(base_url=str(local.http.base_url), api_key="none", max_retries=0) as client,
@@ -403,13 +279,31 @@ def test_a_key_may_come_as_anthropics_clients_send_it(release: Path, tmp_path: P
                 client.with_options(api_key=key).messages.create(**message)
 
 
+def one_expert(url: str) -> str:
+    """A file of experts whose only one speaks both APIs."""
+    apis = 'apis = ["openai", "anthropic"]'
+    return f'fallback = "code"\n[experts.code]\nbase_url = "{url}"\nmodel = "m"\n{apis}\n'
+
+
+def leaves_after_two_of_its_api(asked: Asked) -> None:
+    """As `leaves_after_two`, in the API that it is asked by."""
+    if not asked.path.endswith("/messages"):
+        leaves_after_two(asked)
+        return
+    asked.head(200, EVENTS, CHUNKED)
+    for text in ("one", "two"):
+        event = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        asked.chunk(f"event: content_block_delta\ndata: {json.dumps(event)}\n\n".encode())
+    assert asked.was_read.wait(PATIENCE_S)
+
+
 def test_a_stream_that_breaks_is_an_error_of_the_clients_own_api(release: Path, tmp_path: Path) -> None:
     """After what came, and never an end that would pass the half off as the whole."""
     import anthropic
 
-    with Expert(leaves_after_two) as expert:
+    with Expert(leaves_after_two_of_its_api) as expert:
         file = tmp_path / "experts.toml"
-        file.write_text(f'fallback = "code"\n[experts.code]\nbase_url = "{expert.url}"\nmodel = "m"\n')
+        file.write_text(one_expert(expert.url))
         with served(release, file) as local:
             url, heard = str(local.http.base_url), []
             message: Any = {"model": "code", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
@@ -424,6 +318,181 @@ def test_a_stream_that_breaks_is_an_error_of_the_clients_own_api(release: Path, 
             with other, pytest.raises(openai.APIError, match="broke off"):
                 for _ in other.responses.create(model="code", input="x", stream=True):
                     expert.last().was_read.set()
+
+
+# Whose API
+
+
+def one_turn(text: str, **more: Any) -> dict[str, Any]:
+    return {"max_tokens": 9, "messages": [{"role": "user", "content": text}], **more}
+
+
+UNSPOKEN = [
+    ("chat/completions", one_turn(LAW), "law"),
+    ("completions", {"prompt": LAW}, "law"),
+    ("responses", {"input": LAW}, "law"),
+    ("embeddings", {"input": LAW}, "law"),
+    ("messages", one_turn(CODE), "code"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "domain"), UNSPOKEN, ids=[path for path, *_ in UNSPOKEN])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_domain_that_does_not_speak_the_clients_api_is_refused_by_name(
+    apis: Apis, path: str, body: dict[str, Any], domain: str, stream: bool
+) -> None:
+    """Routed or named, in the shape of the client's API, with the way out; no expert hears of it."""
+    before = apis.asked
+    for model in [domain] if path == "embeddings" else ["auto", domain]:
+        response = apis.local.post(f"/v1/{path}", {"model": model, "stream": stream, **body})
+        assert response.status_code == 400 and response.headers["content-type"] == "application/json"
+        error = response.json()["error"] if path == "messages" else complaint(response)
+        assert error["type"] == "invalid_request_error"
+        assert path == "messages" or (error["code"], error["param"]) == ("api_not_spoken", "model")
+        names = (repr(domain), "OpenAI's", "Anthropic's", "LiteLLM", "docs/application/gateway.md")
+        assert all(name in error["message"] for name in names), error["message"]
+        assert not {"x-ridgeway-expert", "x-ridgeway-tried"} & set(response.headers)
+    assert apis.asked == before
+
+
+def test_both_clients_say_that_an_api_is_not_spoken(apis: Apis) -> None:
+    """And a count of tokens, which the gateway has not, is told so whatever an expert speaks."""
+    import anthropic
+
+    before, turn = apis.asked, one_turn(LAW)
+    with apis.openai() as client:
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError, match="no expert for the domain 'law' speaks OpenAI's API"):
+                client.chat.completions.create(model="auto", stream=stream, **turn)
+    with apis.anthropic() as other:
+        for stream in (False, True):
+            with pytest.raises(anthropic.BadRequestError, match="the expert 'code' does not speak Anthropic's API"):
+                other.messages.create(model="code", stream=stream, **turn)
+        with pytest.raises(anthropic.InternalServerError) as refused:
+            other.messages.count_tokens(model="code", messages=turn["messages"])
+    assert refused.value.status_code == 501
+    assert apis.asked == before
+
+
+class Shop(contextlib.ExitStack):
+    """The service before experts by their settings; an expert without an answer of its own gives its name."""
+
+    def __init__(self, release: Path, folder: Path) -> None:
+        super().__init__()
+        self.release, self.folder, self.experts = release, folder, dict[str, Expert]()
+
+    def serve(self, settings: dict[str, dict[str, Any]], fallback: str = "generalist") -> Local:
+        self.experts = {name: self.enter_context(Expert(well(name))) for name in settings}
+        full = {name: {"base_url": self.experts[name].url, **each} for name, each in settings.items()}
+        file = self.folder / "experts.toml"
+        file.write_text(fleet_toml(full, f'fallback = "{fallback}"'))
+        return self.enter_context(served(self.release, file))
+
+    @property
+    def asked(self) -> set[str]:
+        return {name for name, each in self.experts.items() if each.asked}
+
+
+@pytest.fixture
+def shop(release: Path, tmp_path: Path) -> Iterator[Shop]:
+    with Shop(release, tmp_path) as made:
+        yield made
+
+
+ANTHROPIC, BOTH_APIS = {"apis": ["anthropic"]}, {"apis": ["openai", "anthropic"]}
+
+
+def test_another_expert_of_the_domain_answers_who_speaks_the_api(shop: Shop) -> None:
+    """The worthiest of them, as the headers say; if it fails, the chain goes on with those that speak the API."""
+    law = {"domains": ["law"]}
+    local = shop.serve(
+        {
+            "large": {**law, "quality": 3.0},
+            "small": {**law, **ANTHROPIC},
+            "middle": {**law, **ANTHROPIC, "quality": 2.0},
+            "code": ANTHROPIC,
+            "generalist": BOTH_APIS,
+        }
+    )
+    assert answered_by(local.chat(content=LAW)) == ("large", "best")
+    response = local.post("/v1/messages", {"model": "auto", **one_turn(LAW)})
+    assert answered_by(response) == ("middle", "api") and response.headers["x-ridgeway-tried"] == "large api"
+    shop.experts["middle"].part = fails
+    for name, tried in (("small", "middle down"), ("generalist", "middle down, small down")):
+        response = local.post("/v1/messages", {"model": "auto", **one_turn(LAW)})
+        assert answered_by(response) == (name, "api")
+        assert response.headers["x-ridgeway-tried"] == f"large api, {tried}"
+        shop.experts["small"].part = fails
+    shop.experts["generalist"].part = fails
+    response = local.post("/v1/messages", {"model": "auto", **one_turn(LAW)})
+    assert response.status_code == 502 and "large" not in response.json()["error"]["message"]
+    assert len(shop.experts["large"].asked) == 1 and "code" not in shop.asked
+
+
+@pytest.mark.parametrize(
+    ("fallbacks", "expert"),
+    [
+        (None, None),
+        (["generalist"], None),
+        ([], None),
+        ([{"expert": "code", "on": ["api"]}], None),
+        ([{"expert": "generalist", "on": ["api"]}], "generalist"),
+        ([{"expert": "code", "on": ["api"]}, "spare", {"expert": "generalist", "on": ["down", "api"]}], "generalist"),
+    ],
+)
+def test_a_fallback_answers_for_an_api_only_where_the_file_says_so(
+    shop: Shop, fallbacks: list[Any] | None, expert: str | None
+) -> None:
+    """And only one that speaks it; the headers say who should have answered."""
+    own = {} if fallbacks is None else {"fallbacks": fallbacks}
+    local = shop.serve({"law": own, "code": {}, "spare": ANTHROPIC, "generalist": BOTH_APIS})
+    for stream in (False, True):
+        response = local.post("/v1/messages", {"model": "auto", **one_turn(LAW, stream=stream)})
+        if expert is None:
+            assert response.status_code == 400 and "domain 'law'" in response.json()["error"]["message"]
+            assert response.headers["x-ridgeway-domain"] == "law"
+        else:
+            told = [response.headers[f"x-ridgeway-{name}"] for name in ("expert", "reason", "tried")]
+            assert told == [expert, "api", "law api"]
+        refused = local.post("/v1/messages", {"model": "law", **one_turn(LAW, stream=stream)})
+        assert refused.status_code == 400, "who names an expert gets no other"
+    assert shop.asked == ({expert} if expert else set())
+
+
+def test_no_choice_of_an_api_leads_to_another_domains_expert(shop: Shop) -> None:
+    """Not by a session or a tool's result that came through the other API, nor for a domain without an expert."""
+    local = shop.serve({"law": {}, "code": ANTHROPIC, "generalist": {}})
+    session = {"x-session-id": "one"}
+    assert answered_by(local.post("/v1/chat/completions", {"model": "auto", **one_turn(LAW)}, **session))[0] == "law"
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": CODE}]}
+    turns = [{"role": "user", "content": LAW}, {"role": "assistant", "content": "x"}]
+    neither = {"role": "user", "content": SECRET}
+    bodies = [one_turn(LAW), one_turn(LAW, messages=[*turns, result]), one_turn(LAW, messages=[*turns, neither])]
+    for body in bodies:
+        for headers in (session, {"x-session-id": "new"}, {}):
+            for stream in (False, True):
+                refused = local.post("/v1/messages", {"model": "auto", **body, "stream": stream}, **headers)
+                assert refused.status_code == 400 and "domain 'law'" in refused.json()["error"]["message"]
+    unserved = local.post("/v1/messages", {"model": "auto", **one_turn(BOTH)})
+    assert unserved.status_code == 400 and "domain 'médecine'" in unserved.json()["error"]["message"]
+    assert answered_by(local.post("/v1/messages", {"model": "auto", **one_turn(CODE)}))[0] == "code"
+    assert len(shop.experts["law"].asked) == 1 and len(shop.experts["code"].asked) == 1
+    assert not shop.experts["generalist"].asked
+
+
+@pytest.mark.parametrize("is_of_the_domain", [True, False])
+def test_results_of_tools_find_who_speaks_the_api_after_a_restart(shop: Shop, is_of_the_domain: bool) -> None:
+    """Where it is not known any more who asked for the tool: an expert of the domain, or whom the file lets answer."""
+    large = {"domains": ["law"], "quality": 2.0, "fallbacks": [{"expert": "other", "on": ["api"]}]}
+    other = {**ANTHROPIC, **({"domains": ["law"]} if is_of_the_domain else {})}
+    local = shop.serve({"large": large, "other": other, "generalist": {}})
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "rain"}]}
+    turns = [{"role": "user", "content": LAW}, {"role": "assistant", "content": "x"}, result]
+    assert answered_by(local.post("/v1/messages", {"model": "auto", **one_turn(LAW, messages=turns)})) == (
+        "other",
+        "api",
+    )
+    assert shop.asked == {"other"}
 
 
 # Responses
@@ -550,8 +619,8 @@ def test_only_text_is_routed(apis: Apis) -> None:
     }
     for path, body in bodies.items():
         response = apis.local.post(f"/v1/{path}", {"model": "auto", **body})
-        told = response.headers.get("x-ridgeway-domain") or response.json()["error"]["code"]
-        assert told == ("law" if path == "messages" else "not_translatable"), (path, response.text)
+        assert response.headers["x-ridgeway-domain"] == "law", (path, response.text)
+        assert response.status_code == (200 if path == "messages" else 400)
 
 
 # What there is not
@@ -585,80 +654,3 @@ def test_health_can_be_asked_for_by_head(apis: Apis, path: str) -> None:
     """As some load balancers do: the status and no body."""
     response = httpx.head(f"{apis.url}{path}", trust_env=False)
     assert (response.status_code, response.content) == (200, b"")
-
-
-# Laws of the translation
-
-words = st.text("abc ü\n", min_size=1, max_size=5)
-turns = st.lists(st.tuples(words, words), min_size=1, max_size=4)
-
-
-@given(turns=turns, last=words, system=st.none() | words, stop=st.lists(words, max_size=2), calls=st.booleans())
-def test_a_chat_that_is_turned_and_turned_back_says_the_same(
-    turns: list[tuple[str, str]], last: str, system: str | None, stop: list[str], calls: bool
-) -> None:
-    """What Anthropic's API can say survives the way through OpenAI's: texts, tools, their calls and results."""
-    messages: list[Any] = []
-    for place, (asked, answered) in enumerate(turns):
-        messages.append({"role": "user", "content": [{"type": "text", "text": asked}]})
-        blocks: list[Any] = [{"type": "text", "text": answered}]
-        if calls:
-            call = {"type": "tool_use", "id": f"t{place}", "name": "weather", "input": {"at": place}}
-            result = {"type": "tool_result", "tool_use_id": f"t{place}", "content": answered}
-            messages += [
-                {"role": "assistant", "content": [*blocks, call]},
-                {"role": "user", "content": [result]},
-            ]
-        messages.append({"role": "assistant", "content": blocks})
-    messages.append({"role": "user", "content": [{"type": "text", "text": last}]})
-    request: dict[str, Any] = {"model": "m", "max_tokens": 5, "messages": messages, "stop_sequences": stop}
-    request |= {"system": system} if system else {}
-    request |= {"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "any"}} if calls else {}
-    assert message_request(chat_request(request)) == request
-
-
-@given(cuts=st.lists(st.integers(0, 60), max_size=6), tool=st.booleans())
-def test_a_stream_is_turned_alike_however_its_events_come_together(cuts: list[int], tool: bool) -> None:
-    """Event by event or many at once, and a stream that is turned and turned back says the same."""
-    deltas: list[Any] = [{"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}]
-    if tool:
-        first = {"index": 0, "id": "c", "type": "function", "function": {"name": "weather", "arguments": ""}}
-        deltas += [{"tool_calls": [first]}, {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}]
-    frame = {"id": "msg_1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    chunks = [{**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    chunks.append({**frame, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls" if tool else "stop"}]})
-    events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
-    places = sorted({min(cut, len(events)) for cut in cuts} | {0, len(events)})
-    whole, parts = MessageEvents(), MessageEvents()
-    turned = whole.feed(b"".join(events)) + whole.finish()
-    pieces = [b"".join(events[start:end]) for start, end in pairwise(places)]
-    assert b"".join(map(parts.feed, pieces)) + parts.finish() == turned
-    back = ChatEvents(with_usage=False)
-    told = list(event_data(back.feed(turned) + back.finish()))
-    said = [chunk["choices"][0] for chunk in told]
-    assert "".join(each["delta"].get("content") or "" for each in said) == "one two"
-    assert said[-1]["finish_reason"] == ("tool_calls" if tool else "stop")
-    calls = [call for each in said for call in each["delta"].get("tool_calls") or ()]
-    assert "".join(call["function"].get("arguments") or "" for call in calls) == ("{}" if tool else "")
-
-
-@pytest.mark.parametrize("request_of", [chat_request, message_request])
-def test_no_body_of_a_client_makes_the_translation_fail_otherwise_than_by_a_sentence(
-    request_of: Callable[[Any], Any],
-) -> None:
-    """Whatever stands in the fields that only the expert would read."""
-    odd: list[Any] = [None, 7, "x", [], [7], [None], {}, {"type": "x"}, {"type": "function"}, [{"type": "text"}]]
-    names = ["tools", "tool_choice", "system", "stop", "stop_sequences", "metadata", "output_config", "thinking"]
-    names += ["response_format", "parallel_tool_calls", "user", "temperature", "stream_options"]
-    contents: list[Any] = [
-        "x", None, [], [{"type": "image"}], [{"type": "image_url"}], [{"type": "image_url", "image_url": {"url": 7}}],
-        [{"type": "file"}], [{"type": "tool_result"}], [{"type": "tool_use"}], [{"type": "document", "source": 7}],
-        [{"type": "tool_result", "content": 7}], [{"type": "tool_result", "content": [7]}],
-    ]  # fmt: skip
-    calls: list[Any] = [[7], [{}], [{"function": 7}], 7]
-    bodies = [{name: value} for name in names for value in odd]
-    bodies += [{"messages": [{"role": role, "content": each}]} for each in contents for role in ("user", "assistant")]
-    bodies += [{"messages": [{"role": "assistant", "tool_calls": each}]} for each in calls]
-    for body in bodies:
-        with contextlib.suppress(Problem):
-            request_of({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], **body})

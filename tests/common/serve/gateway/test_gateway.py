@@ -15,7 +15,7 @@ from ridgeway.common.experts.experts_file import Expert as NamedExpert
 from ridgeway.common.http.http_errors import Problem
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable, save_quality
 from ridgeway.common.serve.gateway.expert_link import Endpoint
-from ridgeway.common.serve.gateway.translation import expert_fields, translation_for
+from ridgeway.common.serve.gateway.expert_request import expert_fields
 from tests.support.fake_expert import Asked, Expert, wait_for, well
 from tests.support.in_process import (
     DOMAINS,
@@ -239,10 +239,10 @@ RESPONSE = {"model": "law", "input": "hello"}
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 
 
-def limits_of(endpoint: Endpoint, body: Mapping[str, Any], granted: int | None = 60, **expert: Any) -> dict[str, Any]:
+def limits_of(endpoint: Endpoint, body: Mapping[str, Any], granted: int | None = 60) -> dict[str, Any]:
     """The limits in what an expert that grants so many tokens is asked."""
-    entry = NamedExpert(base_url="http://127.0.0.1/v1", model="m", max_tokens=granted, **expert)
-    asked = expert_fields(translation_for(endpoint, entry), entry, body)
+    entry = NamedExpert(base_url="http://127.0.0.1/v1", model="m", max_tokens=granted)
+    asked = expert_fields(endpoint, entry, body)
     return {name: value for name, value in asked.items() if name in LIMITS}
 
 
@@ -291,7 +291,7 @@ def test_all_answers_to_a_request_together_have_no_more_tokens_than_granted(
     assert limits_of(endpoint, body) == limits
 
 
-@pytest.mark.parametrize("endpoint", ["/chat/completions", "/completions", "/responses"])
+@pytest.mark.parametrize("endpoint", ["/chat/completions", "/completions", "/responses", "/messages"])
 @pytest.mark.parametrize("name", ["n", "best_of"])
 def test_more_answers_than_tokens_and_no_sensible_number_of_them_are_refused(endpoint: Endpoint, name: str) -> None:
     """An expert may understand what is not a number; without a bound everything passes as it came."""
@@ -303,21 +303,6 @@ def test_more_answers_than_tokens_and_no_sensible_number_of_them_are_refused(end
         code, param = ("too_many_answers", "n") if is_many else ("invalid_value", name)
         assert (refused.value.status, refused.value.code, refused.value.param) == (400, code, param)
     assert limits_of(endpoint, {**body, name: "2"}, None) == {}
-
-
-@pytest.mark.parametrize(("granted", "wished", "limit"), [(60, None, 60), (9000, None, 4096), (60, 5, 5), (60, 99, 60)])
-@pytest.mark.parametrize("endpoint", ["/chat/completions", "/messages"])
-def test_an_expert_of_anthropics_api_grants_no_more_either(
-    endpoint: Endpoint, granted: int, wished: int | None, limit: int
-) -> None:
-    """From a client of either API; Anthropic's own always name a number, and several answers cannot be asked for."""
-    body = {**CHAT, "max_tokens": wished}
-    if wished is None and endpoint == "/messages":
-        body["max_tokens"] = limit
-    assert limits_of(endpoint, body, granted, api="anthropic") == {"max_tokens": limit}
-    if granted == 60:
-        with pytest.raises(Problem):
-            limits_of(endpoint, {**body, "n": 61}, granted, api="anthropic")
 
 
 def test_the_limits_of_an_expert_hold_in_what_it_is_sent(cast: GatewayMaker) -> None:

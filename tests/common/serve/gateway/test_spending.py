@@ -18,9 +18,9 @@ from ridgeway.common.serve.gateway.token_usage import (
     MAX_READ_BYTES,
     StreamedUsage,
     TokenUsage,
-    WithoutUsage,
     estimated_usage,
     whole_usage,
+    without_usage,
 )
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
@@ -85,8 +85,8 @@ def test_only_the_event_that_says_usage_and_nothing_else_is_taken_out() -> None:
     usage = b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}\n\n'
     both = b'data: {"choices": [{"delta": {}}], "usage": {"prompt_tokens": 3}}\n\n'
     words = b'data: {"choices": [{"delta": {"content": "a \\"usage\\" b"}}]}\n\n'
-    hiding, counting = WithoutUsage(), StreamedUsage()
-    assert hiding.feed(words + both) == words + both
-    assert hiding.feed(words + usage + b"data: [DONE]\n\n") == words + b"\ndata: [DONE]\n\n"
+    counting = StreamedUsage()
+    assert without_usage(words + both) == words + both
+    assert without_usage(words + usage + b"data: [DONE]\n\n") == words + b"\ndata: [DONE]\n\n"
     counting.feed(words + usage + b"data: [DONE]\n\n")
     assert (counting.found, counting.events) == (TokenUsage(3, 4), 3)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ridgeway.common.http.http_errors import Problem
-from ridgeway.common.serve.gateway.expert_client import ExpertRequest
+from ridgeway.common.serve.gateway.expert_request import ExpertRequest
 from ridgeway.common.serve.gateway.failures import ExpertFailure
 from ridgeway.common.serve.request_bodies import GatewayBody
 from tests.support import fake_expert as faulty
