@@ -155,7 +155,7 @@ class Expert(Record):
 
     base_url: WebAddress | None = None
     addresses: Annotated[tuple[WebAddress, ...], Field(max_length=MAX_ADDRESSES)] = ()
-    apis: Annotated[tuple[Api, ...], Field(min_length=1, strict=False)] = ("openai",)
+    apis: Annotated[tuple[Api, ...], Field(min_length=1)] = ("openai",)
     domains: ExpertNames | dict[ExpertName, Annotated[float, Field(ge=0)]] | None = None
     fallbacks: tuple[AnyStep, ...] | None = None
     model: ExpertName

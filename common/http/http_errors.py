@@ -107,12 +107,8 @@ class Problem(Exception):
             "code": self.code,
         }
 
-    def response(
-        self, path: str = "", headers: Mapping[str, str] | None = None
-    ) -> Response:
-        return Response(
-            self.body(path), self.status, headers or self.headers, "application/json"
-        )
+    def response(self, path: str = "") -> Response:
+        return Response(self.body(path), self.status, self.headers, "application/json")
 
 
 class RefusedRequest(Problem):
