@@ -99,7 +99,6 @@ RUNS = {
 """Pages, and how many of their commands are run."""
 SAFE = (
     "calibrate",
-    "client held-out",
     "client inspect",
     "client prepare",
     "coordinator calibrate",
