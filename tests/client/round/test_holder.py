@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
