@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +23,14 @@ from ridgeway.client.round.scoring import HeldOut
 from ridgeway.client.sums.corpus import Counters, real_places
 from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
 from ridgeway.client.sums.held_out import held_out_sample
-from ridgeway.client.sums.prepare import PrepareJob, Watch, corpus_documents, prepare
+from ridgeway.client.sums.prepare import (
+    PrepareJob,
+    PrepareReport,
+    Watch,
+    corpus_documents,
+    prepare,
+    sum_part,
+)
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.jsonl import field_names
@@ -32,7 +38,7 @@ from ridgeway.common.base.operating_system import cores
 from ridgeway.common.privacy.document_bound import DocumentSums, check_documents
 from ridgeway.common.privacy.public_prior import check_private_encoder
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.statistics.statistics_file import Prepared, load_prepared
+from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import check_bound
 
 SMALLEST_CORPUS = 10
@@ -40,8 +46,6 @@ SMALLEST_CORPUS = 10
 MIN_CHANGED_DOCUMENTS = 500
 MIN_CHANGED_SHARE = 0.1
 """What must have changed between two epochs whose exact totals are opened."""
-WHOLE_HOLDOUT = math.nextafter(1.0, 0.0)
-"""The share of documents that holds out every one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,41 +78,44 @@ def open_epoch(
     before = holder.epochs.current()
     places = real_places(list(map(Path, holder.settings.corpus)))
     cost = _check_budget(holder, terms, places)
-    if holder.settings.statistics:
-        made: Prepared | DocumentSums = _made_ahead(holder, terms)
-        digests = None
-    else:
-        job = prepare_job(holder, terms)
-        made = _summed(holder, terms, job, watch)
-        digests = document_digests(job)
-        _check_size(len(digests))
+    job = prepare_job(holder, terms)
+    made = _summed(holder, terms, job, watch)
+    digests = document_digests(job)
+    _check_size(len(digests))
     known = holder.epochs.digests_of(before.name) if before else None
     changed = _differing(known, digests)
     if not new_epoch and terms.mode == "masked":
         _check_changes(holder, digests)
-    sample = _held_out(holder, terms)
+    ids, lengths = held_out_sample(job, holder.encoder(terms))
     settings = holder.settings
-    holdout = settings.holdout
-    if isinstance(made, Prepared):
-        holdout = made.holdout
-        samples = made.statistics.mass
-    else:
-        samples = made.documents
     epoch = Epoch(
         name=secrets.token_hex(32),
         sums=sums_id(terms),
-        holdout=holdout,
-        documents=len(digests) if digests is not None else 0,
+        holdout=settings.holdout,
+        documents=len(digests),
     )
     scores = None
     if settings.scores:
         scores = own_scores(Path(settings.scores), holder.domain)
-    data = EpochData(made, sample, scores, digests, places)
+    data = EpochData(made, HeldOut(ids, lengths), digests, scores, places)
     holder.epochs.open(epoch, data, holder.totals.epochs())
     holder.account.carry()
-    return ReadyReport(
-        epoch, samples, len(sample.lengths), changed, holder.account.epsilon(), cost
-    )
+    samples = made.statistics.mass if isinstance(made, Prepared) else made.documents
+    spent = holder.account.epsilon()
+    return ReadyReport(epoch, samples, len(lengths), changed, spent, cost)
+
+
+def sum_corpus_part(
+    holder: Holder, terms: Terms, part: tuple[int, int], watch: Watch | None = None
+) -> PrepareReport:
+    """Sum a part of the corpus, such as the third of 64, and keep it until `open_epoch` runs."""
+    if terms.privacy:
+        raise InputError(
+            "the sums of private rounds bound single documents and are not made in"
+            " parts; use `ridgeway client ready` without --part"
+        )
+    job = prepare_job(holder, terms)
+    return sum_part(job, holder.encoder(terms), holder.cache, part, watch)
 
 
 # What must hold
@@ -151,23 +158,21 @@ def _check_size(documents: int) -> None:
         )
 
 
-def _differing(known: Digests | None, digests: Digests | None) -> int | None:
+def _differing(known: Digests | None, digests: Digests) -> int | None:
     """How many documents came, went or changed; None where that is not known."""
-    if known is None or digests is None:
+    if known is None:
         return None
     return int(np.setxor1d(known, digests).size)
 
 
-def _check_changes(holder: Holder, digests: Digests | None) -> None:
+def _check_changes(holder: Holder, digests: Digests) -> None:
     """Raise InputError if too little has changed since any epoch that is in an opened total."""
     # those that were charged for when the folder was restored are not known any more
     paid = {each.epoch for each in holder.account.noted() if each.mode == "masked"}
     for name in holder.totals.epochs() | paid:
         known = holder.epochs.digests_of(name)
         changed = _differing(known, digests)
-        documents = max(
-            len(numbers) for numbers in (known, digests, ()) if numbers is not None
-        )
+        documents = max(len(digests), 0 if known is None else len(known))
         needed = max(MIN_CHANGED_DOCUMENTS, math.ceil(MIN_CHANGED_SHARE * documents))
         if changed is None or changed < needed:
             seen = "an unknown number of" if changed is None else f"{changed:,}"
@@ -188,7 +193,7 @@ def _summed(
     encoder = holder.encoder(terms)
     if not terms.privacy:
         outcome = prepare(
-            job, encoder, holder.folder / "cache", watch, broken_list=holder.broken_list
+            job, encoder, holder.cache, watch, broken_list=holder.broken_list
         )
         outcome.prepared.statistics.check(own=True)
         _check_mass(holder, terms, outcome.prepared)
@@ -206,23 +211,6 @@ def _summed(
     return made
 
 
-def _made_ahead(holder: Holder, terms: Terms) -> Prepared:
-    if terms.privacy:
-        raise InputError(
-            "private rounds bound single documents, so they need a corpus,"
-            " not precomputed sums"
-        )
-    given = load_prepared(Path(str(holder.settings.statistics)))
-    seen = (given.domain, given.fingerprint, given.sampling, given.statistics.shape[0])
-    if seen != (holder.domain, terms.encoder, terms.sampling, terms.features):
-        raise InputError(
-            f"{holder.settings.statistics} holds sums of another domain, encoder or"
-            " sampling; prepare it again"
-        )
-    _check_mass(holder, terms, given)
-    return given
-
-
 def _check_mass(holder: Holder, terms: Terms, made: Prepared) -> None:
     """Raise StatisticsError, here and not in a round, if sums are too large by any weighting that
     the owner allows: a round may ask for each of them.
@@ -234,32 +222,14 @@ def _check_mass(holder: Holder, terms: Terms, made: Prepared) -> None:
         check_bound(made.statistics.mass * max(len(holder.pinned_keys), 2))
 
 
-def _held_out(holder: Holder, terms: Terms) -> HeldOut:
-    """Token ids of documents that are in no sum; none where sums were made ahead without them."""
-    settings = holder.settings
-    if settings.corpus:
-        job = prepare_job(holder, terms)
-    elif settings.held_out:
-        job = prepare_job(holder, terms, [settings.held_out], WHOLE_HOLDOUT)
-    else:
-        return HeldOut(np.empty(0, np.int32), np.empty(0, np.int64))
-    ids, lengths = held_out_sample(job, holder.encoder(terms))
-    return HeldOut(ids, lengths)
-
-
-def prepare_job(
-    holder: Holder,
-    terms: Terms,
-    roots: Sequence[str] | None = None,
-    holdout: float | None = None,
-) -> PrepareJob:
+def prepare_job(holder: Holder, terms: Terms) -> PrepareJob:
     settings = holder.settings
     return PrepareJob(
         whole=terms.privacy is not None,
-        roots=tuple(map(Path, roots or settings.corpus)),
+        roots=tuple(map(Path, settings.corpus)),
         domain=holder.domain,
         sampling=terms.sampling,
-        holdout=settings.holdout if holdout is None else holdout,
+        holdout=settings.holdout,
         text_fields=field_names(settings.text_field),
         threads=settings.threads or cores(),
         devices=chosen(settings.device),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ridgeway.client.cli.audit_commands import audit
 from ridgeway.client.cli.backup_commands import backup, restore
@@ -25,19 +25,19 @@ from ridgeway.client.cli.init_command import init
 from ridgeway.client.cli.roster_commands import confirm, members
 from ridgeway.client.cli.status_command import status
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import check_output
+from ridgeway.common.base.files import cache_folder, check_output
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import (
     DEFAULT,
     ENCODERS,
     SAMPLING,
-    Preset,
     changed_sampling,
     preset,
 )
 from ridgeway.common.cli.options import (
     Fields,
     Json,
+    PartOfCorpus,
     SkipBroken,
     argument,
     option,
@@ -55,47 +55,17 @@ from ridgeway.common.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from ridgeway.client.sums.corpus import Counters
-    from ridgeway.client.sums.prepare import Engine, PrepareJob, PrepareOutcome
+    from ridgeway.client.sums.prepare import (
+        Engine,
+        PrepareJob,
+        PrepareOutcome,
+        PrepareReport,
+    )
     from ridgeway.common.encoding.table_encoder import TableEncoder
-    from ridgeway.common.statistics.statistics_file import Prepared
 
 app = command_group()
 
 COUNTS_FOLLOW = "; but counts of tokens can be computed from sums over single tokens"
-
-Corpus = Annotated[
-    list[Path],
-    argument("Files, folders and URLs with the domain's text.", "CORPUS..."),
-]
-PresetName = Annotated[
-    str, option("default, or paper for the published method.", "--preset")
-]
-Holdout = Annotated[
-    float | None,
-    option("Share of documents kept for evaluation. (default: the preset's)"),
-]
-
-
-def _job(
-    roots: list[Path],
-    domain: str,
-    chosen: Preset,
-    holdout: float | None,
-    text_field: str,
-    threads: int,
-) -> PrepareJob:
-    from ridgeway.client.sums.prepare import PrepareJob
-    from ridgeway.common.base.jsonl import field_names
-
-    return PrepareJob(
-        roots=tuple(roots),
-        domain=domain,
-        sampling=chosen.sampling,
-        holdout=chosen.holdout if holdout is None else holdout,
-        text_fields=field_names(text_field),
-        threads=threads or cores(),
-    )
 
 
 def _check_output(out: Path, roots: list[Path]) -> None:
@@ -119,27 +89,29 @@ def _check_output(out: Path, roots: list[Path]) -> None:
 
 @with_sampling_options
 def prepare(
-    corpus: Corpus,
+    corpus: Annotated[
+        list[Path],
+        argument("Files, folders and URLs with the domain's text.", "CORPUS..."),
+    ],
     domain: Annotated[str, option("The domain that the text belongs to.")],
     out: Annotated[Path, option("The statistics file to write.")],
     encoder: Annotated[
         str | None, option(f"{ENCODERS}. (default: the preset's)")
     ] = None,
-    preset_name: PresetName = "default",
-    holdout: Holdout = None,
+    preset_name: Annotated[
+        str, option("default, or paper for the published method.", "--preset")
+    ] = "default",
+    holdout: Annotated[
+        float | None,
+        option("Share of documents kept for evaluation. (default: the preset's)"),
+    ] = None,
     text_field: Fields = "text",
     skip_broken: SkipBroken = 0.0,
     threads: Annotated[int, option("Threads (0: one per core).")] = 0,
     device: Annotated[
         str, option("auto, cpu, cuda (all GPUs), or one GPU such as cuda:0.")
     ] = "auto",
-    part: Annotated[
-        str,
-        option(
-            "Sum the K-th of N parts of the corpus; `client add` adds them up.",
-            metavar="K/N",
-        ),
-    ] = "",
+    part: PartOfCorpus = "",
     engine: Annotated[
         str,
         option("local, or ray for a Ray cluster whose machines all read the corpus."),
@@ -159,16 +131,23 @@ def prepare(
     Interrupted, it goes on where it was; unchanged files are not read again. A --window
     without other numbers of sampling means plain windows.
     """
-    from ridgeway.client.sums.corpus_parts import part_numbers
-    from ridgeway.client.sums.prepare import Interrupted, Watch
+    from ridgeway.client.sums.part_store import part_numbers
+    from ridgeway.client.sums.prepare import (
+        Interrupted,
+        PrepareJob,
+        Watch,
+        sum_part,
+    )
     from ridgeway.client.sums.prepare import prepare as sum_up
-    from ridgeway.common.base.files import cache_folder
+    from ridgeway.common.base.jsonl import field_names
     from ridgeway.common.base.native import why_not
     from ridgeway.common.encoding.encoder_sources import find_encoder
     from ridgeway.common.encoding.table_encoder import usual_sampling
     from ridgeway.common.statistics.statistics_file import save_prepared
 
     numbers = part_numbers(part) if part else None
+    if numbers and fresh:
+        raise InputError("--fresh discards all kept parts; use it without --part")
     chosen = preset(preset_name)
     # what cannot be is said before the encoder is looked for
     changed_sampling(chosen.sampling, **sampling)
@@ -176,9 +155,15 @@ def prepare(
     encoder = encoder or chosen.encoder
     found = find_encoder(encoder)
     usual = usual_sampling(found) if chosen is DEFAULT else chosen.sampling
-    chosen = replace(chosen, sampling=changed_sampling(usual, **sampling))
-    job = _job(corpus, domain, chosen, holdout, text_field, threads)
-    job = replace(job, skip_broken=skip_broken, part=numbers)
+    job = PrepareJob(
+        roots=tuple(corpus),
+        domain=domain,
+        sampling=changed_sampling(usual, **sampling),
+        holdout=chosen.holdout if holdout is None else holdout,
+        text_fields=field_names(text_field),
+        threads=threads or cores(),
+        skip_broken=skip_broken,
+    )
     if why_not:
         step("slower", "no native module", why_not)
     broken = out.with_name(f"{out.name}.broken.txt")
@@ -193,10 +178,15 @@ def prepare(
     ):
         try:
             watch = Watch(progress, stopped)
+            cache = cache_folder()
+            if numbers:
+                report = sum_part(job, found, cache, numbers, watch, elsewhere)
+                _report_part(report, numbers, devices, json)
+                return
             outcome = sum_up(
                 job,
                 found,
-                cache_folder(),
+                cache,
                 watch,
                 fresh=fresh,
                 broken_list=broken,
@@ -261,170 +251,87 @@ def _report(
     devices: tuple[str, ...],
     json: bool,
 ) -> None:
-    counters = outcome.counters
-    share = outcome.prepared.part
-    part = {"part": share.number, "of": share.of} if share else {}
+    mass = outcome.prepared.statistics.mass
+    written = out.stat().st_size
     facts = {
-        **asdict(counters),
-        **part,
-        "files": outcome.files,
-        "files_read": outcome.files_read,
-        "files_skipped": outcome.files_skipped,
-        "samples": outcome.prepared.statistics.mass,
-        "seconds": round(outcome.seconds, 3),
-        "devices": list(devices) or ["cpu"],
+        **_facts(outcome, devices),
+        "samples": mass,
         "out": str(out),
-        "bytes": out.stat().st_size,
+        "bytes": written,
         "digest": outcome.prepared.digest,
     }
-    read = count(outcome.files, "file")
-    if outcome.files_read < outcome.files:
-        read = f"{outcome.files_read:,} of {read}"
-    documents = count(counters.documents, "document")
-    tokens = count(counters.tokens, "token")
-    broken_line = (
-        ("skipped", "broken", count(counters.broken, "record"), f"listed in {broken}")
-        if counters.broken
-        else None
-    )
-    skipped = (
-        ("skipped", "other kinds of file", count(outcome.files_skipped, "file"))
-        if outcome.files_skipped
-        else None
-    )
     show(
         facts,
-        broken_line,
-        ("read", read, documents, tokens, _speed(outcome)),
-        ("summed", "on " + ", ".join(devices)) if devices else None,
-        skipped,
-        *_met(counters),
-        _wrote(out, outcome.prepared),
-        ("next", f"{share}; add the parts up with `ridgeway client add`")
-        if share
-        else None,
+        *_lines(outcome, devices, f"listed in {broken}"),
+        ("wrote", str(out), count(mass, "sample"), size(written)),
         json=json,
     )
 
 
-def _speed(outcome: PrepareOutcome) -> str:
-    seconds = max(outcome.seconds, 1e-9)
-    if not outcome.files_read:
-        return "nothing new"
-    if outcome.bytes_read > 1e5 * seconds:
-        return f"{outcome.bytes_read / 1e6 / seconds:.1f} MB/s"
-    # a model reads every token
-    return f"{outcome.counters.tokens / seconds:,.0f} tokens/s"
+def _report_part(
+    report: PrepareReport,
+    part: tuple[int, int],
+    devices: tuple[str, ...],
+    json: bool,
+) -> None:
+    number, of = part
+    show(
+        {**_facts(report, devices), "part": number, "of": of},
+        *_lines(report, devices),
+        ("kept", f"part {number} of {of}"),
+        ("next", "when all parts are kept, the same command without --part"),
+        json=json,
+    )
 
 
-def _met(counters: Counters) -> list[tuple[str, ...]]:
-    """What was met on the way and is not in the sums as it stood."""
+def _facts(report: PrepareReport, devices: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        **asdict(report.counters),
+        "files": report.files,
+        "files_read": report.files_read,
+        "files_skipped": report.files_skipped,
+        "seconds": round(report.seconds, 3),
+        "devices": list(devices) or ["cpu"],
+    }
+
+
+def _lines(
+    report: PrepareReport, devices: tuple[str, ...], listed: str = ""
+) -> list[tuple[str, ...]]:
+    """What was read, and what of it is not in the sums as it stood. listed: where broken records
+    are named.
+    """
+    counters = report.counters
+    read = count(report.files, "file")
+    if report.files_read < report.files:
+        read = f"{report.files_read:,} of {read}"
+    lines: list[tuple[str, ...]] = []
+    if counters.broken:
+        lines.append(("skipped", "broken", count(counters.broken, "record"), listed))
+    documents = count(counters.documents, "document")
+    tokens = count(counters.tokens, "token")
+    lines.append(("read", read, documents, tokens, _speed(report)))
+    if devices:
+        lines.append(("summed", "on " + ", ".join(devices)))
     met = (
+        ("skipped", "other kinds of file", report.files_skipped, "file"),
         ("held out", "for evaluation", counters.held_out, "document"),
         ("skipped", "without text", counters.empty, "document"),
         ("replaced", "bytes that are not UTF-8", counters.replaced, "place"),
     )
-    return [
+    return lines + [
         (verb, what, count(number, noun)) for verb, what, number, noun in met if number
     ]
 
 
-def _wrote(out: Path, prepared: Prepared) -> tuple[str, ...]:
-    samples = count(prepared.statistics.mass, "sample")
-    return "wrote", str(out), samples, size(out.stat().st_size)
-
-
-def add(
-    parts: Annotated[
-        list[Path],
-        argument("All files that `prepare --part` made.", "FILE..."),
-    ],
-    out: Annotated[Path, option("The statistics file to write.")],
-    json: Json = False,
-) -> None:
-    """Add up the files that `prepare --part` made.
-
-    The result is, byte for byte, the file of one run over the whole corpus.
-    """
-    from ridgeway.client.sums.corpus import Counters
-    from ridgeway.client.sums.corpus_parts import add_parts
-    from ridgeway.client.sums.prepare import check_readable, check_text
-    from ridgeway.common.statistics.statistics_file import load_prepared, save_prepared
-
-    check_output(out)
-    total, met, skip_broken = add_parts(
-        {path: load_prepared(path, parts=True) for path in dict.fromkeys(parts)}
-    )
-    counters = Counters(**met)
-    check_readable(counters, skip_broken, "each part's .broken.txt lists its own")
-    check_text(counters, "the corpus")
-    save_prepared(total, out)
-    facts = {
-        **met,
-        "parts": len(parts),
-        "samples": total.statistics.mass,
-        "out": str(out),
-        "digest": total.digest,
-    }
-    documents = count(counters.documents, "document")
-    tokens = count(counters.tokens, "token")
-    show(
-        facts,
-        ("added", count(len(parts), "part"), documents, tokens),
-        *_met(counters),
-        _wrote(out, total),
-        json=json,
-    )
-
-
-def held_out(
-    corpus: Corpus,
-    out: Annotated[
-        Path,
-        option("Folder to write to: DOMAIN.test.jsonl, readable only by you."),
-    ],
-    preset_name: PresetName = "default",
-    holdout: Holdout = None,
-    text_field: Fields = "text",
-    skip_broken: SkipBroken = 0.0,
-    json: Json = False,
-) -> None:
-    """Write the documents that `prepare` leaves out of the sums.
-
-    They serve to evaluate, and are private text.
-    """
-    import json as codec
-    from itertools import chain
-
-    from ridgeway.client.sums.corpus import Counters
-    from ridgeway.client.sums.prepare import Watch, held_out_documents
-    from ridgeway.common.base.files import whole_file
-
-    _check_output(out, corpus)
-    job = replace(
-        _job(corpus, "held-out", preset(preset_name), holdout, text_field, 1),
-        skip_broken=skip_broken,
-    )
-    counters = Counters()
-    with stop_on_signal() as stopped, progress_bar("held-out") as progress:
-        texts = held_out_documents(job, counters, Watch(progress, stopped))
-        first = next(texts, None)
-        if first is None:
-            raise InputError(
-                f"no document of {counters.documents:,} is held out at a share of "
-                f"{job.holdout:g}"
-            )
-        with whole_file(out, private=True) as file:
-            for text in chain((first,), texts):
-                line = codec.dumps({"text": text}, ensure_ascii=False)
-                file.write(line.encode() + b"\n")
-    documents = counters.documents
-    kept = counters.held_out
-    show(
-        {"documents": documents, "held_out": kept, "out": str(out)},
-        ("held out", str(out), f"{kept:,} documents", f"of {documents:,}"),
-        json=json,
-    )
+def _speed(report: PrepareReport) -> str:
+    seconds = max(report.seconds, 1e-9)
+    if not report.files_read:
+        return "nothing new"
+    if report.bytes_read > 1e5 * seconds:
+        return f"{report.bytes_read / 1e6 / seconds:.1f} MB/s"
+    # a model reads every token
+    return f"{report.counters.tokens / seconds:,.0f} tokens/s"
 
 
 MEANINGS = {
@@ -480,7 +387,7 @@ def inspect(
 
 
 _PANELS = {
-    "Prepare": (prepare, add, held_out, inspect, audit),
+    "Prepare": (prepare, inspect, audit),
     "Take part": (
         init,
         ready,

@@ -4,12 +4,14 @@ runs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.cli.options import Json, argument, option
+from ridgeway.common.cli.options import Json, PartOfCorpus, argument, option
 from ridgeway.common.cli.terminal import (
     TextTable,
     count,
@@ -24,6 +26,7 @@ from ridgeway.common.cli.terminal import (
 if TYPE_CHECKING:
     from ridgeway.client.ready import ReadyReport
     from ridgeway.client.round.holder import Holder
+    from ridgeway.client.sums.prepare import Watch
     from ridgeway.common.protocol.cohort import Terms
     from ridgeway.common.protocol.invitation import Invite
 
@@ -91,6 +94,7 @@ def ready(
             "--new-epoch",
         ),
     ] = False,
+    part: PartOfCorpus = "",
     json: Json = False,
 ) -> None:
     """Sum the corpus of DIR as it is now: open an epoch.
@@ -101,6 +105,9 @@ def ready(
     """
     holder = open_holder(folder)
     terms = _invited_terms(holder)
+    if part:
+        _sum_part(holder, terms, part, json)
+        return
     current = holder.epochs.current()
     # whether the present epoch is in an exact total that was opened, or may have been
     used = current is not None and holder.account.is_paid(
@@ -134,13 +141,35 @@ def _invited_terms(holder: Holder) -> Terms:
 def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyReport:
     """Open an epoch, with a bar over the bytes that are read."""
     from ridgeway.client.ready import open_epoch
+
+    with _watched(holder.domain) as watch:
+        return open_epoch(holder, terms, watch, new_epoch=new_epoch)
+
+
+def _sum_part(holder: Holder, terms: Terms, part: str, json: bool) -> None:
+    from ridgeway.client.ready import sum_corpus_part
+    from ridgeway.client.sums.part_store import part_numbers
+
+    number, of = part_numbers(part)
+    with _watched(holder.domain) as watch:
+        report = sum_corpus_part(holder, terms, (number, of), watch)
+    documents = report.counters.documents
+    then = f"when all parts are kept: ridgeway client ready {holder.folder}"
+    show(
+        {"part": number, "of": of, "documents": documents},
+        ("kept", f"part {number} of {of}", count(documents, "document")),
+        ("next", then),
+        json=json,
+    )
+
+
+@contextmanager
+def _watched(domain: str) -> Iterator[Watch]:
     from ridgeway.client.sums.prepare import Interrupted, Watch
 
-    with stop_on_signal() as stopped, progress_bar(holder.domain) as progress:
+    with stop_on_signal() as stopped, progress_bar(domain) as progress:
         try:
-            return open_epoch(
-                holder, terms, Watch(progress, stopped), new_epoch=new_epoch
-            )
+            yield Watch(progress, stopped)
         except Interrupted:
             raise KeyboardInterrupt(
                 "interrupted; no epoch was opened; the same command resumes"

@@ -60,17 +60,9 @@ def init(
     invite: Annotated[Path, option("The invitation folder from the operator.")],
     domain: Annotated[str, option("The domain that the text belongs to.")],
     corpus: Annotated[
-        list[Path] | None,
+        list[Path],
         option("A file or folder with the domain's text; repeatable."),
-    ] = None,
-    statistics: Annotated[
-        Path | None,
-        option("Instead of a corpus: sums precomputed with `client prepare`."),
-    ] = None,
-    held_out: Annotated[
-        Path | None,
-        option("With --statistics: documents made with `client held-out`."),
-    ] = None,
+    ],
     scores: Annotated[
         Path | None,
         option("Expert scores on prompts of the domain (only their sums are shared)."),
@@ -113,7 +105,7 @@ def init(
     from ridgeway.common.encoding.encoder_sources import absolute_source
 
     check_domain_name(domain)
-    _check_sources(corpus, statistics, held_out, scores)
+    _check_sources(corpus, scores)
     paper = agreed_invitation(invite)
     modes = _accepted_modes(accept_mode, paper.terms)
     _check_key(paper, coordinator_key)
@@ -121,11 +113,10 @@ def init(
     budget = _budget(
         max_round_epsilon, max_epsilon, paper.terms, asks="private" in modes
     )
-    named = {"statistics": statistics, "held_out": held_out, "scores": scores}
     settings = _settings(
         domain=domain,
-        corpus=tuple(place_name(real_place(path)) for path in corpus or ()),
-        **{name: str(path.resolve()) for name, path in named.items() if path},
+        corpus=tuple(place_name(real_place(path)) for path in corpus),
+        scores=str(scores.resolve()) if scores else None,
         text_field=text_field,
         holdout=holdout,
         skip_broken=skip_broken,
@@ -210,24 +201,10 @@ def _settings(**options: Any) -> HolderSettings:
         raise InputError(f"--{first['loc'][0]}: {plain_reason(first['msg'])}") from None
 
 
-def _check_sources(
-    corpus: list[Path] | None,
-    statistics: Path | None,
-    held_out: Path | None,
-    scores: Path | None,
-) -> None:
+def _check_sources(corpus: list[Path], scores: Path | None) -> None:
     from ridgeway.client.sums.corpus_places import is_url
 
-    if (corpus is None) == (statistics is None):
-        raise InputError(
-            "give either the text with --corpus, or precomputed sums with --statistics"
-        )
-    if held_out is not None and statistics is None:
-        raise InputError(
-            "--held-out needs --statistics; with a corpus, documents are held out "
-            "automatically"
-        )
-    for path in (*(corpus or ()), *filter(None, (statistics, held_out, scores))):
+    for path in (*corpus, *filter(None, (scores,))):
         if not is_url(path) and not path.exists():
             raise InputError(f"there is no {path}")
 

@@ -85,8 +85,7 @@ def _epoch_line(epoch: dict[str, Any] | None) -> Line:
         return "epoch", "none open yet", "open one with `ridgeway client ready`"
     if "problem" in epoch:
         return "warning", epoch["problem"]
-    number = epoch["documents"]
-    documents = count(number, "document") if number else "precomputed sums"
+    documents = count(epoch["documents"], "document")
     used = "used: results of it have left" if epoch["used"] else "not used yet"
     return "epoch", epoch["name"][:SHOWN_DIGITS], documents, used
 

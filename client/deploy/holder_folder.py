@@ -50,7 +50,6 @@ from ridgeway.common.protocol.invitation import (
 
 RENEWED_NODE_KEY = "node_key"
 """The kind of a journal's entry about another key of the SuperNode."""
-EMPTY = '""'
 OPTIONAL = {
     "encoder": '"dir:PATH"',
     "spending": '"spending.jsonl"',
@@ -67,9 +66,8 @@ _TEMPLATE = """\
 
 domain = {domain}
 
-# The private text, as files and folders. Or: statistics = "law.stats", precomputed with `ridgeway
-# client prepare`, and held_out = "law.test.jsonl", made with `ridgeway client held-out`.
-{source}
+# The private text, as files and folders.
+corpus = {corpus}
 # The field that holds the text, where records have several; of several names, the first a record
 # has.
 text_field = {text_field}
@@ -284,10 +282,6 @@ def settings_text(settings: HolderSettings) -> str:
         name: f"{name} = {literals[name]}" if values[name] else f"# {name} = {example}"
         for name, example in OPTIONAL.items()
     }
-    source = "corpus" if settings.corpus else "statistics"
-    lines["source"] = f"{source} = {literals.get(source, EMPTY)}"
-    if settings.held_out and not settings.corpus:
-        lines["source"] += f"\nheld_out = {literals['held_out']}"
     lines["sampling"] = sampling_toml(settings.policy.sampling)
     return _TEMPLATE.format(**literals | lines)
 

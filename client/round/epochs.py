@@ -62,7 +62,7 @@ class Epoch(Record):
 
     name:      random, so it tells nothing of the data.
     sums:      stands for how the corpus was summed; terms with another one do not fit.
-    documents: how many there are, held-out ones among them; 0 where sums were made ahead.
+    documents: how many there are, held-out ones among them.
     """
 
     name: Digest
@@ -81,8 +81,8 @@ class EpochData:
 
     sums: Prepared | DocumentSums
     held_out: HeldOut
+    digests: Digests
     scores: QualityTable | None = None
-    digests: Digests | None = None
     places: tuple[str, ...] = ()
 
     def write(self, draft: Path) -> None:
@@ -97,8 +97,7 @@ class EpochData:
         files[_HELD_OUT] = save({"ids": sample.ids, "lengths": sample.lengths})
         if self.scores is not None:
             files[SCORES] = canonical_json(self.scores.to_json())
-        if self.digests is not None:
-            files[DIGESTS] = save({"digests": self.digests})
+        files[DIGESTS] = save({"digests": self.digests})
         for name, content in files.items():
             write_whole(draft / name, content, private=True)
 

@@ -29,7 +29,7 @@ from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.session_store import SessionFile
 from ridgeway.client.round.spending import Account, Expense, Output, shared_file
 from ridgeway.client.round.totals import SignedTotal, SignedTotals
-from ridgeway.common.base.errors import EncoderError, FormatError, InputError, Refused
+from ridgeway.common.base.errors import EncoderError, FormatError, Refused
 from ridgeway.common.base.files import whole_folder, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers, Identity, owned_identity
 from ridgeway.common.base.journal import Journal, JournalEntry
@@ -69,8 +69,7 @@ RELEASE_FILES = (MANIFEST, ROUTER, TOKENIZER)
 class HolderSettings(Record):
     """client.toml.
 
-    corpus:     files and folders with the domain's text, or
-    statistics: a file made ahead with `client prepare`, and `held_out` the documents it left out.
+    corpus:     files and folders with the domain's text.
     scores:     a file with scores of experts' answers to prompts of this domain, whose sums may be
                 shared.
     skip_broken: the largest share of records that may be passed over because they cannot be read.
@@ -82,9 +81,7 @@ class HolderSettings(Record):
     """
 
     domain: DomainName
-    corpus: tuple[str, ...] = ()
-    statistics: str | None = None
-    held_out: str | None = None
+    corpus: Annotated[tuple[str, ...], Field(min_length=1)]
     scores: str | None = None
     text_field: str = "text"
     holdout: float = Field(default=DEFAULT.holdout, ge=0, lt=1)
@@ -107,10 +104,6 @@ class Holder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings = read_settings(folder / CLIENT_TOML, HolderSettings)
-        if bool(self.settings.corpus) == bool(self.settings.statistics):
-            raise InputError(
-                f"{folder / CLIENT_TOML}: set either `corpus` or `statistics`"
-            )
         self.journal = Journal(folder / "journal.db")
         self.identity: Identity = owned_identity(folder / IDENTITY, self.handovers)
 
@@ -304,6 +297,11 @@ class Holder:
         return told_scores(self.epochs.scores(epoch) if shared else None, experts)
 
     @property
+    def cache(self) -> Path:
+        """Where parts of sums are kept."""
+        return self.folder / "cache"
+
+    @property
     def broken_list(self) -> Path:
         """Where the places of records lie that were passed over."""
         return self.folder / "broken.txt"
@@ -450,13 +448,12 @@ def account_of(settings: HolderSettings, journal: Journal) -> Account:
     """The account of the corpus that these settings name, and of where the epoch that was opened
     last had it from.
     """
-    named = settings.corpus or (str(settings.statistics),)
     opened = journal.entries(OPENED_EPOCH)[-1:]
     places = [place for entry in opened for place in entry.facts.get("places", ())]
     return Account(
         journal,
         Path(settings.spending) if settings.spending else shared_file(),
-        tuple(dict.fromkeys((*named, *places))),
+        tuple(dict.fromkeys((*settings.corpus, *places))),
         settings.policy.coordinator,
         settings.policy.max_epsilon,
         settings.policy.max_delta,

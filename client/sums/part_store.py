@@ -1,14 +1,17 @@
 """Parts: kept sums over stretches of a corpus, each with the files it covers, so that work is never
 done twice.
 
-They name private files, so they stay in a folder that only the holder can read.
+They name private files, so they stay in a folder that only the holder can read. Runs on many
+machines may share it, or have one each, which are copied together. How they divide a corpus depends
+on its files' names, sizes and order alone, so that no run needs to know of another.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,11 +28,13 @@ from ridgeway.client.sums.corpus_places import (
     is_url,
     place_name,
 )
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.statistics.sums import Integers
 
 _FORMAT = "ridgeway.part"
 _VERSION = 1
+_PART_WORD = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,30 @@ def stamped(sources: Iterable[CorpusFile]) -> dict[Stamp, CorpusFile]:
         place = absolute(source.path)
         stamps[Stamp(str(place), *status(place), source.begin, source.end)] = source
     return stamps
+
+
+def part_numbers(word: str) -> tuple[int, int]:
+    """`3/64` → 3 and 64."""
+    found = _PART_WORD.fullmatch(word)
+    if not found or int(found[1]) > int(found[2]):
+        raise InputError(
+            f"{word!r} is not a part of a corpus; use --part 3/64 for the third of 64 "
+            "parts"
+        )
+    return int(found[1]), int(found[2])
+
+
+def pieces_of(stamps: Sequence[Stamp], number: int, of: int) -> list[Stamp]:
+    """The pieces of a part: pieces stand in one row, which is divided by bytes."""
+    total = sum(stamp.bytes for stamp in stamps)
+    before = 0
+    chosen = []
+    for stamp in stamps:
+        middle = 2 * before + stamp.bytes
+        if min(of, 1 + middle * of // max(1, 2 * total)) == number:
+            chosen.append(stamp)
+        before += stamp.bytes
+    return chosen
 
 
 def first_changed(stamps: Iterable[Stamp]) -> Stamp | None:

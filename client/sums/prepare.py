@@ -2,7 +2,8 @@
 
 Work is kept in parts: the sums over some stretch of the corpus, with the files and documents they
 cover. A later run takes up every part whose files are unchanged and sums only the rest. Parts stay
-in the holder's own cache folder. An engine may have pieces of the corpus summed elsewhere.
+in the holder's own cache folder. So runs on many machines may each sum some of a corpus, and a last
+one takes up what they have kept. An engine may have pieces of the corpus summed elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from queue import SimpleQueue
@@ -34,7 +35,6 @@ from ridgeway.client.sums.corpus import (
     find_sources,
     is_held_out,
 )
-from ridgeway.client.sums.corpus_parts import corpus_digest, pieces_of
 from ridgeway.client.sums.corpus_places import place_name
 from ridgeway.client.sums.part_store import (
     PartStore,
@@ -42,6 +42,7 @@ from ridgeway.client.sums.part_store import (
     StoredPart,
     Stretch,
     first_changed,
+    pieces_of,
     stamped,
 )
 from ridgeway.client.sums.piece_batches import (
@@ -57,7 +58,7 @@ from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.settings import Sampling, check_domain_name
 from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.statistics.statistics_file import CorpusPart, Prepared
+from ridgeway.common.statistics.statistics_file import Prepared
 
 BATCH_CHARACTERS = 1 << 19
 SENTENCE_BATCH_CHARACTERS = 1 << 15
@@ -113,8 +114,6 @@ class PrepareJob:
     devices: tuple[str, ...] = ()
     skip_broken: float = 0.0
     """The largest share of records that may be passed over because they cannot be read."""
-    part: tuple[int, int] | None = None
-    """Sum the third of 64 parts, say; None: the whole corpus."""
     whole: bool = False
     """A document is one however long it is, as where documents are bounded one by one."""
 
@@ -134,17 +133,31 @@ class PrepareJob:
             raise InputError(f"at least one thread is needed, not {self.threads}")
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareOutcome:
-    """What `prepare` made, and what it met on the way. Only `prepared` may leave the machine."""
+class _Met(NamedTuple):
+    counters: Counters
+    files: int
+    files_read: int
+    files_skipped: int
+    bytes_read: int
 
-    prepared: Prepared
+
+@dataclass(frozen=True, slots=True)
+class PrepareReport:
+    """What a run met on the way."""
+
     counters: Counters
     files: int
     files_read: int
     files_skipped: int
     bytes_read: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareOutcome(PrepareReport):
+    """What `prepare` made, too. Only `prepared` may leave the machine."""
+
+    prepared: Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +185,57 @@ def prepare(
     engine:      who sums, if it is not this process.
     """
     started = time.monotonic()
-    terms = _terms(job, encoder)
-    store = PartStore(cache, terms)
+    store = PartStore(cache, _terms(job, encoder))
     if fresh:
         store.clear()
+    run, parts, met = _sum_up(job, encoder, store, watch, None, engine)
+    broken = [place for part in parts for place in part.broken]
+    if broken_list is not None:
+        _list_places(broken_list, broken)
+    _check_readable(met.counters, job.skip_broken, _first_place(broken))
+    check_text(met.counters, _names(job))
+    state = reduce(add_states, (part.state for part in parts))
+    prepared = Prepared(
+        job.domain,
+        encoder.name,
+        encoder.fingerprint,
+        job.sampling,
+        run.summer().statistics(state, job.threads),
+        job.holdout,
+    )
+    return PrepareOutcome(*met, time.monotonic() - started, prepared)
+
+
+def sum_part(
+    job: PrepareJob,
+    encoder: TableEncoder,
+    cache: Path,
+    part: tuple[int, int],
+    watch: Watch | None = None,
+    engine: Engine | None = None,
+) -> PrepareReport:
+    """Sum a part of a corpus, such as the third of 64, and keep it for `prepare` to take up."""
+    started = time.monotonic()
+    store = PartStore(cache, _terms(job, encoder))
+    *_, met = _sum_up(job, encoder, store, watch, part, engine)
+    return PrepareReport(*met, time.monotonic() - started)
+
+
+def _sum_up(
+    job: PrepareJob,
+    encoder: TableEncoder,
+    store: PartStore,
+    watch: Watch | None,
+    part: tuple[int, int] | None,
+    engine: Engine | None,
+) -> tuple[_Run, list[StoredPart], _Met]:
+    """Take up what is kept of a corpus, or of a part of it, and sum the rest."""
     sources, skipped = find_sources(job.roots)
     if not sources:
         raise CorpusError(f"{_names(job)} has no readable file; {skipped} were skipped")
     stamps = stamped(sources)
-    corpus = corpus_digest(terms, stamps) if job.part else ""
-    if job.part:
-        stamps = {stamp: stamps[stamp] for stamp in pieces_of(list(stamps), *job.part)}
+    if part:
+        stamps = {stamp: stamps[stamp] for stamp in pieces_of(list(stamps), *part)}
     kept = store.usable(stamps.keys())
     todo = _unread(stamps, kept)
     watch = watch or Watch()
@@ -199,34 +252,11 @@ def prepare(
             f"{changed.name} changed while it was read; run the command again"
         )
     counters = Counters()
-    for part in parts:
-        counters.add(part.counters)
-    broken = [place for part in parts for place in part.broken]
-    if broken_list is not None:
-        _list_places(broken_list, broken)
-    if job.part is None:
-        check_readable(counters, job.skip_broken, _first_place(broken))
-        check_text(counters, _names(job))
-    states = [part.state for part in parts] or [run.summer().state()]
-    statistics = run.summer().statistics(reduce(add_states, states), job.threads)
-    share = (
-        CorpusPart(*job.part, corpus, asdict(counters), job.skip_broken)
-        if job.part
-        else None
-    )
-    prepared = Prepared(
-        job.domain,
-        encoder.name,
-        encoder.fingerprint,
-        job.sampling,
-        statistics,
-        job.holdout,
-        share,
-    )
-    seconds = time.monotonic() - started
+    for each in parts:
+        counters.add(each.counters)
     files = len({stamp.path for stamp in stamps})
     files_read = len({each.stamp.path for each in todo})
-    return PrepareOutcome(prepared, counters, files, files_read, skipped, left, seconds)
+    return run, parts, _Met(counters, files, files_read, skipped, left)
 
 
 def sum_pieces(
@@ -307,16 +337,14 @@ def corpus_documents(
             if counters.documents % 256 == 0:
                 watch.progress(min(done + position.bytes, total), total)
         done += position.bytes
-    check_readable(counters, job.skip_broken, _first_place(skipped))
+    _check_readable(counters, job.skip_broken, _first_place(skipped))
 
 
-def held_out_documents(
-    job: PrepareJob, counters: Counters, watch: Watch | None = None
-) -> Iterator[str]:
+def held_out_documents(job: PrepareJob, counters: Counters) -> Iterator[str]:
     """The documents that `prepare` leaves out of the sums, for evaluation on the holder's own
     machine.
     """
-    for text, held_out in corpus_documents(job, counters, watch):
+    for text, held_out in corpus_documents(job, counters):
         if held_out:
             yield text
 
@@ -363,7 +391,7 @@ def _list_places(path: Path, places: Sequence[str]) -> None:
         path.unlink(missing_ok=True)
 
 
-def check_readable(counters: Counters, skip_broken: float, which: str) -> None:
+def _check_readable(counters: Counters, skip_broken: float, which: str) -> None:
     """Raise if more records were passed over than may be. Parts that were kept may come from a more
     lenient run.
     """

@@ -48,6 +48,15 @@ SkipBroken = Annotated[
         metavar="SHARE",
     ),
 ]
+PartOfCorpus = Annotated[
+    str,
+    option(
+        "Sum the K-th of N parts of the corpus alone, and keep the sums for a run without "
+        "--part.",
+        "--part",
+        metavar="K/N",
+    ),
+]
 EncoderSource = Annotated[str, argument(ENCODERS)]
 Sentences = Annotated[
     SentenceUse,

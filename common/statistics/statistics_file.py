@@ -1,16 +1,14 @@
 """Statistics of one domain as a file that can be carried by hand: safetensors with a version and a
 digest.
 
-Holds sums and the terms they were made under; no text, no counts of tokens, no path. A file of a
-part of a corpus, which stays with its holder, also has the number of its documents and tokens.
+Holds sums and the terms they were made under; no text, no counts of tokens, no path.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,40 +30,11 @@ ENCODER_NAME = re.compile(
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class CorpusPart:
-    """Which part of a corpus some sums are over. All parts of a corpus, added, are the corpus.
-
-    number, of:  such as 3 of 64.
-    corpus:      a digest of the files and settings that were divided, equal in all parts of one
-                 corpus.
-    met:         how many documents, tokens and so on were met.
-    skip_broken: the share of the whole corpus' records that may be passed over.
-    """
-
-    number: int
-    of: int
-    corpus: str
-    met: Mapping[str, int]
-    skip_broken: float
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.of:
-            raise InputError(
-                f"there is no part {self.number} of {self.of}; parts are counted from"
-                " 1, such as 3/64"
-            )
-
-    def __str__(self) -> str:
-        return f"part {self.number} of {self.of}"
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Prepared:
     """One domain's raw sums, with everything that must agree before they may be added to others.
 
     holdout: the share of documents that was kept out of the sums; it may differ from file to file.
-    part:    which part of a corpus they are over; None: all of it.
     """
 
     domain: str
@@ -74,7 +43,6 @@ class Prepared:
     sampling: Sampling
     statistics: Statistics
     holdout: float = 0.0
-    part: CorpusPart | None = None
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
@@ -124,12 +92,11 @@ def to_bytes(prepared: Prepared) -> bytes:
     return save({"gram": triangle, "cross": cross}, metadata={"ridgeway": header})
 
 
-def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prepared:
+def load_prepared(path: Path, *, own: bool = False) -> Prepared:
     """Read a statistics file; damage of any kind, and sums that no text can have, are errors that
     name the file.
 
-    own:   the reader has summed them itself, so the digest alone is checked.
-    parts: a file of a part of a corpus is read too.
+    own: the reader has summed them itself, so the digest alone is checked.
     """
     if not path.is_file():
         raise InputError(f"there is no statistics file {path}")
@@ -152,17 +119,10 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
             sampling=Sampling.of_json(header["sampling"]),
             statistics=unpacked(triangle, cross),
             holdout=float(header["holdout"]),
-            part=CorpusPart(**header["part"]) if "part" in header else None,
         )
         if prepared.digest != header["digest"]:
             raise FormatError("its sums or its terms were changed after it was written")
-        if prepared.part and not parts:
-            raise StatisticsError(
-                f"it is {prepared.part}; add up all parts with `ridgeway client add`"
-            )
-        # there are more parts than text
-        empty = prepared.part and not triangle.any() and not cross.any()
-        if not own and not empty:
+        if not own:
             prepared.statistics.check()
     except FormatError as error:
         raise FormatError(
@@ -179,8 +139,7 @@ def load_prepared(path: Path, *, own: bool = False, parts: bool = False) -> Prep
 
 
 def _terms(prepared: Prepared) -> dict[str, Any]:
-    part = {"part": asdict(prepared.part)} if prepared.part else {}
-    return part | {
+    return {
         "format": _FORMAT,
         "version": _VERSION,
         "domain": prepared.domain,

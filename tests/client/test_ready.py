@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,19 @@ import pytest
 
 import ridgeway.client.ready as ready
 from ridgeway.client.deploy.holder_folder import create_holder
-from ridgeway.client.ready import ReadyReport, document_digests, open_epoch, prepare_job
+from ridgeway.client.ready import ReadyReport, document_digests, open_epoch, prepare_job, sum_corpus_part
+from ridgeway.client.round.epochs import DIGESTS
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.client.round.spending import overlap
 from ridgeway.client.round.totals import SignedTotal
 from ridgeway.client.sums import corpus
 from ridgeway.client.sums.prepare import PrepareOutcome, prepare
-from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, FormatError, InputError
+from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, InputError
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.base.settings import Sampling
 from ridgeway.common.privacy import document_bound
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics import sums
-from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics.statistics_file import Prepared, to_bytes
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.simulated_federation import Parties, found, found_private, own_texts
 
@@ -176,16 +176,18 @@ def test_a_corpus_below_the_smallest_size_opens_nothing(parties: Parties) -> Non
     assert opened(parties).epoch.documents == 10
 
 
-# Sums made ahead
+def test_where_digests_are_gone_nobody_knows_what_has_changed(parties: Parties) -> None:
+    """So the owner's explicit word is needed."""
+    use(parties)
+    current = parties.holder("law").epochs.current()
+    assert current is not None
+    (parties.homes["law"] / "epochs" / current.name / DIGESTS).unlink()
+    with pytest.raises(InputError, match=r"^an unknown number of documents changed"):
+        opened(parties)
+    assert opened(parties, new_epoch=True).changed is None
 
 
-def given_ahead(parties: Parties, prepared: Prepared, held_out: Path | None = None) -> Holder:
-    """The holder with a statistics file instead of its corpus."""
-    path = parties.folder / "law.stats"
-    save_prepared(prepared, path)
-    more = f'\nheld_out = "{held_out}"' if held_out else ""
-    parties.rewrite("law", f'corpus = ["{parties.folder / "corpora" / "law.jsonl"}"]', f'statistics = "{path}"{more}')
-    return parties.holder("law")
+# Exact sums
 
 
 def sums_of(parties: Parties) -> Prepared:
@@ -193,41 +195,29 @@ def sums_of(parties: Parties) -> Prepared:
     return holder.epochs.statistics(holder.epoch(terms_of(parties)))
 
 
-def test_sums_made_ahead_stand_ready_as_they_are(parties: Parties) -> None:
-    """With documents to evaluate on if those were kept, and none otherwise; how many changed is not known."""
-    prepared = sums_of(parties)
-    held_out = write_jsonl(parties.folder / "law.test.jsonl", texts(5, "test"))
-    given_ahead(parties, prepared, held_out)
-    report = opened(parties)
-    assert (report.held_out, report.epoch.documents, report.changed) == (5, 0, None)
-    assert sums_of(parties).content == prepared.content
-    parties.rewrite("law", f'held_out = "{held_out}"', "")
-    assert opened(parties).held_out == 0
-    use(parties)
-    with pytest.raises(InputError, match=r"^an unknown number of documents changed"):
-        opened(parties)
-    assert opened(parties, new_epoch=True).changed is None
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"domain": "code"}, {"fingerprint": "0" * 64}, {"sampling": Sampling(9, 0)}, {"sampling": Sampling(8, 5)}],
-)
-def test_sums_made_ahead_under_other_terms_open_nothing(parties: Parties, changes: dict[str, Any]) -> None:
-    """Of another domain, encoder or window."""
-    given_ahead(parties, replace(sums_of(parties), **changes))
-    with pytest.raises(InputError, match="holds sums of another domain, encoder or sampling; prepare it again"):
-        opened(parties)
-
-
-def test_sums_that_no_text_can_give_open_nothing(parties: Parties) -> None:
-    """Under masks nobody else could find them out."""
-    prepared = sums_of(parties)
-    gram = prepared.statistics.gram.copy()
-    gram[0, 0] = -5
-    given_ahead(parties, replace(prepared, statistics=Statistics(gram, prepared.statistics.cross)))
-    with pytest.raises(FormatError, match="gram has a negative diagonal"):
-        opened(parties)
+@pytest.mark.parametrize("there", [{1}, {3, 1}, {1, 2, 3}])
+def test_parts_that_were_summed_before_change_no_byte_of_an_epoch(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch, there: set[int]
+) -> None:
+    """Each in a copy of the folder, copied together, and all or some of them there."""
+    monkeypatch.setattr(corpus, "PIECE_BYTES", 100)
+    holder = parties.holder("law")
+    whole = opened(parties)
+    before = to_bytes(sums_of(parties))
+    shutil.rmtree(holder.cache)
+    for number in there:
+        machine = parties.folder / f"machine{number}"
+        shutil.copytree(holder.folder, machine)
+        report = sum_corpus_part(Holder(machine), terms_of(parties), (number, 3))
+        assert report.bytes_read > 0
+    for number in there:
+        shutil.copytree(parties.folder / f"machine{number}" / "cache", holder.cache, dirs_exist_ok=True)
+    parts = set(holder.cache.rglob("*.part"))
+    again = opened(parties)
+    assert to_bytes(sums_of(parties)) == before
+    assert (again.samples, again.held_out, again.changed) == (whole.samples, whole.held_out, 0)
+    assert parts <= set(holder.cache.rglob("*.part"))
+    assert (parts == set(holder.cache.rglob("*.part"))) is (len(there) == 3)
 
 
 def test_a_machine_that_sums_wrongly_opens_nothing(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,17 +233,11 @@ def test_a_machine_that_sums_wrongly_opens_nothing(parties: Parties, monkeypatch
         opened(parties)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_sums_that_could_overflow_in_a_total_open_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
-) -> None:
+def test_sums_that_could_overflow_in_a_total_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here and not in a round, where a refusal would tell their mass."""
     parties = found(tmp_path / "parties", mode="masked", weighting="tokens")
     parties.settle("law", "law", texts(FEW))
-    prepared = sums_of(parties)
-    if ahead:
-        given_ahead(parties, prepared)
-    monkeypatch.setattr(sums, "SUM_BOUND", prepared.statistics.mass * sums.MAX_SQUARE + 1)
+    monkeypatch.setattr(sums, "SUM_BOUND", sums_of(parties).statistics.mass * sums.MAX_SQUARE + 1)
     with pytest.raises(BoundExceeded, match="could overflow 64 bits"):
         opened(parties)
 
@@ -358,13 +342,15 @@ def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> N
     assert opened(private).cost == math.inf
 
 
-def test_private_terms_need_a_corpus_and_the_prior_that_they_name(private: Parties) -> None:
-    """Both in one sentence that says what to do."""
+def test_private_terms_need_the_prior_that_they_name(private: Parties) -> None:
+    """One sentence says what to do."""
     (private.homes["law"] / PRIOR).unlink()
     with pytest.raises(InputError, match=r"has not got the public prior .*; ask the operator for an invitation"):
         opened(private)
-    exact = found(private.folder / "exact")
-    exact.settle("law", "law", own_texts("law", "law", FEW))
-    given_ahead(exact, sums_of(exact))
-    with pytest.raises(InputError, match="so they need a corpus, not precomputed sums"):
-        open_epoch(exact.holder("law"), terms_of(private))
+
+
+def test_private_sums_are_not_made_in_parts(private: Parties) -> None:
+    """They are summed at once, and the sentence says so before anything is read."""
+    with pytest.raises(InputError, match="are not made in parts; use `ridgeway client ready` without --part"):
+        sum_corpus_part(private.holder("law"), terms_of(private), (1, 3))
+    assert not private.holder("law").cache.exists()

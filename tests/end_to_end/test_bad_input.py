@@ -103,6 +103,7 @@ def test_a_corpus_that_cannot_be_used_is_refused(shop: Workshop, place: Path, na
         ("--encoder word2vec", r"there is no encoder .word2vec.; use smollm2, hf:NAME_OR_DIR or dir:PATH"),
         ("--encoder dir:nowhere", r"nowhere contains no encoder"),
         ("--text-field ,", r"give at least one text field"),
+        ("--part 5/4", r"'5/4' is not a part of a corpus; use --part 3/64 for the third of 64 parts"),
         ("--out release", r"release is a folder; give a file to write"),
         ("--out out.stats/law.stats", r"out\.stats"),
         ("--color", r"No such option.*--color.*; see ridgeway client prepare --help"),
@@ -128,13 +129,6 @@ def test_prepare_without_a_domain_or_a_file_is_refused(shop: Workshop, place: Pa
     out = ("--out", "out.stats", "--encoder", shop.encoder)
     assert "Missing option '--domain'" in refused(shop, place, "client", "prepare", shop / "law.jsonl", *out)
     assert "Missing argument 'CORPUS...'" in refused(shop, place, "client", "prepare", *out, "--domain", "law")
-
-
-@pytest.mark.parametrize("out", ["law.test.jsonl", "new/law.test.jsonl"])
-def test_held_out_text_that_is_not_there_is_refused(shop: Workshop, place: Path, out: str) -> None:
-    """No empty test file is written, and no folder is made for it."""
-    words = ("client", "held-out", shop / "law.jsonl", "--out", out, "--holdout", "0")
-    assert "no document of 20 is held out at a share of" in refused(shop, place, *words)
 
 
 # Statistics files

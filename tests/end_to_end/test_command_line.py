@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 from pathlib import Path
 
@@ -71,25 +70,22 @@ def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path
 
 
 def test_parts_add_up_on_the_command_line(shop: Workshop, tmp_path: Path) -> None:
-    """The file is, byte for byte, that of one run; a missing part, and a part given to another command, are named."""
-    paths = [tmp_path / f"{number}.stats" for number in (1, 2, 3)]
+    """The file is, byte for byte, that of one run, which reads nothing that a part has kept."""
+    out = tmp_path / "law.stats"
     files = [shop / f"{domain}.jsonl" for domain in DOMAINS]
     corpus: list[str | Path] = [*files, "--domain", "law", "--encoder", shop.encoder]
-    for number, path in enumerate(paths, 1):
-        done = good(shop.call("client", "prepare", *corpus, "--part", f"{number}/3", "--out", path))
+    for number in (1, 2, 3):
+        done = good(shop.call("client", "prepare", *corpus, "--part", f"{number}/3", "--out", out))
         assert f"part {number} of 3" in done.stderr
-    good(shop.call("client", "prepare", *corpus, "--out", tmp_path / "whole.stats"))
-    facts = good(shop.call("client", "add", *paths, "--out", tmp_path / "all.stats", "--json")).json
-    assert (tmp_path / "all.stats").read_bytes() == (tmp_path / "whole.stats").read_bytes()
-    assert facts["parts"] == 3
-    assert facts["documents"] > facts["held_out"]
-    missing = shop.call("client", "add", *paths[:2], "--out", tmp_path / "less.stats")
-    assert missing.code == 2
-    assert "of 3 parts, 3 is missing" in missing.stderr
-    assert not (tmp_path / "less.stats").exists()
-    alone = shop.call("client", "inspect", paths[0])
-    assert alone.code == 2
-    assert "it is part 1 of 3" in alone.stderr
+        assert not out.exists()
+    facts = good(shop.call("client", "prepare", *corpus, "--part", "1/3", "--out", out, "--json")).json
+    assert (facts["part"], facts["of"], facts["files_read"]) == (1, 3, 0)
+    assert good(shop.call("client", "prepare", *corpus, "--out", out, "--json")).json["files_read"] == 0
+    good(shop.call("client", "prepare", *corpus, "--out", tmp_path / "whole.stats", "--fresh"))
+    assert out.read_bytes() == (tmp_path / "whole.stats").read_bytes()
+    fresh = shop.call("client", "prepare", *corpus, "--part", "1/3", "--fresh", "--out", out)
+    assert fresh.code == 2
+    assert "--fresh discards all kept parts; use it without --part" in fresh.stderr
     assert shop.call("client", "prepare", *corpus, "--engine", "dask", "--out", tmp_path / "no.stats").code == 2
 
 
@@ -133,19 +129,6 @@ def test_inspect_shows_what_would_leave(shop: Workshop) -> None:
     shown = good(shop.call("client", "inspect", shop / "law.stats"))
     assert shown.stderr == ""
     assert all(str(facts[name]) in shown.stdout for name in ("domain", "fingerprint", "samples", "digest"))
-
-
-def test_held_out_text_is_written_for_its_owner_alone(shop: Workshop, tmp_path: Path) -> None:
-    """The documents that prepare leaves out, and no others, in a private file."""
-    path = write_jsonl(tmp_path / "a.jsonl", sentences("law", 60))
-    out = tmp_path / "law.test.jsonl"
-    words = ("--holdout", "0.3", "--json")
-    facts = good(shop.call("client", "held-out", path, "--out", out, *words)).json
-    left_out = good(shop.prepare(path, "--domain", "law", "--out", tmp_path / "law.stats", *words)).json["held_out"]
-    texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]
-    assert len(texts) == facts["held_out"] == left_out > 5
-    assert set(texts) < set(sentences("law", 60))
-    assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
 def test_the_paper_preset_reproduces_the_published_settings(shop: Workshop, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
             made.settle(name, *BOTH)
             made.admit(name)
         up = made.start("up", "coordinator", "up", made.coordinator)
-        made.settle("medicine", *BOTH, ahead=True)
+        made.settle("medicine", *BOTH)
         made.settle("chess", *BOTH)
         made.ready(*FIRST, "chess")
         made.wait_for("the coordinator is up", lambda: up.has_said("up"))

@@ -232,18 +232,11 @@ class Deployment:
     def corpus(self, name: str) -> Path:
         return self.folder / "private" / f"{name}.jsonl"
 
-    def settle(self, name: str, *options: str, ahead: bool = False) -> Path:
-        """Make a holder of the domain of this name; with `ahead`, one that summed its corpus before it joined."""
+    def settle(self, name: str, *options: str) -> Path:
+        """Make a holder of the domain of this name."""
         corpus = write_jsonl(self.corpus(name), texts(name))
-        encoder = f"dir:{self.folder / 'encoder'}"
-        source: list[str | Path] = ["--corpus", corpus]
-        if ahead:
-            sums, held_out = corpus.with_suffix(".stats"), corpus.with_name(f"{name}.test.jsonl")
-            self.do("client", "prepare", corpus, "--domain", name, "--out", sums, "--encoder", encoder)
-            self.do("client", "held-out", corpus, "--out", held_out)
-            source = ["--statistics", sums, "--held-out", held_out]
-        invite = ("--invite", self.coordinator / "invite")
-        self.do("client", "init", self.holder(name), *invite, "--domain", name, *source, "--encoder", encoder, *options)
+        known = ("--invite", self.coordinator / "invite", "--encoder", f"dir:{self.folder / 'encoder'}")
+        self.do("client", "init", self.holder(name), "--domain", name, "--corpus", corpus, *known, *options)
         return self.holder(name)
 
     def ready(self, *names: str) -> None:

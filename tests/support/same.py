@@ -18,8 +18,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-from ridgeway.client.sums.corpus_parts import add_parts
-from ridgeway.client.sums.prepare import PrepareJob, prepare
+from ridgeway.client.sums.prepare import PrepareJob, prepare, sum_part
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.schema import Mode
@@ -95,14 +94,14 @@ def statistics(work: Path, how: str) -> Iterator[Line]:
     for name, encoder in encoders.items():
         chosen = presets[name]
         job = PrepareJob((work,), "law", chosen.sampling, chosen.holdout, ("text",), threads=1)
-        parts = {Path(str(part)): summed(replace(job, part=(part, PARTS)), encoder) for part in range(1, PARTS + 1)}
-        added, _, _ = add_parts(parts)
         yield f"statistics/{name}@whole-{how}", digest(to_bytes(summed(job, encoder)))
-        yield f"statistics/{name}@parts-{how}", digest(to_bytes(added))
+        yield f"statistics/{name}@parts-{how}", digest(to_bytes(summed(job, encoder, PARTS)))
 
 
-def summed(job: PrepareJob, encoder: TableEncoder) -> Prepared:
+def summed(job: PrepareJob, encoder: TableEncoder, parts: int = 0) -> Prepared:
     with tempfile.TemporaryDirectory() as cache_folder:
+        for number in range(1, parts + 1):
+            sum_part(job, encoder, Path(cache_folder), (number, parts))
         return prepare(job, encoder, Path(cache_folder)).prepared
 
 

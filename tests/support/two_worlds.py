@@ -26,18 +26,16 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ridgeway.client.ready import open_epoch, prepare_job
+from ridgeway.client.ready import open_epoch
 from ridgeway.client.round import private_sums
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.readiness import SPARE_BYTES
 from ridgeway.client.sums.corpus import is_held_out
-from ridgeway.client.sums.prepare import prepare
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.privacy.document_bound import UNIT, Integers, moved_square
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.common.statistics.statistics_file import save_prepared
 from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.round import run_round
@@ -94,7 +92,6 @@ class Play(NamedTuple):
 
     pairs:      the corpora of each round. steps: what is sent between its requests.
     budget:     the ε that the watched holder allows in all.
-    ahead:      whether the right world's sums are made ahead, and nothing is held out there.
     bisections: how finely to look where a holder begins to answer otherwise.
     """
 
@@ -102,7 +99,6 @@ class Play(NamedTuple):
     pairs: Sequence[Pair]
     steps: Sequence[Step] = ()
     budget: float = NO_LIMIT
-    ahead: bool = False
     bisections: int = 20
 
 
@@ -187,10 +183,6 @@ class TwoWorlds(Direct):
         path.write_text("".join(f"{line}\n" for line in corpus))
         holder = Holder(home)
         with self._dice.rolled(world, f"epoch {self._pairs}"), contextlib.suppress(RidgewayError):
-            if holder.settings.statistics:
-                job = prepare_job(holder, terms, [str(path)])
-                made = prepare(job, holder.encoder(terms), home / "ahead").prepared
-                save_prepared(made, Path(holder.settings.statistics))
             open_epoch(holder, terms, new_epoch=True)
             return True
         return False
@@ -306,7 +298,7 @@ class TwoWorlds(Direct):
     def _are_neighbours(self) -> bool:
         """Whether one world has one document that the other has not, and no other difference."""
         left, right = (Counter(each) - Counter([BROKEN]) for each in self._corpora.values())
-        return not self._play.ahead and ((left - right) + (right - left)).total() == 1
+        return ((left - right) + (right - left)).total() == 1
 
 
 def _copy(folder: Path, to: Path) -> None:
@@ -373,7 +365,7 @@ class Stage:
         twin = folder / "twin" / WATCHED
         shutil.copytree(parties.homes[WATCHED], twin)
         _move_in(parties.homes[WATCHED], made, play)
-        _move_in(twin, made, play, _scores(twin), ahead=play.ahead)
+        _move_in(twin, made, play, _scores(twin))
         worlds = TwoWorlds(parties, twin, dice, play)
         worlds.known |= self._known.get(play.mode, {})
         few = "neighbours" in play.mode
@@ -384,13 +376,12 @@ class Stage:
         return worlds
 
 
-def _move_in(home: Path, made: Parties, play: Play, scores: str = "", ahead: bool = False) -> None:
+def _move_in(home: Path, made: Parties, play: Play, scores: str = "") -> None:
     """Let a holder have a corpus, a record of spending, a budget and scores of its own."""
     corpus = made.folder / "corpora" / f"{WATCHED}.jsonl"
     settings = (home / "client.toml").read_text()
-    source = f'statistics = "{home}.stats"' if ahead else f'corpus = ["{corpus_of(home)}"]'
     for old, new in {
-        f'corpus = ["{corpus}"]': source,
+        str(corpus): str(corpus_of(home)),
         str(home.parents[1] / "spending" / f"{WATCHED}.jsonl"): str(home / "spending.jsonl"),
         "skip_broken = 0.0": "skip_broken = 0.5",
         f"max_epsilon = {NO_LIMIT}": f"max_epsilon = {play.budget}",

@@ -28,7 +28,7 @@ from ridgeway.common.protocol.cohort import Terms
 SUMS = DocumentSums("columns", np.zeros((0, 0), np.int64), np.arange(4))
 HELD_OUT = HeldOut(np.arange(5, dtype=np.int32), np.array([2, 3]))
 DIGESTS = np.array([3, 9, 27], np.uint64)
-DATA = EpochData(SUMS, HELD_OUT, digests=DIGESTS)
+DATA = EpochData(SUMS, HELD_OUT, DIGESTS)
 PRIVACY = Privacy(mode="columns", epsilon=1.0, prior="1" * 64)
 TERMS = Terms(
     mode="private",
@@ -89,7 +89,7 @@ def test_an_epoch_that_could_not_be_filled_is_none(store: EpochStore, tmp_path: 
             raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        store.open(epoch(2), Full(SUMS, HELD_OUT), ())
+        store.open(epoch(2), Full(SUMS, HELD_OUT, DIGESTS), ())
     assert store.current() == epoch(1)
     assert store.document_sums(epoch(1)).column.tolist() == SUMS.column.tolist()
 

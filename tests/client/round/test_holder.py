@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,11 +40,9 @@ policies = st.builds(
 @st.composite
 def settings(draw: st.DrawFn) -> HolderSettings:
     """Any settings that a holder's folder can have."""
-    source: dict[str, Any] = {"corpus": tuple(draw(st.lists(words, min_size=1, max_size=3)))}
-    if draw(st.booleans()):
-        source = {"statistics": draw(words), "held_out": draw(st.none() | words)}
     return HolderSettings(
         domain=draw(names),
+        corpus=tuple(draw(st.lists(words, min_size=1, max_size=3))),
         text_field=draw(words),
         holdout=draw(st.floats(0, 1, exclude_max=True)),
         threads=draw(st.integers(0, 1 << 20)),
@@ -54,7 +51,6 @@ def settings(draw: st.DrawFn) -> HolderSettings:
         address=draw(words),
         bundles=tuple(draw(st.lists(digests, min_size=1, max_size=2))),
         policy=draw(policies),
-        **source,
     )
 
 
@@ -95,7 +91,8 @@ def edit(parties: Parties, old: str, new: str) -> Path:
         ("threads = 1", 'threads = "1"', "threads: input should be a valid integer"),
         ("holdout = 0.25", "holdout = nan", "holdout: input should be a finite number"),
         ("min_cohort = 2", "", None),
-        ("text_field", 'statistics = "law.stats"\ntext_field', "set either `corpus` or `statistics`"),
+        ("text_field", 'statistics = "law.stats"\ntext_field', "statistics: unknown setting"),
+        ("corpus = [", "corpus = [] #", "corpus: "),
         ('domain = "law"', "", "domain: missing"),
         ('domain = "law"', 'domain = "two words"', "domain: a name has at most 64 letters"),
         ('domain = "law"', 'domain = "law', "is not valid TOML"),

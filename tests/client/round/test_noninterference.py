@@ -46,8 +46,7 @@ def steps(draw: st.DrawFn, kinds: Sequence[str]) -> Step:
 def plays(draw: st.DrawFn, mode: str, kinds: Sequence[str], bisections: int) -> Play:
     pairs = draw(st.lists(PAIR, min_size=1, max_size=2))
     budget = draw(st.sampled_from((NO_LIMIT, ONE_ROUND)))
-    ahead = mode in EXACT and draw(st.integers(0, 3)) == 0
-    return Play(mode, pairs, draw(st.lists(steps(kinds), max_size=4)), budget, ahead, bisections)
+    return Play(mode, pairs, draw(st.lists(steps(kinds), max_size=4)), budget, bisections)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,10 @@
-"""A corpus in parts: added up they are the file of one run, to the byte, and nothing else adds up."""
+"""A corpus in parts: a run that takes up what others have kept gives the file of one run, to the byte."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +16,11 @@ from pyarrow import parquet
 
 import ridgeway.client.sums.corpus
 from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
-from ridgeway.client.sums.corpus_parts import add_parts, part_numbers, pieces_of
-from ridgeway.client.sums.part_store import Stamp
-from ridgeway.client.sums.prepare import PrepareJob, prepare
-from ridgeway.common.base.errors import FormatError, InputError
-from ridgeway.common.base.settings import Sampling
+from ridgeway.client.sums.part_store import Stamp, part_numbers, pieces_of
+from ridgeway.client.sums.prepare import PrepareJob, prepare, sum_part
+from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared, to_bytes
 from tests.support.corpora_on_disk import content, job, sentences, touch_later, write_jsonl
-from tests.support.tiny import tiny_encoder
 
 LINES = st.lists(st.binary(max_size=12).map(lambda raw: raw.replace(b"\0", b"")), max_size=12).map(b"\n".join)
 
@@ -46,14 +43,13 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
-def summed(work: PrepareJob, encoder: TableEncoder, folder: Path, of: int) -> dict[Path, Prepared]:
-    """The parts of a corpus as their files hold them."""
-    found: dict[Path, Prepared] = {}
-    for number in range(1, of + 1):
-        path = folder / f"{number}-{of}.stats"
-        save_prepared(prepare(replace(work, part=(number, of)), encoder, folder / f"cache{number}").prepared, path)
-        found[path] = load_prepared(path, parts=True)
-    return found
+def kept(work: PrepareJob, encoder: TableEncoder, folder: Path, of: int, there: Collection[int] = ()) -> Path:
+    """A cache into which those of many machines were copied; there: whose, if not all."""
+    together = folder / "together"
+    for number in there or range(1, of + 1):
+        sum_part(work, encoder, folder / f"cache{number}", (number, of))
+        shutil.copytree(folder / f"cache{number}", together, dirs_exist_ok=True)
+    return together
 
 
 @pytest.mark.parametrize("window", [1, 4])
@@ -65,92 +61,76 @@ def test_parts_add_up_to_the_file_of_one_run(
     """Byte for byte, with every count, whatever the number of parts, also where some hold nothing."""
     work = job(corpus, window=window, holdout=0.2)
     whole = prepare(work, encoder, tmp_path / "whole")
-    parts = summed(work, encoder, tmp_path, of)
-    total, met, _ = add_parts(parts)
-    assert to_bytes(total) == content(whole)
-    assert Counters(**met) == whole.counters
-    assert to_bytes(add_parts(dict(reversed(parts.items())))[0]) == content(whole)
+    added = prepare(work, encoder, kept(work, encoder, tmp_path, of))
+    assert added.files_read == 0
+    assert content(added) == content(whole)
+    assert added.counters == whole.counters
+
+
+@pytest.mark.parametrize("there", [{2}, {3, 1}, {2, 3}])
+@pytest.mark.usefixtures("small_pieces")
+def test_what_no_part_holds_is_summed_then(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path, there: set[int]
+) -> None:
+    """A machine that was lost costs its part alone; the others, which took part in any order, are not read again."""
+    work = job(corpus, holdout=0.2)
+    together = kept(work, encoder, tmp_path, 3, there)
+    whole = prepare(work, encoder, tmp_path / "whole")
+    added = prepare(work, encoder, together)
+    assert 0 < added.bytes_read < whole.bytes_read
+    assert content(added) == content(whole)
+    assert added.counters == whole.counters
 
 
 @pytest.mark.usefixtures("small_pieces")
 def test_runs_that_share_a_cache_take_up_what_each_other_summed(
     corpus: Path, encoder: TableEncoder, tmp_path: Path
 ) -> None:
-    """After all parts a run over the whole corpus reads nothing, and after that so do other parts."""
+    """No piece is summed twice: a part that was there is not read again, nor is the whole corpus after all parts."""
+    cache = tmp_path / "cache"
     for number in (1, 2, 3):
-        prepare(replace(job(corpus), part=(number, 3)), encoder, tmp_path / "cache")
-    whole = prepare(job(corpus), encoder, tmp_path / "cache")
+        assert sum_part(job(corpus), encoder, cache, (number, 3)).bytes_read > 0
+    assert sum_part(job(corpus), encoder, cache, (2, 3)).bytes_read == 0
+    whole = prepare(job(corpus), encoder, cache)
     assert whole.files_read == 0
     assert content(whole) == content(prepare(job(corpus), encoder, tmp_path / "other"))
 
 
-# What does not add up
-
-
-@pytest.fixture
-def parts(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> dict[Path, Prepared]:
-    return summed(job(corpus), encoder, tmp_path, 3)
-
-
-CHANGES: dict[str, Callable[[PrepareJob], PrepareJob]] = {
-    "the domain": lambda work: replace(work, domain="code"),
-    "sampling": lambda work: replace(work, sampling=Sampling(5)),
-    "the held-out share": lambda work: replace(work, holdout=0.5),
-    "text fields": lambda work: replace(work, text_fields=("text", "body")),
-    "a division by": lambda work: replace(work, part=(2, 4)),
-    "broken records": lambda work: replace(work, skip_broken=0.1),
-}
-
-
-@pytest.mark.parametrize("what", [*CHANGES, "the encoder"])
-def test_parts_of_other_terms_are_refused(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path, parts: dict[Path, Prepared], what: str
-) -> None:
-    """The sentence names what differs and in which files."""
-    [_, second, _] = parts
-    work = CHANGES.get(what, replace)(replace(job(corpus), part=(2, 3)))
-    made_with = tiny_encoder(seed=1) if what == "the encoder" else encoder
-    other = prepare(work, made_with, tmp_path / "other").prepared
-    with pytest.raises(InputError, match=rf"mismatch in .*{what}.*: .*2-3\.stats has .*1-3\.stats has"):
-        add_parts(parts | {second: other})
-
-
 @pytest.mark.parametrize("change", ["changed", "added"])
-def test_parts_of_files_that_changed_in_between_are_refused(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path, parts: dict[Path, Prepared], change: str
+def test_parts_of_files_that_changed_in_between_are_summed_again(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path, change: str
 ) -> None:
-    """Also where the part itself holds none of the files that changed."""
+    """And no others."""
+    together = kept(job(corpus), encoder, tmp_path, 3)
     if change == "changed":
         touch_later(corpus / "a.jsonl")
     else:
         (corpus / "f.txt").write_text("a new file")
-    other = prepare(replace(job(corpus), part=(3, 3)), encoder, tmp_path / "other").prepared
-    with pytest.raises(InputError, match="they may have changed"):
-        add_parts(parts | {list(parts)[2]: other})
+    added = prepare(job(corpus), encoder, together)
+    whole = prepare(job(corpus), encoder, tmp_path / "whole")
+    assert 0 < added.bytes_read < whole.bytes_read
+    assert content(added) == content(whole)
 
 
-def test_a_part_that_is_missing_or_there_twice_is_named(parts: dict[Path, Prepared]) -> None:
-    """Nothing is left out and nothing counted twice."""
-    [first, second, third] = parts
-    with pytest.raises(InputError, match="of 3 parts, 2, 3 are missing"):
-        add_parts({first: parts[first]})
-    with pytest.raises(InputError, match=r"1-3\.stats and again\.stats both contain part 1 of 3"):
-        add_parts(parts | {Path("again.stats"): parts[first]})
-    whole = replace(parts[third], part=None)
-    with pytest.raises(InputError, match="contains a whole corpus"):
-        add_parts({first: parts[first], second: parts[second], third: whole})
+def test_parts_of_other_settings_are_left_alone(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+    """The whole corpus is read where the share that is held out differs."""
+    together = kept(job(corpus), encoder, tmp_path, 3)
+    other = prepare(job(corpus, holdout=0.5), encoder, together)
+    assert other.bytes_read == prepare(job(corpus), encoder, tmp_path / "whole").bytes_read
+    assert prepare(job(corpus), encoder, together).bytes_read == 0
 
 
-def test_a_part_is_no_statistics_file_for_anyone_else(parts: dict[Path, Prepared]) -> None:
-    """Who reads whole corpora refuses it, and its number cannot be changed."""
-    [first, *_] = parts
-    with pytest.raises(FormatError, match="it is part 1 of 3; add up all parts with `ridgeway client add`"):
-        load_prepared(first)
-    raw = first.read_bytes()
-    assert raw.count(b'\\"number\\": 1') == 1
-    first.write_bytes(raw.replace(b'\\"number\\": 1', b'\\"number\\": 2'))
-    with pytest.raises(FormatError, match="changed after it was written"):
-        load_prepared(first, parts=True)
+def test_broken_records_are_judged_over_the_whole_corpus(encoder: TableEncoder, tmp_path: Path) -> None:
+    """A part may have more of them than the whole may; the last run judges, and lists them all."""
+    write_jsonl(tmp_path / "corpus" / "a.jsonl", ["word"] * 9)
+    (tmp_path / "corpus" / "b.jsonl").write_bytes(b"{broken\n" * 2 + b'{"text": "word"}\n' * 2)
+    work = replace(job(tmp_path / "corpus"), skip_broken=0.2)
+    together = kept(work, encoder, tmp_path, 2)
+    listed = tmp_path / "broken.txt"
+    assert prepare(work, encoder, together, broken_list=listed).counters.broken == 2
+    assert len(listed.read_text().splitlines()) == 2
+    with pytest.raises(CorpusError, match="2 of 13 records cannot be read"):
+        prepare(replace(work, skip_broken=0.1), encoder, together)
 
 
 @pytest.mark.parametrize("word", ["", "3", "0/4", "5/4", "1/0", "-1/4", "1/4/2", "a/b", "1/4 ", "٣/٤"])
