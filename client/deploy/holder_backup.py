@@ -22,7 +22,7 @@ from ridgeway.client.round.roster import ROSTER
 from ridgeway.client.round.spending import RESTORED, SPENT, UNPACKED, Expense
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.identity import next_key
-from ridgeway.common.deploy.backup import (
+from ridgeway.common.deploy.archive import (
     BackupManifest,
     copy_files,
     copy_journal,

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.deploy.backup import (
+from ridgeway.common.deploy.archive import (
     BackupManifest,
     copy_files,
     copy_journal,

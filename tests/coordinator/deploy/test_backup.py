@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import FormatError, InputError, RoundFailed
-from ridgeway.common.deploy.backup import MANIFEST_NAME
+from ridgeway.common.deploy.archive import MANIFEST_NAME
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.common.routing.release import ROUTER
