@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json as codec
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ridgeway.client.cli.audit_commands import audit
 from ridgeway.client.cli.backup_commands import backup, restore
@@ -24,8 +26,26 @@ from ridgeway.client.cli.holder_commands import (
 from ridgeway.client.cli.init_command import init
 from ridgeway.client.cli.roster_commands import confirm, members
 from ridgeway.client.cli.status_command import status
+from ridgeway.client.cluster.ray_engine import cluster, gpus_of_cluster, ray_engine
+from ridgeway.client.sums.corpus import Counters, find_sources
+from ridgeway.client.sums.corpus_parts import add_parts, part_numbers
+from ridgeway.client.sums.corpus_places import is_url
+from ridgeway.client.sums.prepare import (
+    Engine,
+    Interrupted,
+    PrepareJob,
+    PrepareOutcome,
+    Watch,
+    check_readable,
+    check_text,
+    held_out_documents,
+)
+from ridgeway.client.sums.prepare import prepare as sum_up
+from ridgeway.common.base.devices import chosen, missed
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import check_output
+from ridgeway.common.base.files import cache_folder, check_output, whole_file
+from ridgeway.common.base.jsonl import field_names
+from ridgeway.common.base.native import why_not
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import (
     DEFAULT,
@@ -53,12 +73,13 @@ from ridgeway.common.cli.terminal import (
     step,
     stop_on_signal,
 )
-
-if TYPE_CHECKING:
-    from ridgeway.client.sums.corpus import Counters
-    from ridgeway.client.sums.prepare import Engine, PrepareJob, PrepareOutcome
-    from ridgeway.common.encoding.table_encoder import TableEncoder
-    from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling
+from ridgeway.common.statistics.statistics_file import (
+    Prepared,
+    load_prepared,
+    save_prepared,
+)
 
 app = command_group()
 
@@ -85,9 +106,6 @@ def _job(
     text_field: str,
     threads: int,
 ) -> PrepareJob:
-    from ridgeway.client.sums.prepare import PrepareJob
-    from ridgeway.common.base.jsonl import field_names
-
     return PrepareJob(
         roots=tuple(roots),
         domain=domain,
@@ -102,9 +120,6 @@ def _check_output(out: Path, roots: list[Path]) -> None:
     """Raise before any work if the output cannot be written, or would destroy a file of the
     corpus.
     """
-    from ridgeway.client.sums.corpus import find_sources
-    from ridgeway.client.sums.corpus_places import is_url
-
     check_output(out)
     if out.exists() and any(
         out.samefile(each.path)
@@ -159,15 +174,6 @@ def prepare(
     Interrupted, it goes on where it was; unchanged files are not read again. A --window
     without other numbers of sampling means plain windows.
     """
-    from ridgeway.client.sums.corpus_parts import part_numbers
-    from ridgeway.client.sums.prepare import Interrupted, Watch
-    from ridgeway.client.sums.prepare import prepare as sum_up
-    from ridgeway.common.base.files import cache_folder
-    from ridgeway.common.base.native import why_not
-    from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.encoding.table_encoder import usual_sampling
-    from ridgeway.common.statistics.statistics_file import save_prepared
-
     numbers = part_numbers(part) if part else None
     chosen = preset(preset_name)
     # what cannot be is said before the encoder is looked for
@@ -232,7 +238,6 @@ def _summing(
         devices = _devices(device)
         yield replace(job, devices=devices), None, devices
         return
-    from ridgeway.client.cluster.ray_engine import cluster, gpus_of_cluster, ray_engine
 
     with cluster(address, job.threads):
         gpus = device != "cpu" and gpus_of_cluster()
@@ -245,8 +250,6 @@ def _summing(
 
 def _devices(word: str) -> tuple[str, ...]:
     """The GPUs to sum on; where there is one that cannot be used, a word about it."""
-    from ridgeway.common.base.devices import chosen, missed
-
     devices = chosen(word)
     reason = missed() if word == "auto" and not devices else None
     if reason:
@@ -346,11 +349,6 @@ def add(
 
     The result is, byte for byte, the file of one run over the whole corpus.
     """
-    from ridgeway.client.sums.corpus import Counters
-    from ridgeway.client.sums.corpus_parts import add_parts
-    from ridgeway.client.sums.prepare import check_readable, check_text
-    from ridgeway.common.statistics.statistics_file import load_prepared, save_prepared
-
     check_output(out)
     total, met, skip_broken = add_parts(
         {path: load_prepared(path, parts=True) for path in dict.fromkeys(parts)}
@@ -393,13 +391,6 @@ def held_out(
 
     They serve to evaluate, and are private text.
     """
-    import json as codec
-    from itertools import chain
-
-    from ridgeway.client.sums.corpus import Counters
-    from ridgeway.client.sums.prepare import Watch, held_out_documents
-    from ridgeway.common.base.files import whole_file
-
     _check_output(out, corpus)
     job = replace(
         _job(corpus, "held-out", preset(preset_name), holdout, text_field, 1),
@@ -451,8 +442,6 @@ def inspect(
 
     There is no text in it.
     """
-    from ridgeway.common.statistics.statistics_file import load_prepared
-
     prepared = load_prepared(statistics)
     sums = prepared.statistics
     triangle, cross = sums.packed()

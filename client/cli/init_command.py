@@ -6,30 +6,36 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from ridgeway.client.cli.holder_commands import (
     HolderFolder,
     agreed_invitation,
     papers_of,
 )
+from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
+from ridgeway.client.round.holder import CARD, CLIENT_TOML, Holder, HolderSettings
+from ridgeway.client.round.spending import shared_file
+from ridgeway.client.sums.corpus_places import is_url, place_name, real_place
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.base.identity import HandOvers, public_key
+from ridgeway.common.base.schema import MODE_SENTENCES, Mode
 from ridgeway.common.base.settings import (
     DEFAULT,
     MAX_LIFETIME_EPSILON,
     MAX_ROUND_EPSILON,
+    check_domain_name,
 )
+from ridgeway.common.base.settings_file import plain_reason
 from ridgeway.common.cli.options import Fields, Json, SkipBroken, option
 from ridgeway.common.cli.terminal import count, show
-
-if TYPE_CHECKING:
-    from ridgeway.client.round.holder import Holder, HolderSettings
-    from ridgeway.common.base.schema import Mode
-    from ridgeway.common.protocol.cohort import Terms
-    from ridgeway.common.protocol.invitation import Invite
+from ridgeway.common.deploy.bundle import installed_sha256
+from ridgeway.common.encoding.encoder_sources import absolute_source
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.invitation import Invite
 
 SMALL_WINDOW_TOKENS = 16
 """Below this a holder is warned."""
@@ -106,12 +112,6 @@ def init(
 
     A holder takes part in private rounds only, unless --accept-mode says otherwise.
     """
-    from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
-    from ridgeway.client.round.spending import shared_file
-    from ridgeway.client.sums.corpus_places import place_name, real_place
-    from ridgeway.common.base.settings import check_domain_name
-    from ridgeway.common.encoding.encoder_sources import absolute_source
-
     check_domain_name(domain)
     _check_sources(corpus, statistics, held_out, scores)
     paper = agreed_invitation(invite)
@@ -198,11 +198,6 @@ def _limit(words: str, given: float | None, proposed: float, asks: bool) -> floa
 
 def _settings(**options: Any) -> HolderSettings:
     """The settings that options name; what cannot be used is told by the option's name."""
-    from pydantic import ValidationError
-
-    from ridgeway.client.round.holder import HolderSettings
-    from ridgeway.common.base.settings_file import plain_reason
-
     try:
         return HolderSettings(**options)
     except ValidationError as error:
@@ -216,8 +211,6 @@ def _check_sources(
     held_out: Path | None,
     scores: Path | None,
 ) -> None:
-    from ridgeway.client.sums.corpus_places import is_url
-
     if (corpus is None) == (statistics is None):
         raise InputError(
             "give either the text with --corpus, or precomputed sums with --statistics"
@@ -234,8 +227,6 @@ def _check_sources(
 
 def _check_key(paper: Invite, given: str | None) -> None:
     """Refuse an invitation by another coordinator than the one whose key was given, if one was."""
-    from ridgeway.common.base.identity import HandOvers, public_key
-
     if (
         given is not None
         and HandOvers().merged_with(paper.handovers).newest(public_key(given))
@@ -251,8 +242,6 @@ def _check_bundle(paper: Invite, approved: str | None) -> bool:
     """Whether the bundle is this installation's own code; any other must be approved by its
     hash.
     """
-    from ridgeway.common.deploy.bundle import installed_sha256
-
     same = installed_sha256() == paper.bundle
     if not same and approved != paper.bundle:
         raise InputError(
@@ -270,8 +259,6 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
     """What was made, what was agreed to, and what to do next. same: the bundle is this
     installation's code.
     """
-    from ridgeway.client.round.holder import CARD, CLIENT_TOML
-
     folder = made.folder
     key = made.identity.public
     terms = paper.terms
