@@ -183,7 +183,7 @@ def test_only_what_another_package_lacks_is_told_as_such(
     def add_key(*words: object, **options: object) -> None:
         raise raised
 
-    monkeypatch.setattr("ridgeway.common.http.api_keys.add_key", add_key)
+    monkeypatch.setattr("ridgeway.common.cli.key_commands.add_key", add_key)
     with pytest.raises(SystemExit if said else ModuleNotFoundError, match=r"2|gone"):
         main(["keys", "add", "file", "name"])
     if said:

@@ -10,6 +10,11 @@ from ridgeway.client.cli.holder_commands import (
     epsilon_words,
     open_holder,
 )
+from ridgeway.client.deploy.holder_backup import (
+    back_up_holder,
+    charge_restored,
+    restore_holder,
+)
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import count, show, size
 
@@ -26,8 +31,6 @@ def backup(
     The journal, the keys, the settings, the releases, and what the corpus has cost; no text and no
     sums. FILE holds the private keys, and only its owner can read it: keep it as safe as DIR.
     """
-    from ridgeway.client.deploy.holder_backup import back_up_holder
-
     made = back_up_holder(open_holder(folder), target)
     room = target.stat().st_size
     files = count(len(made.files), "file")
@@ -63,8 +66,6 @@ def restore(
     as the most that one round may cost, and so is the one that was open. Run `ridgeway client
     ready` afterwards to open a new one.
     """
-    from ridgeway.client.deploy.holder_backup import charge_restored, restore_holder
-
     if source is not None:
         restore_holder(source, folder)
     holder = open_holder(folder)

@@ -8,15 +8,28 @@ import hashlib
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ridgeway.client.cli.holder_commands import HolderFolder, open_holder
+from ridgeway.client.deploy.holder_folder import approve_bundle, last_shown, note_shown
+from ridgeway.client.deploy.notices import (
+    Gate,
+    announced_bundle,
+    kept_notice,
+    unapproved,
+)
+from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import TextTable, count, show
-
-if TYPE_CHECKING:
-    from ridgeway.client.round.holder import Holder
+from ridgeway.common.deploy.bundle import (
+    bundle_changes,
+    bundle_sha256,
+    installed_bundle,
+    installed_sha256,
+    unpacked_bundle,
+    write_files,
+)
 
 
 def bundle(
@@ -39,15 +52,6 @@ def bundle(
     else that of this installation. It holds the rooms that a round needs and nothing else. A
     SuperNode runs it only if its hash stands in the holder's client.toml.
     """
-    from ridgeway.client.deploy.holder_folder import note_shown
-    from ridgeway.common.deploy.bundle import (
-        bundle_changes,
-        bundle_sha256,
-        installed_bundle,
-        unpacked_bundle,
-        write_files,
-    )
-
     holder = open_holder(folder) if folder else None
     shown, earlier = _bundles(holder) if holder else (installed_bundle(), None)
     digest = bundle_sha256(shown)
@@ -98,14 +102,6 @@ def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
     """The bundle to look at, and the newest approved one that can still be had, if that is
     another.
     """
-    from ridgeway.client.deploy.notices import (
-        Gate,
-        announced_bundle,
-        kept_notice,
-        unapproved,
-    )
-    from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256
-
     settings = holder.settings
     notice = kept_notice(holder.folder)
     waiting = unapproved(holder.folder, settings.bundles)
@@ -141,9 +137,6 @@ def approve(
     A SuperNode that is running takes this up by itself. To take an approval back, remove the hash
     from `bundles` in client.toml.
     """
-    from ridgeway.client.deploy.holder_folder import approve_bundle, last_shown
-    from ridgeway.client.deploy.notices import unapproved
-
     holder = open_holder(folder)
     waiting = [each.sha256 for each in unapproved(folder, holder.settings.bundles)]
     if digest is None:

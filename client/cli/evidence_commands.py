@@ -7,10 +7,16 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from ridgeway.client.evidence import HolderRecord, SentItem
+from ridgeway.client.statement import as_html, as_text
+from ridgeway.client.statement import statement as state
 from ridgeway.common.base.errors import InputError, JournalError
+from ridgeway.common.base.files import check_output, write_whole
 from ridgeway.common.cli.options import (
     AllowHost,
     Host,
@@ -24,9 +30,6 @@ from ridgeway.common.cli.options import (
     option,
 )
 from ridgeway.common.cli.terminal import TextTable, show, step
-
-if TYPE_CHECKING:
-    from ridgeway.client.evidence import HolderRecord, SentItem
 
 Copy = Annotated[
     Path,
@@ -43,8 +46,6 @@ def verify(folder: Copy, json: Json = False) -> None:
 
     The exit code is 0 only if all of it is as it was written.
     """
-    from ridgeway.client.evidence import HolderRecord
-
     results = list(HolderRecord(folder).check())
     facts = [
         {"checked": each.name, "good": each.good, "found": each.words}
@@ -73,8 +74,6 @@ def export(
     sums under masks `yes` if the sum with the other members was opened, `perhaps` if this holder
     signed for it and was not told, else `no`.
     """
-    from ridgeway.client.evidence import HolderRecord
-
     if json and as_csv:
         raise InputError("--json and --csv exclude each other; give one")
     record = HolderRecord(folder)
@@ -91,10 +90,6 @@ def export(
 
 
 def _print_csv(items: Sequence[SentItem]) -> None:
-    from dataclasses import fields
-
-    from ridgeway.client.evidence import SentItem
-
     writer = csv.DictWriter(
         sys.stdout, [field.name for field in fields(SentItem)], lineterminator="\n"
     )
@@ -159,13 +154,6 @@ def statement(
 
     One page for a privacy officer, in plain words. Works on an archived copy without keys.
     """
-    from datetime import UTC, datetime
-
-    from ridgeway.client.evidence import HolderRecord
-    from ridgeway.client.statement import as_html, as_text
-    from ridgeway.client.statement import statement as state
-    from ridgeway.common.base.files import check_output, write_whole
-
     if html is not None:
         check_output(html)
     stated = state(

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
+from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_output
+from ridgeway.common.base.jsonl import field_names
 from ridgeway.common.base.settings import ENCODERS, PRIVATE_ENCODER
 from ridgeway.common.cli.options import Fields, Json, argument, option
 from ridgeway.common.cli.terminal import (
@@ -20,6 +23,8 @@ from ridgeway.common.cli.terminal import (
     step,
     stop_on_signal,
 )
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.privacy.public_prior import built_in_prior, make_prior, write_prior
 
 app = command_group()
 
@@ -42,13 +47,6 @@ def make(
     text, the better the router; it need not be near. Without a folder the text is Python's own and
     that of installed packages.
     """
-    from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.privacy.public_prior import (
-        built_in_prior,
-        make_prior,
-        write_prior,
-    )
-
     check_output(out)
     found = find_encoder(encoder)
     if folders:
@@ -69,10 +67,6 @@ def make(
 
 def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
     """The texts of each file; the prior takes files of a few texts together."""
-    from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
-    from ridgeway.client.sums.prepare import Interrupted
-    from ridgeway.common.base.jsonl import field_names
-
     sources, skipped = find_sources(folders)
     if not sources:
         raise InputError(

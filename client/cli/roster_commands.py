@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ridgeway.client.cli.holder_commands import (
     HolderFolder,
     open_holder,
     take_handed_notice,
 )
+from ridgeway.client.deploy.notices import (
+    Gate,
+    announced_roster,
+    fetched_roster,
+    roster_news,
+    shown_roster,
+    take_notice,
+)
+from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.known_keys import check_members
+from ridgeway.client.round.roster import RosterChange, write_roster
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import TextTable, count, show
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ridgeway.client.round.holder import Holder
-    from ridgeway.client.round.roster import RosterChange
-    from ridgeway.common.protocol.invitation import Place, Roster
+from ridgeway.common.deploy.notice import (
+    ANNOUNCED_ROSTER,
+    MAX_NOTICE_BYTES,
+    NOTICE_PATH,
+)
+from ridgeway.common.protocol.invitation import Place, Roster
+from ridgeway.common.protocol.roster_code import is_same_code, roster_code
 
 
 def members(
@@ -36,9 +49,6 @@ def members(
     members up could see what is left. So all holders read the code to each other, by telephone for
     example, and each confirms it with `ridgeway client confirm`.
     """
-    from ridgeway.client.deploy.notices import roster_news
-    from ridgeway.common.protocol.roster_code import roster_code
-
     holder = open_holder(folder)
     roster = _announced(holder, invite)
     change = roster_news(holder, roster)
@@ -78,11 +88,6 @@ def confirm(
 
     From now on these keys, and no others, count in rounds under masks.
     """
-    from ridgeway.client.deploy.notices import roster_news, shown_roster
-    from ridgeway.client.round.known_keys import check_members
-    from ridgeway.client.round.roster import write_roster
-    from ridgeway.common.protocol.roster_code import is_same_code, roster_code
-
     holder = open_holder(folder)
     roster = shown_roster(folder)
     if roster is None:
@@ -114,20 +119,6 @@ def confirm(
 
 def _announced(holder: Holder, invite: Path | None) -> Roster:
     """The members that the coordinator names, which this holder must be one of."""
-    from datetime import UTC, datetime
-
-    from ridgeway.client.deploy.notices import (
-        Gate,
-        announced_roster,
-        fetched_roster,
-        take_notice,
-    )
-    from ridgeway.common.deploy.notice import (
-        ANNOUNCED_ROSTER,
-        MAX_NOTICE_BYTES,
-        NOTICE_PATH,
-    )
-
     folder = holder.folder
     if invite is not None:
         take_handed_notice(holder, invite)

@@ -4,7 +4,7 @@ ready.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ridgeway.client.cli.holder_commands import (
     SHOWN_DIGITS,
@@ -12,21 +12,20 @@ from ridgeway.client.cli.holder_commands import (
     epsilon_words,
     open_holder,
 )
+from ridgeway.client.deploy.holder_folder import has_left
+from ridgeway.client.deploy.notices import tell_unapproved, unapproved
+from ridgeway.client.round.holder import Holder
+from ridgeway.client.round.known_keys import FORKED_KEY, HANDED_OVER
+from ridgeway.client.round.roster import load_roster
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import count, show
-
-if TYPE_CHECKING:
-    from ridgeway.client.round.holder import Holder
 
 Line = tuple[str, ...]
 
 
 def status(folder: HolderFolder, json: Json = False) -> None:
     """What DIR has sent and spent, and which epoch is open."""
-    from ridgeway.client.deploy.holder_folder import has_left
-    from ridgeway.client.deploy.notices import tell_unapproved, unapproved
-
     holder = open_holder(folder)
     approved = holder.settings.bundles
     sent = [
@@ -109,8 +108,6 @@ def spent_line(holder: Holder) -> Line:
 
 def _notices(holder: Holder) -> list[dict[str, Any]]:
     """Pairs of opened totals that few members joined or left between, each with a sentence."""
-    from ridgeway.client.round.roster import load_roster
-
     names = {place.key: place.name for place in load_roster(holder.folder)} | {
         holder.identity.public: "you"
     }
@@ -149,9 +146,6 @@ def _handover_line(each: dict[str, Any]) -> Line:
 
 def _handovers(holder: Holder) -> list[dict[str, Any]]:
     """The keys that took over from others, whose they are, and when this holder met that."""
-    from ridgeway.client.round.known_keys import FORKED_KEY, HANDED_OVER
-    from ridgeway.client.round.roster import load_roster
-
     known = holder.handovers
     whose = {known.owner(place.key): place.name for place in load_roster(holder.folder)}
     whose |= {known.owner(holder.identity.public): "(you)"}

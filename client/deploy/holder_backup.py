@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import json
 import secrets
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from ridgeway.client.round.holder import CARD, CLIENT_TOML, IDENTITY, PRIOR, Holder
 from ridgeway.client.round.roster import ROSTER
 from ridgeway.client.round.spending import RESTORED, SPENT, UNPACKED, Expense
-from ridgeway.common.base.errors import FormatError
-from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
+from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.identity import next_key
 from ridgeway.common.deploy.archive import (
     BackupManifest,
-    check_target,
+    copy_files,
     copy_journal,
-    pack,
-    unpack,
+    unpacked,
+    write_backup,
 )
 from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE
 from ridgeway.common.protocol.invitation import AUTHORITY, INVITE
@@ -55,28 +53,16 @@ HOLDER_FILES = (
 
 def back_up_holder(holder: Holder, target: Path) -> BackupManifest:
     """Write a backup, and read it again. The SuperNode may be running meanwhile."""
-    check_target(target)
-    folder = holder.folder
-    with tempfile.TemporaryDirectory(
-        dir=target.parent, prefix=f".{target.name}."
-    ) as place:
-        draft = Path(place) / "draft"
-        draft.mkdir()
-        copy_journal(folder / JOURNAL, draft / JOURNAL)
-        for name in _names(folder):
-            write_whole(draft / name, (folder / name).read_bytes(), private=True)
+
+    def fill(draft: Path) -> int:
+        copy_journal(holder.folder / JOURNAL, draft / JOURNAL)
+        copy_files(holder.folder, _names(holder.folder), draft)
         lines = (json.dumps(each) for each in holder.account.outputs())
         write_whole(draft / SPENDING, "\n".join(lines).encode(), private=True)
         with Holder(draft).journal as journal:
-            entries = journal.verify()
-        key = holder.identity.public
-        manifest = pack(draft, target, holder.coordinator, entries, key)
-        try:
-            unpack(target, Path(place) / "read again")
-        except (FormatError, OSError):
-            target.unlink()
-            raise
-    return manifest
+            return journal.verify()
+
+    return write_backup(target, fill, holder.coordinator, holder.identity.public)
 
 
 def _names(folder: Path) -> Iterator[str]:
@@ -91,14 +77,7 @@ def restore_holder(source: Path, folder: Path) -> Holder:
     """Make a holder's folder of a backup, whole or not at all; what its corpus had cost is known
     again. Nothing was charged yet, and until then the folder takes part in nothing.
     """
-    check_new_folder(folder)
-    with whole_folder(folder, new=True) as draft:
-        manifest = unpack(source, draft)
-        if manifest.holder is None:
-            raise FormatError(
-                f"{source} is a backup of a coordinator's folder; use `ridgeway"
-                " coordinator restore`"
-            )
+    with unpacked(source, folder, "client") as (draft, _):
         copy = Holder(draft)
         with copy.journal as journal:
             journal.verify()
@@ -107,7 +86,6 @@ def restore_holder(source: Path, folder: Path) -> Holder:
         lines = spent.read_text(encoding="utf-8").splitlines()
         copy.account.take_in(map(json.loads, lines))
         spent.unlink()
-    folder.chmod(0o700)
     return Holder(folder)
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
-
-if TYPE_CHECKING:
-    from ridgeway.common.http.api_keys import KeyRecord
+from ridgeway.common.http.api_keys import (
+    KeyRecord,
+    add_key,
+    read_keys,
+    revoke_key,
+    usage_path,
+)
+from ridgeway.common.http.key_budgets import UsageBook
 
 app = command_group()
 
@@ -52,8 +57,6 @@ def add(
     """Make a key for NAME and print it, this once. The file, made if it is not there, keeps its
     hash alone.
     """
-    from ridgeway.common.http.api_keys import add_key
-
     key, entry = add_key(
         file,
         name,
@@ -86,9 +89,6 @@ def listed(
     """Show whose keys a file holds, their budgets, and what they have spent of them in the window
     that is now.
     """
-    from ridgeway.common.http.api_keys import read_keys, usage_path
-    from ridgeway.common.http.key_budgets import UsageBook
-
     written = usage or usage_path(file)
     book = UsageBook(written) if written.exists() else None
     facts = []
@@ -123,7 +123,5 @@ def _shown(entry: KeyRecord) -> dict[str, Any]:
 @app.command()
 def revoke(file: KeysPath, name: KeyName) -> None:
     """Forget the key of NAME; a running service stops taking it within a second."""
-    from ridgeway.common.http.api_keys import revoke_key
-
     revoke_key(file, name)
     step("revoked", name)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ridgeway.common.cli.terminal import step
-
-if TYPE_CHECKING:
-    from ridgeway.common.http.page_app import PageParts
+from ridgeway.common.http.access_rules import is_loopback, make_rules
+from ridgeway.common.http.page_app import PageParts, create_page_app
+from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
 
 
 def serve_page(
@@ -24,10 +23,6 @@ def serve_page(
     """Show a page until it is stopped; raises before anything is shown if that is not safe or not
     possible.
     """
-    from ridgeway.common.http.access_rules import is_loopback, make_rules
-    from ridgeway.common.http.page_app import create_page_app
-    from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
-
     address = Address(host, port, find_certificate(tls_cert, tls_key))
     encrypted = address.certificate is not None
     rules = make_rules(host, keys, rate=rate, hosts=allow_host or (), tls=encrypted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as codec
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
@@ -10,6 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.jsonl import field_names, labelled_texts, other_domains
 from ridgeway.common.cli.options import (
     DataFolder,
     EncoderSource,
@@ -22,15 +24,15 @@ from ridgeway.common.cli.options import (
     option,
 )
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
+from ridgeway.common.routing.decision import DECIDERS, REASONS, Decision
+from ridgeway.common.routing.explanation import Explanation
+from ridgeway.common.routing.release import Release, load_release
+from ridgeway.common.routing.router import Router, origin, router_of
 
 if TYPE_CHECKING:
     from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
     from ridgeway.common.routing.coverage import Outcomes, Point
-    from ridgeway.common.routing.decision import Decision
     from ridgeway.common.routing.evaluation import Evaluation
-    from ridgeway.common.routing.explanation import Explanation
-    from ridgeway.common.routing.release import Release
-    from ridgeway.common.routing.router import Router
 
 encoder = command_group()
 
@@ -74,8 +76,6 @@ def route(
     sentence encoder also which router decided), or a JSON object with --json or --explain. Before a
     prompt that begins with a dash, write --.
     """
-    from ridgeway.common.routing.router import Router
-
     router = Router.load(
         release,
         key=key,
@@ -105,9 +105,6 @@ def _routed(
     found: Decision | Explanation, router: Router, chooser: ExpertChooser | None
 ) -> tuple[Decision, ExpertChoice | None, dict[str, Any]]:
     """A decision, the expert that it leads to, and both for programs."""
-    from ridgeway.common.routing.decision import Decision
-    from ridgeway.common.routing.router import origin
-
     decision = found if isinstance(found, Decision) else found.decision
     choice = chooser.choose(decision) if chooser else None
     expert = choice.to_json() if choice else {}
@@ -121,8 +118,6 @@ def _show_one(
     json: bool,
     chooser: ExpertChooser | None,
 ) -> None:
-    from ridgeway.common.routing.decision import DECIDERS
-
     explanation = router.explain(prompt) if explain else None
     found = explanation or router.route(prompt)
     decision, choice, facts = _routed(found, router, chooser)
@@ -146,8 +141,6 @@ def _show_many(
     chooser: ExpertChooser | None,
 ) -> None:
     """One line of output a prompt, as prompts come in."""
-    import json as codec
-
     for batch in prompts:
         many = map(router.explain, batch) if explain else router.route_many(batch)
         for found in many:
@@ -180,8 +173,6 @@ def _text(line: bytes) -> str:
 
 
 def _words(decision: Decision, router: Router) -> str:
-    from ridgeway.common.routing.decision import REASONS
-
     sure = (
         "confidence" if router.confidence.calibrated else "confidence (not calibrated)"
     )
@@ -242,10 +233,7 @@ def evaluate(
 
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
     """
-    from ridgeway.common.base.jsonl import field_names, labelled_texts
-    from ridgeway.common.routing.decision import DECIDERS
     from ridgeway.common.routing.evaluation import evaluate as measure
-    from ridgeway.common.routing.router import Router
 
     router = Router.load(release, key=key, sentences=sentences)
     texts = labelled_texts(data, router.domains, field_names(text_field))
@@ -268,8 +256,6 @@ def tell_left_out(data: Path, domains: Sequence[str]) -> None:
     """Say which test files are not used: an accuracy on domains that a release cannot name would be
     none.
     """
-    from ridgeway.common.base.jsonl import other_domains
-
     if others := other_domains(data, domains):
         step(
             "note",
@@ -352,10 +338,7 @@ def calibrate(
     is changed: `ridgeway coordinator calibrate` fits the confidence itself and signs the release
     again.
     """
-    from ridgeway.common.base.jsonl import field_names, labelled_texts
     from ridgeway.common.routing import coverage
-    from ridgeway.common.routing.release import load_release
-    from ridgeway.common.routing.router import router_of
 
     if not 1 < accuracy <= 100:
         raise InputError(

@@ -7,12 +7,14 @@ own backup, at one moment.
 
 from __future__ import annotations
 
-import shutil
+import hashlib
 import sqlite3
 import tarfile
-from contextlib import closing
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
@@ -20,8 +22,10 @@ from pydantic import ValidationError
 from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.base.files import (
     canonical_json,
+    check_new_folder,
     sha256_of_file,
     whole_file,
+    whole_folder,
     write_whole,
 )
 from ridgeway.common.base.schema import Digest, PublicKey, Record
@@ -45,15 +49,6 @@ class BackupManifest(Record):
     files: dict[str, Digest]
 
 
-def check_target(target: Path) -> None:
-    if target.exists():
-        raise InputError(
-            f"{target} exists already, and no backup is overwritten; name a new file"
-        )
-    if not target.parent.is_dir():
-        raise InputError(f"there is no folder {target.parent}; make it first")
-
-
 def copy_journal(source: Path, target: Path) -> None:
     """Copy a journal, as it is at one moment, into a file of its own."""
     with (
@@ -61,91 +56,114 @@ def copy_journal(source: Path, target: Path) -> None:
         closing(sqlite3.connect(target)) as new,
     ):
         old.backup(new)
-        new.execute("pragma journal_mode = delete")
 
 
-def pack(
-    draft: Path, target: Path, coordinator: str, entries: int, holder: str | None = None
+def copy_files(folder: Path, names: Iterable[str], draft: Path) -> None:
+    for name in names:
+        write_whole(draft / name, (folder / name).read_bytes(), private=True)
+
+
+def write_backup(
+    target: Path,
+    fill: Callable[[Path], int],
+    coordinator: str,
+    holder: str | None = None,
 ) -> BackupManifest:
-    """Write all files of a folder into one."""
-    names = sorted(
-        path.relative_to(draft).as_posix()
-        for path in draft.rglob("*")
-        if path.is_file()
-    )
-    manifest = BackupManifest(
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
-        coordinator=coordinator,
-        holder=holder,
-        entries=entries,
-        files={name: sha256_of_file(draft / name) for name in names},
-    )
-    with (
-        whole_file(target, private=True) as file,
-        tarfile.open(fileobj=file, mode="w") as archive,
-    ):
+    """Write a backup, and read it again.
+
+    fill: copies all that belongs to it into a folder, and returns how many entries the journal has.
+    """
+    if target.exists():
+        raise InputError(
+            f"{target} exists already, and no backup is overwritten; name a new file"
+        )
+    if not target.parent.is_dir():
+        raise InputError(f"there is no folder {target.parent}; make it first")
+    with tempfile.TemporaryDirectory(
+        dir=target.parent, prefix=f".{target.name}."
+    ) as place:
+        draft = Path(place) / "draft"
+        draft.mkdir()
+        entries = fill(draft)
+        paths = sorted(path for path in draft.rglob("*") if path.is_file())
+        manifest = BackupManifest(
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            coordinator=coordinator,
+            holder=holder,
+            entries=entries,
+            files={
+                path.relative_to(draft).as_posix(): sha256_of_file(path)
+                for path in paths
+            },
+        )
         content = canonical_json(manifest.model_dump(mode="json"))
         write_whole(draft / MANIFEST_NAME, content)
-        for name in (MANIFEST_NAME, *names):
-            archive.add(draft / name, name, filter=_private)
+        with (
+            whole_file(target, private=True) as file,
+            tarfile.open(fileobj=file, mode="w") as archive,
+        ):
+            for name in (MANIFEST_NAME, *manifest.files):
+                archive.add(draft / name, name, filter=_private)
+        try:
+            _unpack(target, Path(place) / "again")
+        except (FormatError, OSError):
+            target.unlink()
+            raise
     return manifest
 
 
 def _private(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.mode = 0o600
-    member.uid = 0
-    member.gid = 0
-    member.uname = ""
-    member.gname = ""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
     return member
 
 
-def unpack(source: Path, folder: Path) -> BackupManifest:
+@contextmanager
+def unpacked(
+    source: Path, folder: Path, side: Literal["client", "coordinator"]
+) -> Iterator[tuple[Path, BackupManifest]]:
+    """What a backup of this side holds, in a folder that takes the place of `folder` if the block
+    ends well, else vanishes.
+    """
+    check_new_folder(folder)
+    with whole_folder(folder, new=True) as draft:
+        manifest = _unpack(source, draft)
+        party = "holder" if manifest.holder else "coordinator"
+        command = "client" if manifest.holder else "coordinator"
+        if command != side:
+            raise FormatError(
+                f"{source} is a backup of a {party}'s folder; use `ridgeway {command}"
+                " restore`"
+            )
+        yield draft, manifest
+    folder.chmod(0o700)
+
+
+def _unpack(source: Path, folder: Path) -> BackupManifest:
     """Write what the manifest names, and that only, each file held against its hash."""
     try:
         with tarfile.open(source, mode="r:") as archive:
-            manifest = _manifest(archive)
-            left = dict(manifest.files)
-            while (member := archive.next()) is not None:
-                expected = left.pop(member.name, None)
-                content = archive.extractfile(member) if member.isfile() else None
-                if not (content and expected and _is_inside(member.name)):
+            first = _content(archive, MANIFEST_NAME)
+            manifest = BackupManifest.model_validate_json(first)
+            for name, expected in manifest.files.items():
+                content = _content(archive, name)
+                path = (folder / name).resolve()
+                is_inside = path.is_relative_to(folder.resolve())
+                if not is_inside or hashlib.sha256(content).hexdigest() != expected:
                     raise FormatError(
-                        f"{source} holds {member.name!r}, which its list does not name;"
-                        " it was altered"
+                        f"{name} in {source} is damaged; take another backup"
                     )
-                with whole_file(folder / member.name, private=True) as file:
-                    shutil.copyfileobj(content, file)
-                if sha256_of_file(folder / member.name) != expected:
-                    raise FormatError(
-                        f"{member.name} in {source} is damaged; take another backup"
-                    )
+                write_whole(path, content, private=True)
     except FileNotFoundError:
         raise InputError(f"there is no file {source}") from None
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, KeyError, ValidationError):
         raise FormatError(
-            f"{source} is not a backup, or is damaged ({error}); take another one"
+            f"{source} is not a backup, or is damaged; take another one"
         ) from None
-    if left:
-        raise FormatError(
-            f"{source} lacks {min(left)}; it was cut off, so take another backup"
-        )
     return manifest
 
 
-def _manifest(archive: tarfile.TarFile) -> BackupManifest:
-    first = archive.next()
-    content = None
-    if first is not None and first.name == MANIFEST_NAME and first.isfile():
-        content = archive.extractfile(first)
-    try:
-        return BackupManifest.model_validate_json(content.read() if content else b"")
-    except ValidationError:
-        raise FormatError(
-            f"{archive.name!s} is not a backup, or is of another version"
-        ) from None
-
-
-def _is_inside(name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    return bool(parts) and parts[0] != "/" and ".." not in parts
+def _content(archive: tarfile.TarFile, name: str) -> bytes:
+    content = archive.extractfile(name)
+    return content.read() if content else b""

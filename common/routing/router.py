@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.operating_system import cores
@@ -24,6 +24,8 @@ from ridgeway.common.routing.decision import (
     decide,
 )
 from ridgeway.common.routing.explanation import Explanation, explain
+from ridgeway.common.routing.quality import QualityTable
+from ridgeway.common.routing.release import Release, load_release
 from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.routing.token_table import (
     Lengths,
@@ -32,10 +34,6 @@ from ridgeway.common.routing.token_table import (
     tally_texts,
 )
 from ridgeway.common.routing.word_table import WordTable
-
-if TYPE_CHECKING:
-    from ridgeway.common.routing.quality import QualityTable
-    from ridgeway.common.routing.release import Release
 
 PROMPTS_PER_CHUNK = 128
 MAX_THREADS = 16
@@ -82,8 +80,6 @@ class Router:
                 domain; a threshold of 0 without a scope is never.
         fallback: what decisions name where the router abstains.
         """
-        from ridgeway.common.routing.release import load_release
-
         release = load_release(Path(folder), key=key, sentences=sentences)
         router = router_of(release)
         router.confidence = router.confidence.abstaining(threshold, fallback, scope)
@@ -279,8 +275,6 @@ class _RouterOpener:
         return release_stamp(self.folder)
 
     def open(self, signer: str | None = None) -> _LoadedRelease:
-        from ridgeway.common.routing.release import load_release
-
         options = dict(self.options)
         changes = {
             name: options.pop(name, None) for name in ("threshold", "fallback", "scope")

@@ -6,16 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json, Key, ReleaseFolder, option
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
+from ridgeway.common.experts.expert_choice import ExpertChooser
+from ridgeway.common.experts.experts_file import read_experts
+from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.quality import (
+    DomainScore,
+    QualityTable,
+    quality_of,
+    save_quality,
+)
+from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.score_files import read_scores
 from ridgeway.coordinator.cli.solve_commands import KeyFile, signing_identity
-
-if TYPE_CHECKING:
-    from ridgeway.common.routing.quality import DomainScore, QualityTable
-    from ridgeway.common.routing.router import Router
+from ridgeway.coordinator.solving.publish import sign_quality
 
 app = command_group()
 
@@ -55,10 +63,6 @@ def measure(
     optionally `domain`. See docs/application/gateway.md. Use text that the experts were not trained
     on.
     """
-    from ridgeway.common.routing.quality import quality_of, save_quality
-    from ridgeway.common.routing.router import Router
-    from ridgeway.coordinator.solving.publish import sign_quality
-
     router = Router.load(release, key=key)
     found = quality_of(_domain_scores(router, scores, domain), router.domains)
     if out is not None:
@@ -81,9 +85,6 @@ def _domain_scores(
     """Every score of these files, with the domain that its line names, or that all have, or that it
     is routed to.
     """
-    from ridgeway.common.routing.quality import DomainScore
-    from ridgeway.common.routing.score_files import read_scores
-
     lines = [line for path in files for line in read_scores(path)]
     if domain is not None:
         lines = [line._replace(domain=line.domain or domain) for line in lines]
@@ -118,11 +119,6 @@ def show_quality(
     json: Json = False,
 ) -> None:
     """Show the quality of each expert in each domain, and the chosen experts."""
-    from ridgeway.common.experts.expert_choice import ExpertChooser
-    from ridgeway.common.experts.experts_file import read_experts
-    from ridgeway.common.routing.decision import Decision
-    from ridgeway.common.routing.router import Router
-
     router = Router.load(release, key=key)
     if experts is None:
         if router.quality is None:

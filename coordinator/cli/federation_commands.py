@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.base.settings import (
     DEFAULT,
     DEFAULT_LISTEN,
@@ -40,9 +42,31 @@ from ridgeway.common.cli.terminal import (
     step,
     stop_on_signal,
 )
-
-if TYPE_CHECKING:
-    from ridgeway.coordinator.round.federation import Federation
+from ridgeway.common.encoding.encoder_sources import absolute_source, find_encoder
+from ridgeway.common.privacy.public_prior import check_private_encoder
+from ridgeway.coordinator.deploy.authority import (
+    certificate_ends,
+    create_authority,
+    renew_authority,
+    renew_server_certificate,
+)
+from ridgeway.coordinator.deploy.backup import back_up
+from ridgeway.coordinator.deploy.backup import restore as make
+from ridgeway.coordinator.deploy.coordinator_folder import create_federation, leftovers
+from ridgeway.coordinator.deploy.coordinator_folder import prune as take_away
+from ridgeway.coordinator.deploy.supervisor import announce, write_invite
+from ridgeway.coordinator.deploy.supervisor import up as keep_up
+from ridgeway.coordinator.page.federation_metrics import serve_metrics
+from ridgeway.coordinator.page.federation_view import FederationView
+from ridgeway.coordinator.page.problems import bundle_facts
+from ridgeway.coordinator.round.federation import (
+    COORDINATOR_TOML,
+    PRIOR,
+    Federation,
+    FederationSettings,
+    usual_settings,
+)
+from ridgeway.coordinator.round.masked_round import too_few_on_roster
 
 NOT_AS_WISHED = 1
 """The exit code of a command that did what it was asked, and found that something is amiss."""
@@ -79,20 +103,6 @@ def init(
 
     It holds keys, a private certificate authority, certificates and coordinator.toml.
     """
-    from pydantic import ValidationError
-
-    from ridgeway.common.base.schema import MODE_SENTENCES
-    from ridgeway.common.encoding.encoder_sources import absolute_source, find_encoder
-    from ridgeway.common.privacy.public_prior import check_private_encoder
-    from ridgeway.coordinator.deploy.authority import create_authority
-    from ridgeway.coordinator.deploy.coordinator_folder import create_federation
-    from ridgeway.coordinator.round.federation import (
-        COORDINATOR_TOML,
-        PRIOR,
-        FederationSettings,
-        usual_settings,
-    )
-
     chosen = mode or "private"
     address = address or listen
     try:
@@ -152,13 +162,8 @@ def up(
     It uses TLS and node authentication; the control API is on loopback only. It prints who joins
     and leaves. packages/prometheus has alerts for --metrics.
     """
-    from ridgeway.coordinator.deploy.supervisor import up as keep_up
-
     federation = open_federation(folder)
     if metrics is not None:
-        from ridgeway.coordinator.page.federation_metrics import serve_metrics
-        from ridgeway.coordinator.page.federation_view import FederationView
-
         serve_metrics(FederationView(open_federation(folder.resolve())), metrics)
     place = (
         f"at {federation.settings.listen}",
@@ -209,13 +214,6 @@ def renew(
     The old key signs the new one: holders accept it automatically, and earlier signatures stay
     valid.
     """
-    from ridgeway.coordinator.deploy.authority import (
-        certificate_ends,
-        renew_authority,
-        renew_server_certificate,
-    )
-    from ridgeway.coordinator.deploy.supervisor import announce, write_invite
-
     if new_key and not authority:
         raise InputError(
             "--new-key needs --authority; omit it to renew only the server's"
@@ -262,8 +260,6 @@ def renew(
 
 
 def _renew_signing_key(federation: Federation, json: bool) -> None:
-    from ridgeway.coordinator.deploy.supervisor import announce, write_invite
-
     link = federation.renew_key()
     announce(federation)
     write_invite(federation)
@@ -299,9 +295,6 @@ def status(folder: CoordinatorFolder, json: Json = False) -> None:
     It lists the problems of the next round and how to fix them. The exit code is 0 if the
     coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
-    from ridgeway.coordinator.page.federation_view import FederationView
-    from ridgeway.coordinator.page.problems import bundle_facts
-
     federation = open_federation(folder.resolve())
     facts = FederationView(federation).standing() | {"bundle": bundle_facts(federation)}
     state = "up" if facts["up"] else "down"
@@ -349,8 +342,6 @@ def _left_out(member: dict[str, Any]) -> str:
 
 def tell_too_few(federation: Federation) -> None:
     """Say what a round lacks, as far as it is known without asking anybody."""
-    from ridgeway.coordinator.round.masked_round import too_few_on_roster
-
     if words := too_few_on_roster(federation):
         step("note", words)
 
@@ -384,7 +375,6 @@ def page(
     """
     from ridgeway.common.cli.page_server import serve_page
     from ridgeway.coordinator.page.federation_page import federation_page
-    from ridgeway.coordinator.page.federation_view import FederationView
 
     view = FederationView(open_federation(folder.resolve()))
     parts = federation_page(view)
@@ -406,8 +396,6 @@ def backup(
     A round may be running. FILE holds the private keys, and only its owner can read it: keep it as
     safe as DIR.
     """
-    from ridgeway.coordinator.deploy.backup import back_up
-
     made = back_up(open_federation(folder), target)
     room = target.stat().st_size
     show(
@@ -433,8 +421,6 @@ def restore(
 
     It verifies hashes, ledger, sums and releases first.
     """
-    from ridgeway.coordinator.deploy.backup import restore as make
-
     made = make(source, folder)
     show(
         {
@@ -482,9 +468,6 @@ def prune(
     It always keeps the ledger, every signed manifest, the sums and totals that are still needed,
     and the keys. If the coordinator is down, Flower's data of past runs is removed too.
     """
-    from ridgeway.coordinator.deploy.coordinator_folder import leftovers
-    from ridgeway.coordinator.deploy.coordinator_folder import prune as take_away
-
     federation = open_federation(folder)
     rows = [each.row() for each in leftovers(federation, keep)]
     if remove_:
@@ -509,8 +492,6 @@ def percent_words(accuracy: float, interval: Sequence[float] | None) -> str:
 
 
 def open_federation(folder: Path) -> Federation:
-    from ridgeway.coordinator.round.federation import COORDINATOR_TOML, Federation
-
     if not (folder / COORDINATOR_TOML).is_file():
         raise InputError(
             f"{folder} is not a coordinator's folder; create one with: ridgeway"

@@ -5,20 +5,24 @@ holds of whom.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ridgeway.common.base.errors import LinkDown
+from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.base.settings import check_domain_name
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import show, step
+from ridgeway.common.deploy.node_key import check_public_line
+from ridgeway.common.protocol.invitation import AUTHORITY, Card, read_signed_json
 from ridgeway.coordinator.cli.federation_commands import (
     CoordinatorFolder,
     open_federation,
     tell_too_few,
 )
-
-if TYPE_CHECKING:
-    from ridgeway.coordinator.round.federation import Federation
-    from ridgeway.coordinator.round.membership import Change
+from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+from ridgeway.coordinator.deploy.supervisor import announce, register, write_invite
+from ridgeway.coordinator.round import membership
+from ridgeway.coordinator.round.federation import Federation
 
 HIDDEN = (
     "its sums are hidden in a masked total, so they cannot be removed from the newest"
@@ -41,10 +45,6 @@ def admit(
     json: Json = False,
 ) -> None:
     """Add the holder with the card HOLDER.PUB to the roster of DIR."""
-    from ridgeway.common.base.settings import check_domain_name
-    from ridgeway.common.deploy.node_key import check_public_line
-    from ridgeway.common.protocol.invitation import Card, read_signed_json
-
     check_domain_name(name, "holder")
     federation = open_federation(folder)
     paper = read_signed_json(card, Card)
@@ -78,10 +78,6 @@ def _register(federation: Federation) -> bool:
     """Let holders know the members, and bring the SuperLink's list of nodes up to date, if it is
     up; else `up` will.
     """
-    from ridgeway.common.protocol.invitation import AUTHORITY
-    from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
-    from ridgeway.coordinator.deploy.supervisor import announce, register
-
     if (federation.link / AUTHORITY).exists():  # not in a simulated federation
         announce(federation)
     client = SuperLinkClient(federation.link)
@@ -99,9 +95,6 @@ def invite(folder: CoordinatorFolder, json: Json = False) -> None:
 
     It holds addresses, keys and hashes, and no secrets.
     """
-    from ridgeway.common.base.schema import MODE_SENTENCES
-    from ridgeway.coordinator.deploy.supervisor import write_invite
-
     federation = open_federation(folder)
     made = write_invite(federation)
     target = str(folder / "invite")
@@ -130,10 +123,8 @@ def retire(
 
     Later rounds leave it out.
     """
-    from ridgeway.coordinator.round.membership import retire as change
-
     federation = open_federation(folder)
-    done = change(federation, domain)
+    done = membership.retire(federation, domain)
     _register(federation)
     _show_change("retired", domain, done, json)
 
@@ -147,10 +138,8 @@ def remove(
 
     Its sums are subtracted exactly and erased, and the router is solved again.
     """
-    from ridgeway.coordinator.round.membership import remove as change
-
     federation = open_federation(folder)
-    done = change(federation, name)
+    done = membership.remove(federation, name)
     _register(federation)
     _show_change("removed", name, done, json)
     if not json:
@@ -170,17 +159,15 @@ def rollback(
     It gets the next number; `deliver` sends it to holders. Rounds publish nothing until you run one
     with --end-rollback.
     """
-    from ridgeway.coordinator.round.membership import rollback as change
-
     federation = open_federation(folder)
-    done = change(federation, number)
+    done = membership.rollback(federation, number)
     _show_change("rolled", f"back to {number:04}", done, json)
     if not json and federation.standing.rolled_back is not None:
         words = "rounds publish nothing until you run one with --end-rollback"
         step("note", words)
 
 
-def _show_change(verb: str, subject: str, done: Change, json: bool) -> None:
+def _show_change(verb: str, subject: str, done: membership.Change, json: bool) -> None:
     published = done.published
     if done.note:
         step("note", done.note)

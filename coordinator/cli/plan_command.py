@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ridgeway.common.cli.options import Json, option
 from ridgeway.common.cli.terminal import TextTable, show
-
-if TYPE_CHECKING:
-    from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.privacy_settings import check_privacy
+from ridgeway.coordinator.accuracy_plan import (
+    MAX_NOISE,
+    SENTENCES_FIT,
+    TOKENS_FIT,
+    forecast,
+)
 
 
 def plan(
@@ -32,14 +37,6 @@ def plan(
     built-in text. It holds for prompts that resemble the domains' documents; for others, accuracy
     is lower.
     """
-    from ridgeway.common.privacy.privacy_settings import check_privacy
-    from ridgeway.coordinator.accuracy_plan import (
-        MAX_NOISE,
-        SENTENCES_FIT,
-        TOKENS_FIT,
-        forecast,
-    )
-
     rows = []
     found = []
     modes: tuple[PrivacyMode, ...] = ("columns", "full")

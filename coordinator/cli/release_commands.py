@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.options import Json, argument
+from ridgeway.common.cli.route_commands import evaluation_lines
 from ridgeway.common.cli.terminal import TextTable, count, show, step
+from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.coordinator.cli.federation_commands import (
     CoordinatorFolder,
     accuracy_words,
     open_federation,
     percent_words,
 )
-
-if TYPE_CHECKING:
-    from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.federation import Federation
 
 HEADINGS = ("release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains")
 
@@ -114,9 +114,6 @@ def _choices(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def show_held_out(federation: Federation, number: int) -> None:
-    from ridgeway.common.cli.route_commands import evaluation_lines
-    from ridgeway.common.routing.evaluation import Evaluation
-
     figures = federation.manifest(number)["evaluation"]
     if figures is None:
         step("note", "holders have not evaluated this release")

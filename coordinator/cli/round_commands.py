@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ridgeway.common.base.errors import InputError, RidgewayError
+from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.cli.options import Json, ModeOption, argument, option
 from ridgeway.common.cli.terminal import (
     TextTable,
@@ -26,17 +27,28 @@ from ridgeway.coordinator.cli.federation_commands import (
     open_federation,
 )
 from ridgeway.coordinator.cli.release_commands import show_held_out
+from ridgeway.coordinator.deploy.schedule import keep_schedule
+from ridgeway.coordinator.deploy.supervisor import run_work
+from ridgeway.coordinator.page.narrator import Narrator, tell_event
+from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import (
     AnswerRefused,
     Event,
     ExchangeDone,
     HolderChecked,
     HoldersAbsent,
+    OperatorNote,
     ReleaseStands,
+    RoundForeseen,
 )
-
-if TYPE_CHECKING:
-    from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.remedies import (
+    BUNDLE,
+    CHECKED,
+    EPOCH_USED,
+    REMEDIES,
+    check_of,
+)
+from ridgeway.coordinator.round.run_order import RunOrder
 
 RunsBundle = Annotated[
     str | None,
@@ -53,13 +65,6 @@ def preflight(
 
     The exit code is 0 without problems, 1 with problems, and 2 if holders could not be asked.
     """
-    from ridgeway.common.base.schema import MODE_SENTENCES
-    from ridgeway.coordinator.deploy.supervisor import run_work
-    from ridgeway.coordinator.page.narrator import tell_event
-    from ridgeway.coordinator.round.progress import OperatorNote, RoundForeseen
-    from ridgeway.coordinator.round.remedies import CHECKED, REMEDIES
-    from ridgeway.coordinator.round.run_order import RunOrder
-
     federation = open_federation(folder)
     told: list[Event] = []
     runs = run_work(federation, RunOrder(work="preflight"), told.append, bundle)
@@ -117,8 +122,6 @@ def _cost_words(privacy: Mapping[str, Any]) -> str:
 
 def _remedies(checked: HolderChecked, bundle: str) -> Iterator[tuple[str, ...]]:
     """What a holder has to do before a round."""
-    from ridgeway.coordinator.round.remedies import BUNDLE, EPOCH_USED, REMEDIES
-
     for code, names in checked.obstacles:
         about = f"{code}: {', '.join(names)}" if names else code
         which = f"bundle {bundle}" if code == BUNDLE else ""
@@ -137,8 +140,6 @@ def _marks(checked: HolderChecked) -> list[str]:
     """A row of the table: what holds, what does not, and what could not be asked because of
     that.
     """
-    from ridgeway.coordinator.round.remedies import CHECKED, check_of
-
     failed = [check_of(code) for code, _ in checked.obstacles]
     asked = 1 if "online" in failed else 2 if "code" in failed else len(CHECKED)
     marks = ["no" if check in failed else "yes" for check in CHECKED[:asked]]
@@ -203,10 +204,6 @@ def round_(
     The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released":
     false}.
     """
-    from ridgeway.coordinator.deploy.supervisor import run_work
-    from ridgeway.coordinator.page.narrator import Narrator
-    from ridgeway.coordinator.round.run_order import RunOrder
-
     worse = tuple(accept_worse or ())
     missing = tuple(allow_missing or ())
     unevaluated = tuple(accept_unevaluated or ())
@@ -286,10 +283,6 @@ def schedule(
     `coordinator up` must be running. If a round cannot run, or if fewer than --min-changed holders
     have changed, it prints why, opens nothing, and waits for the next time.
     """
-    from ridgeway.coordinator.deploy.schedule import keep_schedule
-    from ridgeway.coordinator.deploy.supervisor import run_work
-    from ridgeway.coordinator.page.narrator import Narrator
-    from ridgeway.coordinator.round.run_order import RunOrder
 
     def work() -> None:
         run_work(
@@ -305,10 +298,6 @@ def schedule(
 
 def deliver(folder: CoordinatorFolder) -> None:
     """Send the newest release of DIR to holders that do not have it."""
-    from ridgeway.coordinator.deploy.supervisor import run_work
-    from ridgeway.coordinator.page.narrator import Narrator
-    from ridgeway.coordinator.round.run_order import RunOrder
-
     federation = open_federation(folder)
     if federation.newest is None:
         raise InputError(f"{folder} has no release yet; run a round first")

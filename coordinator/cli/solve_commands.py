@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import preset
+from ridgeway.common.base.files import config_folder
+from ridgeway.common.base.identity import Identity, create_identity, load_identity
+from ridgeway.common.base.jsonl import field_names
+from ridgeway.common.base.settings import Confidence, preset
 from ridgeway.common.cli.options import (
     DataFolder,
     Fields,
@@ -19,6 +22,9 @@ from ridgeway.common.cli.options import (
 )
 from ridgeway.common.cli.route_commands import evaluation_lines, tell_left_out
 from ridgeway.common.cli.terminal import command_group, show, size, step
+from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
+from ridgeway.common.routing.release import refuse_foreign
+from ridgeway.common.statistics.statistics_file import load_prepared
 from ridgeway.coordinator.cli.federation_commands import (
     backup,
     init,
@@ -45,9 +51,13 @@ from ridgeway.coordinator.cli.round_commands import (
     round_,
     schedule,
 )
-
-if TYPE_CHECKING:
-    from ridgeway.common.base.identity import Identity
+from ridgeway.coordinator.solving.publish import (
+    RouterChoices,
+    calibrate_release,
+    draft,
+    sign,
+)
+from ridgeway.coordinator.solving.total import must_agree
 
 app = command_group()
 
@@ -83,13 +93,6 @@ def solve(
     json: Json = False,
 ) -> None:
     """Add statistics, solve, compile and sign a release."""
-    from ridgeway.common.base.settings import Confidence
-    from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
-    from ridgeway.common.routing.release import refuse_foreign
-    from ridgeway.common.statistics.statistics_file import load_prepared
-    from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
-    from ridgeway.coordinator.solving.total import must_agree
-
     chosen = preset(preset_name)
     choices = RouterChoices(
         weighting=chosen.weighting,
@@ -144,8 +147,6 @@ def solve(
 
 
 def _key_path(given: Path | None) -> Path:
-    from ridgeway.common.base.files import config_folder
-
     return given or config_folder() / "coordinator.key"
 
 
@@ -153,8 +154,6 @@ def signing_identity(given: Path | None, *, make: bool) -> Identity:
     """The key that releases are signed with; the one in the configuration folder is made for the
     first release.
     """
-    from ridgeway.common.base.identity import create_identity, load_identity
-
     path = _key_path(given)
     if given is not None or path.exists() or not make:
         return load_identity(path)
@@ -174,8 +173,6 @@ def key(
     json: Json = False,
 ) -> None:
     """Print the public key of DIR, which holders and users of its releases should pin."""
-    from ridgeway.common.base.identity import create_identity, load_identity
-
     if folder is not None and key_file is None:
         identity = open_federation(folder).identity
     elif key_file is not None and folder is None:
@@ -224,9 +221,6 @@ def calibrate(
     The release is signed again. If it has a sentence encoder, --sentence-share or
     --sentence-accuracy also choose the margin from which its table decides alone.
     """
-    from ridgeway.common.base.jsonl import field_names
-    from ridgeway.coordinator.solving.publish import calibrate_release
-
     if sentence_share is not None and sentence_accuracy is not None:
         raise InputError("give --sentence-share or --sentence-accuracy, not both")
     changes = given(threshold=threshold, fallback=fallback)

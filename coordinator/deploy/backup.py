@@ -7,18 +7,17 @@ out: `coordinator up` makes it anew from the ledger.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from ridgeway.common.base.errors import FormatError, InputError, RidgewayError
-from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.deploy.archive import (
     BackupManifest,
-    check_target,
+    copy_files,
     copy_journal,
-    pack,
-    unpack,
+    unpacked,
+    write_backup,
 )
 from ridgeway.coordinator.round.federation import KEY, PRIOR, Federation
 from ridgeway.coordinator.round.ledger import Ledger
@@ -42,59 +41,33 @@ MAX_ATTEMPTS = 5
 
 
 def back_up(federation: Federation, target: Path) -> BackupManifest:
-    """Write a backup and verify it as a restore would. A round may be running meanwhile."""
-    check_target(target)
-    with tempfile.TemporaryDirectory(
-        dir=target.parent, prefix=f".{target.name}."
-    ) as place:
-        draft = _gathered(federation, Path(place))
-        entries = _verified(draft)["entries"]
-        manifest = pack(draft, target, federation.identity.public, entries)
-        try:
-            unpack(target, Path(place) / "read again")
-            _verified(Path(place) / "read again")
-        except (RidgewayError, OSError):
-            target.unlink()
-            raise
-    return manifest
-
-
-def restore(source: Path, folder: Path) -> BackupManifest:
-    """Make a coordinator's folder of a backup, whole and verified, or nothing at all."""
-    check_new_folder(folder)
-    with whole_folder(folder, new=True) as draft:
-        manifest = unpack(source, draft)
-        if manifest.holder is not None:
-            raise FormatError(
-                f"{source} is a backup of a holder's folder; use `ridgeway client"
-                " restore`"
-            )
-        _verified(draft)
-    folder.chmod(0o700)
-    Federation(folder).point_to_latest()
-    return manifest
-
-
-def _gathered(federation: Federation, place: Path) -> Path:
-    """A copy of all that counts. Sums that a round erases while they are copied are looked for in a
-    later ledger.
+    """Write a backup and verify it. A round may be running meanwhile: if it erases sums while they
+    are copied, they are looked for in a later ledger.
     """
-    for attempt in range(MAX_ATTEMPTS):
-        draft = place / str(attempt)
-        draft.mkdir()
+    fill = partial(_fill, federation.folder)
+    for _ in range(MAX_ATTEMPTS):
         try:
-            copy_journal(federation.folder / LEDGER, draft / LEDGER)
-            for name in _named(federation.folder, draft):
-                write_whole(
-                    draft / name, (federation.folder / name).read_bytes(), private=True
-                )
-            return draft
+            return write_backup(target, fill, federation.identity.public)
         except FileNotFoundError as error:
             missing = error
     raise InputError(
         f"{missing.filename} is in the ledger, but the file is missing; run `ridgeway"
         " coordinator verify`"
     )
+
+
+def restore(source: Path, folder: Path) -> BackupManifest:
+    """Make a coordinator's folder of a backup, whole and verified, or nothing at all."""
+    with unpacked(source, folder, "coordinator") as (draft, manifest):
+        _verified(draft)
+    Federation(folder).point_to_latest()
+    return manifest
+
+
+def _fill(folder: Path, draft: Path) -> int:
+    copy_journal(folder / LEDGER, draft / LEDGER)
+    copy_files(folder, _named(folder, draft), draft)
+    return _verified(draft)["entries"]
 
 
 def _named(folder: Path, draft: Path) -> Iterator[str]:

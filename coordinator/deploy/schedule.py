@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
+from cronsim import CronSim, CronSimError
+
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.deploy.processes import Log
@@ -19,8 +21,6 @@ def next_time(line: str, now: datetime) -> datetime:
     """The first minute after now that a cron line names: minute, hour, day of the month, month, day
     of the week.
     """
-    from cronsim import CronSim, CronSimError
-
     try:
         found = next(CronSim(line, now), None)
     except CronSimError as error:

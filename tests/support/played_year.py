@@ -21,6 +21,7 @@ from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, BUNDLE_PATH, LEAVE_PATH, NOTICE, NOTICE_PATH, ROSTER_PATH
 from ridgeway.common.deploy.processes import Log
 from ridgeway.common.protocol.packet import Packet
+from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.deploy.fleet_proxy import keep_leaving
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed
@@ -128,7 +129,7 @@ class PlayedYear(Year):
         self._open = ExitStack()
         self._joined: set[str] = set()
         patch = self._open.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(supervisor, "run_work", self._work)
+        patch.setattr(round_commands, "run_work", self._work)
         return self
 
     def __exit__(self, *error: object) -> None:

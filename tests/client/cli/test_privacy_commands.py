@@ -195,7 +195,7 @@ def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(shop: Wor
 def test_join_opens_the_first_epoch_and_no_other(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """And says so, with what a round will cost; then it runs as ever."""
     runs: list[Path] = []
-    monkeypatch.setattr("ridgeway.client.deploy.supernode.run", lambda settings, *_: runs.append(settings.folder))
+    monkeypatch.setattr("ridgeway.client.cli.holder_commands.run", lambda settings, *_: runs.append(settings.folder))
     monkeypatch.setattr("ridgeway.client.deploy.notices.NoticeWatch._run", lambda self: None)
     assert init(shop).code == 0
     first = shop.call("client", "join", "law")

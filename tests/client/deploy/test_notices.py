@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from ridgeway.client.deploy import notices
+from ridgeway.client.cli import bundle_commands
 from ridgeway.client.deploy.holder_folder import approve_bundle, settings_text
 from ridgeway.client.deploy.notices import Gate, take_notice, tell_unapproved
 from ridgeway.client.round.holder import HolderSettings
@@ -155,7 +155,7 @@ def test_without_a_hash_only_what_was_shown_is_approved(tmp_path: Path, monkeypa
     assert parties.holder("law").settings.bundles == before
     assert shop.call("client", "bundle", law).code == 2, "it is not approved"
     newer = AnnouncedBundle(sha256="ab" * 32)
-    monkeypatch.setattr(notices, "unapproved", lambda *_: [newer, AnnouncedBundle(sha256=installed_sha256())])
+    monkeypatch.setattr(bundle_commands, "unapproved", lambda *_: [newer, AnnouncedBundle(sha256=installed_sha256())])
     done = shop.call("client", "approve", law)
     assert done.code == 0 and "has announced another one that is not approved" in done.stderr
     assert parties.holder("law").settings.bundles == (*before, installed_sha256())

@@ -11,10 +11,10 @@ import pytest
 from ridgeway.client.round import holder as holder_module
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.base.settings import DEFAULT, PRIVATE_ENCODER
-from ridgeway.common.encoding import encoder_sources
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.invitation import Invite, read_signed_json
+from ridgeway.coordinator.cli import federation_commands
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.membership import retire
@@ -106,7 +106,7 @@ def test_private_federations_have_an_encoder_without_words(shop: Workshop, monke
         asked.append(source)
         return tiny_encoder()
 
-    monkeypatch.setattr(encoder_sources, "find_encoder", find)
+    monkeypatch.setattr(federation_commands, "find_encoder", find)
     for mode in ("private", "masked", "clear"):
         assert shop.call("coordinator", "init", shop / mode, "--mode", mode).code == 0
     assert asked == [PRIVATE_ENCODER, DEFAULT.encoder, DEFAULT.encoder]

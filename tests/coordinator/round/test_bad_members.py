@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.protocol.cohort import Cohort
 from ridgeway.common.statistics.sums import Statistics
-from ridgeway.coordinator.deploy import supervisor
+from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import Event, RouterWorse, Watch
@@ -190,7 +190,7 @@ def test_the_operator_reads_what_happened_and_what_to_do(parties: Parties, monke
         wishes = RoundWishes(mode=order.mode, accept_worse=order.accept_worse)
         run_round(federation, Direct(parties, list(names)), watch, wishes)
 
-    monkeypatch.setattr(supervisor, "run_work", run_here)
+    monkeypatch.setattr(round_commands, "run_work", run_here)
     round_command = ("coordinator", "round", parties.federation().folder)
     commands = Workshop(parties.folder)
     worse = commands.call(*round_command, "--json")

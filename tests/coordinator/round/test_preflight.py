@@ -15,6 +15,7 @@ from ridgeway.common.base.errors import JournalError, RoundFailed
 from ridgeway.common.protocol.invitation import Place
 from ridgeway.common.protocol.messages import DISK_FULL, Here
 from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
 from ridgeway.coordinator.round.federation import NODES, Federation
@@ -345,7 +346,7 @@ def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
         check_holders(parties.federation(), transport, watch)
         return HASH
 
-    monkeypatch.setattr(supervisor, "run_work", run_work)
+    monkeypatch.setattr(round_commands, "run_work", run_work)
     shop = Workshop(parties.folder)
     done = shop.call("coordinator", "preflight", "coordinator")
     assert done.code == 1, done.stderr

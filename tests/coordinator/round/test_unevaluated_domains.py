@@ -13,7 +13,7 @@ from ridgeway.common.base.schema import Mode
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.messages import Evaluate, Refusal
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.coordinator.deploy import supervisor
+from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.preflight import check_holders
@@ -140,7 +140,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(parties: Parties, monk
         wishes = RoundWishes(mode=order.mode, accept_unevaluated=order.accept_unevaluated)
         run_round(parties.federation(), WithoutCounts(parties, "dies", "medicine"), watch, wishes)
 
-    monkeypatch.setattr(supervisor, "run_work", run_here)
+    monkeypatch.setattr(round_commands, "run_work", run_here)
     shop, command = Workshop(parties.folder), ("coordinator", "round", parties.federation().folder)
     failed = shop.call(*command, "--json")
     assert failed.code == 2
