@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 class CommandEntry(NamedTuple):
     """A command or a group of commands.
 
-    module, name: where it is. user: who uses it. extra: the packages of all that it can do, where a
-    plain install is not enough. summary: what the list of commands says of it.
+    module: where it is; a group is called `app` there, a command like here. user: who uses it.
+    extra: the packages of all that it can do, where a plain install is not enough. summary: what
+    the list of commands says of it.
     """
 
     module: str
-    name: str
     user: str
     extra: str
     summary: str
@@ -35,77 +35,66 @@ RESEARCHER = "a researcher or newcomer"
 COMMANDS = {
     "simulate": CommandEntry(
         "simulations.cli.simulate_command",
-        "simulate",
         RESEARCHER,
         "simulation",
         "Run a whole federation on this machine.",
     ),
     "audit": CommandEntry(
         "simulations.cli.cohort_audit_command",
-        "audit",
         RESEARCHER,
         "simulation",
         "Attack the sums of a cohort, where the text is known.",
     ),
     "client": CommandEntry(
         "client.cli.corpus_commands",
-        "app",
         HOLDER,
         "client",
         "Commands of a domain holder: private files to sums that may leave.",
     ),
     "coordinator": CommandEntry(
         "coordinator.cli.solve_commands",
-        "app",
         OPERATOR,
         "coordinator",
         "The operator's side: statistics to signed releases.",
     ),
     "plan": CommandEntry(
         "coordinator.cli.plan_command",
-        "plan",
         OPERATOR,
         "coordinator",
         "Predict the accuracy of a private round.",
     ),
     "prior": CommandEntry(
         "client.cli.prior_commands",
-        "app",
         OPERATOR,
         "client",
         "The public prior of private rounds.",
     ),
     "experts": CommandEntry(
         "coordinator.cli.expert_commands",
-        "app",
         OPERATOR,
         "coordinator",
         "Quality of each expert in each domain.",
     ),
     "route": CommandEntry(
         "common.cli.route_commands",
-        "route",
         APPLICATION,
         "serve",
         "Route PROMPT to the expert that it belongs to.",
     ),
     "evaluate": CommandEntry(
         "common.cli.route_commands",
-        "evaluate",
         APPLICATION,
         "coordinator",
         "Measure the accuracy of a release on labelled text.",
     ),
     "calibrate": CommandEntry(
         "common.cli.route_commands",
-        "calibrate",
         APPLICATION,
         "coordinator",
         "Propose a confidence threshold for a release.",
     ),
     "serve": CommandEntry(
         "common.serve.serve_command",
-        "serve",
         APPLICATION,
         "serve",
         "Serve a release: the routing API, an OpenAI-compatible gateway to experts,"
@@ -113,14 +102,12 @@ COMMANDS = {
     ),
     "keys": CommandEntry(
         "common.cli.key_commands",
-        "app",
         APPLICATION,
         "serve",
         "The API keys of `ridgeway serve`: a file of names and hashes.",
     ),
     "encoder": CommandEntry(
         "common.cli.route_commands",
-        "encoder",
         APPLICATION,
         "client",
         "The tokenizer and integer table that all parties share.",
@@ -198,7 +185,8 @@ def command(loaded: Iterable[str] = COMMANDS) -> Any:
         panel = f"For {entry.user}"
         found: Any = lambda: None  # noqa: E731
         if name in loaded:
-            found = getattr(import_module(f"ridgeway.{entry.module}"), entry.name)
+            module = import_module(f"ridgeway.{entry.module}")
+            found = getattr(module, "app", None) or getattr(module, name)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name, help=entry.summary, rich_help_panel=panel)
             continue

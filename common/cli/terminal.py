@@ -105,7 +105,7 @@ def show(
         return
     for line in lines:
         if isinstance(line, TextTable):
-            table(line.headings, line.rows, title=line.title)
+            _print_table(line)
         elif isinstance(line, str):
             print(line)
         elif line:
@@ -116,17 +116,8 @@ def emit_json(value: Any) -> None:
     print(codec.dumps(value, ensure_ascii=False, indent=2))
 
 
-def table(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    numbers: Sequence[bool] | None = None,
-    title: str = "",
-) -> None:
-    """Print a table: words to the left, numbers to the right.
-
-    numbers: which columns hold numbers; left out: those whose cells all look like some.
-    """
+def _print_table(table: TextTable) -> None:
+    """Words to the left; to the right the columns whose cells all look like numbers."""
     from rich import box
     from rich.cells import cell_len
     from rich.console import Console
@@ -135,12 +126,12 @@ def table(
 
     shown = [
         [f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
-        for row in rows
+        for row in table.rows
     ]
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, heading in enumerate(headings):
+    for place, heading in enumerate(table.headings):
         cells = [row[place] for row in shown if place < len(row)]
-        number = numbers[place] if numbers else all(map(_NUMBER.fullmatch, cells))
+        number = all(map(_NUMBER.fullmatch, cells))
         widths = [cell_len(cell) for cell in (heading, *cells)]
         word = max(cell_len(word) for word in " ".join((heading, *cells)).split(" "))
         grid.add_column(
@@ -153,8 +144,8 @@ def table(
         )
     for row in shown:
         grid.add_row(*map(Text, row))
-    if title:
-        print(title)
+    if table.title:
+        print(table.title)
     console = Console(file=sys.stdout, highlight=False)
     needed = console.measure(
         grid, options=console.options.update(max_width=MAX_TABLE_WIDTH)

@@ -61,6 +61,8 @@ def set_up_logs(form: LogFormat, level: LogLevel) -> None:
     handler.addFilter(_is_worth_logging)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("ridgeway").setLevel(level.upper())
+    # its warnings show what stands in clients' headers
+    logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
 
 
 def is_json() -> bool:

@@ -1,4 +1,4 @@
-"""What is known of the request being served: its id, trace and key, and how many bytes it holds.
+"""What is known of the request being served: its id and key, and how many bytes it holds.
 
 Every body that is read, every text that waits and every answer that is put together is counted
 until its request has ended. This bounds the memory of a server: where the limit is reached, the
@@ -17,10 +17,6 @@ from ridgeway.common.http.http_errors import RefusedRequest
 from ridgeway.common.http.key_budgets import KeyAccount
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-TRACE_PARENT = re.compile(
-    rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-)
-MAX_TRACE_STATE = 512
 MAX_HELD_BYTES = 96 * 1024**2
 
 
@@ -73,7 +69,6 @@ class RequestContext:
     """id: the client's own, if it gave one that can stand in a header and a log; else one that was
     made here.
 
-    trace: the headers of the client's trace, as they came.
     key:   the name of the key that came with it; empty if there is none.
     is_only_key: whether no other key lets clients in.
     account: where is counted what the request spends, if its key has a budget.
@@ -82,7 +77,6 @@ class RequestContext:
     """
 
     id: str
-    trace: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
     is_only_key: bool = True
     account: KeyAccount | None = None
@@ -97,9 +91,7 @@ def begin_request(headers: Mapping[bytes, bytes]) -> RequestContext:
     """The context of the request that this task serves from now on."""
     given = headers.get(b"x-request-id")
     is_fit = given is not None and REQUEST_ID.fullmatch(given)
-    made = RequestContext(
-        given.decode() if given and is_fit else os.urandom(16).hex(), _trace(headers)
-    )
+    made = RequestContext(given.decode() if given and is_fit else os.urandom(16).hex())
     _current.set(made)
     return made
 
@@ -129,18 +121,3 @@ def let_go(size: int) -> None:
     holding = current_request().holding
     if holding is not None:
         holding.let_go(size)
-
-
-def _trace(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
-    parent = headers.get(b"traceparent")
-    if parent is None or not TRACE_PARENT.fullmatch(parent) or parent.startswith(b"ff"):
-        return {}
-    state = headers.get(b"tracestate", b"")
-    is_fit = (
-        0 < len(state) <= MAX_TRACE_STATE
-        and state.isascii()
-        and state.decode().isprintable()
-    )
-    return {"traceparent": parent.decode()} | (
-        {"tracestate": state.decode()} if is_fit else {}
-    )

@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from operator import add
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
@@ -144,30 +145,25 @@ def merged_metrics(texts: list[tuple[bytes, bool]]) -> bytes:
     values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
     for text, is_running in texts:
         for family in text_string_to_metric_families(text.decode()):
-            if not is_running and family.type not in ("counter", "histogram"):
+            is_count = family.type in ("counter", "histogram")
+            if not (is_running or is_count):
                 continue
             families.setdefault(family.name, family)
+            join = add if is_count or family.name in SUMMED_GAUGES else max
             found = values.setdefault(family.name, {})
-            is_sum = (
-                family.type in ("counter", "histogram") or family.name in SUMMED_GAUGES
-            )
             for sample in family.samples:
                 place = sample.name, tuple(sorted(sample.labels.items()))
                 before = found.get(place)
                 if before is None or math.isnan(before):
                     found[place] = sample.value
-                elif is_sum:
-                    found[place] = before + sample.value
-                elif not math.isnan(sample.value):
-                    found[place] = max(before, sample.value)
+                else:
+                    found[place] = join(before, sample.value)  # max(1, nan) is 1
     for name, family in families.items():
         family.samples = [
             Sample(own, dict(labels), value)
             for (own, labels), value in values[name].items()
         ]
-    registry = CollectorRegistry()
-    registry.register(_Collected(families.values()))
-    return generate_latest(registry)
+    return generate_latest(_Collected(families.values()))
 
 
 class _Collected(Collector):

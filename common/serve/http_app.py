@@ -73,7 +73,4 @@ def create_app(
     if rules.usage is not None:
         service.watchers.append(rules.usage.renew)
     shortcut: ASGIApp = Shortcut(app, *apis)
-    traced = (
-        TracedRequests(shortcut, service.tracing) if service.tracing.is_on else shortcut
-    )
-    return RequestGuard(traced, rules, service.metrics)
+    return RequestGuard(TracedRequests(shortcut), rules, service.metrics)

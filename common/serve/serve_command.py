@@ -108,17 +108,17 @@ def serve(
     from ridgeway.common.http.log_lines import set_up_logs
     from ridgeway.common.serve.serve_settings import serve_settings
 
-    options = {
-        "host": host,
-        "port": port,
-        "workers": workers,
-        "experts": experts,
-        "keys": keys,
-        "key": key,
-        "tls_cert": tls_cert,
-        "tls_key": tls_key,
-    }
-    settings = serve_settings(config, options)
+    settings = serve_settings(
+        config,
+        host=host,
+        port=port,
+        workers=workers,
+        experts=experts,
+        keys=keys,
+        key=key,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+    )
     set_up_logs(settings.log_format, settings.log_level)
     with _errors_as_lines():
         _serve(release, settings)
@@ -204,6 +204,7 @@ def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
     from ridgeway.common.http.server import run
     from ridgeway.common.http.workers import PeerMetrics
     from ridgeway.common.serve.http_app import create_app
+    from ridgeway.common.serve.tracing import sent_spans
 
     settings = job.settings
     set_up_logs(settings.log_format, settings.log_level)
@@ -220,21 +221,22 @@ def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
             "note",
             "without --tls-cert and --tls-key, keys and prompts travel unencrypted",
         )
-    _say("serving", address.url)
     if worker is not None:
         rules = replace(rules, rates=worker.rates)
         service.share_metrics(PeerMetrics(worker.folder))
         service.watchers.append(worker.watch_parent)
-    run(
-        create_app(service, gateway=gateway, rules=rules),
-        job.sockets,
-        certificate,
-        settings.drain,
-        settings.keep_alive,
-        settings.log_format,
-        settings.log_level,
-        None if worker is None else worker.started,
-    )
+    with sent_spans():
+        _say("serving", address.url)
+        run(
+            create_app(service, gateway=gateway, rules=rules),
+            job.sockets,
+            certificate,
+            settings.drain,
+            settings.keep_alive,
+            settings.log_format,
+            settings.log_level,
+            None if worker is None else worker.started,
+        )
 
 
 def _service_and_gateway(
@@ -247,7 +249,6 @@ def _service_and_gateway(
     from ridgeway.common.serve.routing.current_release import ReleaseSource
     from ridgeway.common.serve.routing.routing_service import RoutingService
     from ridgeway.common.serve.rules import RoutingRules
-    from ridgeway.common.serve.tracing import find_tracing
 
     settings = job.settings
     experts = find_experts(settings.experts)
@@ -277,7 +278,6 @@ def _service_and_gateway(
     service = RoutingService(
         source,
         settings.drift_share,
-        tracing=find_tracing(),
         compared=compared,
         rules=rules,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,7 +106,7 @@ class ServeSettings(Record):
         return self
 
 
-def serve_settings(path: Path | None, options: Mapping[str, Any]) -> ServeSettings:
+def serve_settings(path: Path | None, **options: Any) -> ServeSettings:
     """The settings of a file; `options` that are not None override it."""
     settings = ServeSettings()
     if path is not None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.operating_system import proc
-from ridgeway.common.cli.terminal import emit_json, table
+from ridgeway.common.cli import terminal
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.simulations.bench.provenance import Machine
 
@@ -112,13 +112,11 @@ class Row:
 
 def show(name: str, machine: Machine, rows: Sequence[Row], *, as_json: bool) -> bool:
     """Print the rows; returns whether every aim was met."""
-    if as_json:
-        facts = {"bench": name, "busy": machine.is_busy, **asdict(machine)}
-        found = [{**asdict(row), "met": row.verdict(machine)} for row in rows]
-        emit_json({**facts, "rows": found})
-    else:
-        cells = [list(row.cells(machine)) for row in rows]
-        table(list(ROW_HEADINGS), cells, title=str(machine))
+    facts = {"bench": name, "busy": machine.is_busy, **asdict(machine)}
+    found = [{**asdict(row), "met": row.verdict(machine)} for row in rows]
+    cells = [row.cells(machine) for row in rows]
+    table = terminal.TextTable(ROW_HEADINGS, cells, title=str(machine))
+    terminal.show({**facts, "rows": found}, table, json=as_json)
     return all(row.verdict(machine) in ("yes", "") for row in rows)
 
 

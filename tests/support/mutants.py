@@ -28,7 +28,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
 from ridgeway.common.base.operating_system import cores
-from ridgeway.common.cli.terminal import count, table, ticking
+from ridgeway.common.cli.terminal import TextTable, count, show, ticking
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
@@ -202,7 +202,7 @@ def main(pattern: str = "") -> int:
     unmet = [(check.name, "meets it") for check in checks if check not in met]
     survivors = unmet + [(check.name, f"of {len(met[check])} fails") for check in checks if check in passed]
     if survivors:
-        table(("removed", "no test"), survivors)
+        show(survivors, TextTable(("removed", "no test"), survivors), json=False)
     print(f"{count(len(checks), 'mutant')}, {len(survivors)} not noticed")
     return 1 if survivors else 0
 

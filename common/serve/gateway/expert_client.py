@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+from opentelemetry.trace import SpanKind
 from pydantic_core import from_json
 
 from ridgeway.common.experts.experts_file import FallbackReason
@@ -48,7 +49,7 @@ from ridgeway.common.serve.gateway.failures import (
 from ridgeway.common.serve.gateway.sse import BadStream, EventStream, StreamAnswer
 from ridgeway.common.serve.gateway.token_usage import span_facts, whole_usage
 from ridgeway.common.serve.recent_notes import LOOKED_AT_BYTES
-from ridgeway.common.serve.tracing import NO_TRACING, Tracing
+from ridgeway.common.serve.tracing import trace_headers, tracer
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is not streamed."""
@@ -126,9 +127,8 @@ class WholeAnswer:
 class ExpertClient:
     """The gateway's connections. Use it in an `async with`."""
 
-    def __init__(self, tracing: Tracing = NO_TRACING) -> None:
+    def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._tracing = tracing
 
     async def __aenter__(self) -> ExpertClient:
         trace = aiohttp.TraceConfig()
@@ -170,7 +170,7 @@ class ExpertClient:
                     raise
                 raise ExpertFailure(failure) from None
             try:
-                return await self._traced(attempt, request)
+                return await self._ask_address(attempt, request)
             except ExpertFailure as failed:
                 failure = failed.failed
                 slow += failure.kind is failures.TIMEOUT
@@ -197,29 +197,23 @@ class ExpertClient:
         except (TimeoutError, aiohttp.ClientError, OSError):
             return False
 
-    async def _traced(
-        self, attempt: Attempt, request: ExpertRequest
-    ) -> WholeAnswer | StreamAnswer:
-        """An attempt is a span, up to the end of its answer or of its stream."""
-        if self._tracing.is_on:
-            expert = attempt.link.expert
-            operation = OPERATIONS[request.endpoint]
-            attempt.span = self._tracing.open(
-                f"{operation} {expert.model}",
-                {
-                    "gen_ai.operation.name": operation,
-                    "gen_ai.provider.name": api_of(request.endpoint),
-                    "gen_ai.request.model": expert.model,
-                    "ridgeway.expert": attempt.link.name,
-                    "ridgeway.address": attempt.address.number,
-                },
-            )
-        return await self._ask_address(attempt, request)
-
     async def _ask_address(
         self, attempt: Attempt, request: ExpertRequest
     ) -> WholeAnswer | StreamAnswer:
+        """An attempt is a span, up to the end of its answer or of its stream."""
         link = attempt.link
+        operation = OPERATIONS[request.endpoint]
+        attempt.span = tracer.start_span(
+            f"{operation} {link.expert.model}",
+            kind=SpanKind.CLIENT,
+            attributes={
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": api_of(request.endpoint),
+                "gen_ai.request.model": link.expert.model,
+                "ridgeway.expert": link.name,
+                "ridgeway.address": attempt.address.number,
+            },
+        )
         try:
             async with asyncio.timeout(link.expert.timeout):
                 response = await self._post(attempt, request)
@@ -257,10 +251,7 @@ class ExpertClient:
         assert self._session is not None, "the gateway is used inside its `async with`"
         trail = ConnectionTrail()
         body = request.body
-        told = {
-            **self._tracing.headers(attempt.span),
-            "x-request-id": current_request().id,
-        }
+        told = {**trace_headers(attempt.span), "x-request-id": current_request().id}
         api = api_of(request.endpoint)
         while True:
             try:

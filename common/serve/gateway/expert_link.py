@@ -21,6 +21,7 @@ from typing import Literal, get_args
 from urllib.parse import quote
 
 import aiohttp
+from opentelemetry.trace import INVALID_SPAN, Span, StatusCode
 from yarl import URL
 
 from ridgeway.common.experts.experts_file import Api, Expert
@@ -31,7 +32,6 @@ from ridgeway.common.serve.gateway.failures import (
     FailureKind,
 )
 from ridgeway.common.serve.telemetry import Metrics
-from ridgeway.common.serve.tracing import NO_SPAN, OpenSpan
 
 MAX_FAILURES = 5
 PAUSE_S = 10.0
@@ -340,7 +340,7 @@ class Attempt:
     link: ExpertLink
     address: AddressLink
     _ticket: int
-    span: OpenSpan = NO_SPAN
+    span: Span = INVALID_SPAN
     facts: Callable[[], Mapping[str, str | int]] = dict
     _began: float = field(default_factory=time.perf_counter)
     _ended: bool = False
@@ -377,8 +377,9 @@ class Attempt:
         self.address.running -= 1
         self.address.breaker.settle(self._ticket, good)
         self.link.count(outcome)
-        if self.span is not NO_SPAN:
-            self.span.set_attribute("ridgeway.outcome", outcome)
-            for name, value in self.facts().items():
-                self.span.set_attribute(name, value)
-            self.span.close(None if outcome == "ok" else outcome)
+        if self.span.is_recording():
+            self.span.set_attributes({"ridgeway.outcome": outcome, **self.facts()})
+            if outcome != "ok":
+                self.span.set_attribute("error.type", outcome)
+                self.span.set_status(StatusCode.ERROR)
+            self.span.end()

@@ -137,7 +137,7 @@ class Gateway:
         )
         self.file.check(service.current.served.router)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
-        self._client = ExpertClient(service.tracing)
+        self._client = ExpertClient()
         self._owners = ResponseOwners(responses or (shared and shared / "responses"))
         self._conversations = RecentNotes(
             Assignment, shared and shared / "conversations"

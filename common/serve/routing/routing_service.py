@@ -35,7 +35,7 @@ from ridgeway.common.serve.routing.current_release import (
 from ridgeway.common.serve.routing.drift import DriftMonitor
 from ridgeway.common.serve.rules import RoutingRules
 from ridgeway.common.serve.telemetry import Activity, Metrics
-from ridgeway.common.serve.tracing import NO_TRACING, Tracing
+from ridgeway.common.serve.tracing import tracer
 
 log = logging.getLogger("ridgeway.serve")
 
@@ -200,14 +200,12 @@ class RoutingService:
         source: ReleaseSource,
         drift_share: float | None = None,
         watch_s: float = WATCH_S,
-        tracing: Tracing = NO_TRACING,
         compared: ServedRelease | None = None,
         rules: RoutingRules | None = None,
     ) -> None:
         self.rules = rules or RoutingRules()
         self.current = CurrentRelease(source)
         self.compared = compared
-        self.tracing = tracing
         self.threads = RoutingThreads(lambda: self.current.served)
         self.metrics = Metrics()
         # finding a metric by its labels takes as long as counting
@@ -223,16 +221,19 @@ class RoutingService:
     async def decide(self, turns: Sequence[Turn]) -> tuple[ServedRelease, Decision]:
         """Where a prompt or a conversation should go."""
         began = time.perf_counter()
-        if not self.tracing.is_on:
+        span = tracer.start_span("route")
+        try:
             served, decision = await self.threads.route_turns(turns)
-            self.note(served, decision, time.perf_counter() - began)
-            return served, decision
-        with self.tracing.span("route") as span:
-            served, decision = await self.threads.route_turns(turns)
-            span.set_attribute("ridgeway.domain", decision.domain or NO_DOMAIN)
-            span.set_attribute("ridgeway.confidence", decision.confidence)
-            span.set_attribute("ridgeway.router", decision.router)
-            span.set_attribute("ridgeway.release", served.id)
+            span.set_attributes(
+                {
+                    "ridgeway.domain": decision.domain or NO_DOMAIN,
+                    "ridgeway.confidence": decision.confidence,
+                    "ridgeway.router": decision.router,
+                    "ridgeway.release": served.id,
+                }
+            )
+        finally:
+            span.end()
         self.note(served, decision, time.perf_counter() - began)
         return served, decision
 
@@ -326,7 +327,6 @@ class RoutingService:
                 self.peers.publish(self.metrics.exposition())
             self.threads.close()
             self.rules.close()
-            await asyncio.to_thread(self.tracing.close)
 
     def _watch_release(self) -> None:
         before = self.current.served

@@ -21,12 +21,12 @@ from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.http.access_rules import AccessRules
 from ridgeway.common.http.api_keys import KeyRing, add_key
 from ridgeway.common.http.log_lines import FIELDS, LineFormatter
+from ridgeway.common.serve import tracing
 from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.gateway.token_usage import StreamedUsage, TokenUsage, whole_usage
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
-from ridgeway.common.serve.tracing import NO_TRACING, OpenTelemetryTracing, Tracing, find_tracing
 from tests.common.serve.gateway.api_experts import anthropic_expert, openai_expert
 from tests.support.fake_expert import END, Asked, Expert, dies_after_two, dies_at_once, pours, token, wait_for, well
 from tests.support.in_process import DOMAINS, chat, experts_toml, running
@@ -45,10 +45,10 @@ def watched(release: Path, tmp_path: Path) -> Watched:
     """The service with the experts of a text, with keys if they are asked for."""
 
     @contextlib.contextmanager
-    def play(text: str, tracing: Tracing = NO_TRACING, keys: Path | None = None) -> Iterator[Any]:
+    def play(text: str, keys: Path | None = None) -> Iterator[Any]:
         file = tmp_path / "experts.toml"
         file.write_text(text)
-        service = RoutingService(ReleaseSource(release), watch_s=0, tracing=tracing)
+        service = RoutingService(ReleaseSource(release), watch_s=0)
         rules = AccessRules(keys=KeyRing(keys) if keys else None)
         app = create_app(service, gateway=Gateway(service, ExpertsFile(file)), rules=rules)
         with running(app) as url, httpx.Client(base_url=url, trust_env=False, verify=False) as http:
@@ -89,8 +89,9 @@ def test_a_clients_trace_is_passed_on_to_experts(watched: Watched) -> None:
             assert "baggage" not in heard
 
 
-def kept_spans() -> tuple[Any, Tracing]:
-    """Where spans are kept, and what makes them."""
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Where spans are kept during a test."""
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -98,16 +99,16 @@ def kept_spans() -> tuple[Any, Tracing]:
 
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    return kept, OpenTelemetryTracing(provider)
+    monkeypatch.setattr(tracing.tracer, "_real_tracer", provider.get_tracer("ridgeway"))
+    return kept
 
 
-def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched) -> None:
+def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched, kept: Any) -> None:
     """In the client's trace; the expert is told of the attempt's own span; no prompt is in any of them."""
-    kept, tracing = kept_spans()
     with contextlib.ExitStack() as stack:
         bad, good = (stack.enter_context(Expert(part)) for part in (dies_at_once, well("law")))
         addresses = f'[experts.law]\naddresses = ["{bad.url}", "{good.url}"]\nmodel = "law-model"\n'
-        http, _ = stack.enter_context(watched(f'fallback = "law"\n{addresses}', tracing))
+        http, _ = stack.enter_context(watched(f'fallback = "law"\n{addresses}'))
         body = chat("auto", f"{SECRET} {LAW}")
         answered = http.post("/v1/chat/completions", json=body, headers={"traceparent": PARENT})
         assert answered.status_code == 200
@@ -144,9 +145,8 @@ def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched) -> None:
     assert SECRET not in " ".join(span.to_json() for span in spans)
 
 
-def test_the_span_of_a_stream_ends_with_the_stream(watched: Watched) -> None:
+def test_the_span_of_a_stream_ends_with_the_stream(watched: Watched, kept: Any) -> None:
     """With the tokens that it used; and as a failure, if the stream breaks off."""
-    kept, tracing = kept_spans()
     used = b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}\n\n'
     steps = Semaphore(0)
 
@@ -161,7 +161,7 @@ def test_the_span_of_a_stream_ends_with_the_stream(watched: Watched) -> None:
     def ended() -> list[Any]:
         return [span for span in kept.get_finished_spans() if span.name.startswith("chat")]
 
-    with Expert(slow) as law, watched(experts_toml({"law": law.url}, 'fallback = "law"'), tracing) as (http, _):
+    with Expert(slow) as law, watched(experts_toml({"law": law.url}, 'fallback = "law"')) as (http, _):
         body = chat("law", f"{SECRET} {LAW}") | {"stream": True}
         with http.stream("POST", "/v1/chat/completions", json=body) as answer:
             pieces = answer.iter_raw()
@@ -184,13 +184,13 @@ def test_the_span_of_a_stream_ends_with_the_stream(watched: Watched) -> None:
 
 def test_spans_are_off_unless_the_environment_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """And if it asks and the packages are not there, the operator is told what to install."""
-    assert find_tracing({}) is NO_TRACING
+    assert tracing.find_provider({}) is None
     asked = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
-    assert find_tracing({**asked, "OTEL_SDK_DISABLED": "true"}) is NO_TRACING
+    assert tracing.find_provider({**asked, "OTEL_SDK_DISABLED": "true"}) is None
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(InputError, match=r"pip install '.\[telemetry\]'"):
-        find_tracing(asked)
+        tracing.find_provider(asked)
 
 
 def test_spans_are_sent_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,11 +200,11 @@ def test_spans_are_sent_where_the_environment_says(monkeypatch: pytest.MonkeyPat
         address = collector.url.removesuffix("/v1")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "router-of-the-shop")
-        tracing = find_tracing()
-        assert tracing.is_on
-        with tracing.span("route") as span:
+        provider = tracing.find_provider()
+        assert provider is not None
+        with provider.get_tracer("ridgeway").start_as_current_span("route") as span:
             span.set_attribute("ridgeway.domain", "law")
-        tracing.close()
+        provider.shutdown()
         sent = collector.last()
     assert sent.path == "/v1/traces"
     assert b"router-of-the-shop" in sent.body and b"ridgeway.domain" in sent.body
@@ -253,7 +253,7 @@ def test_a_failed_request_is_a_line_at_the_usual_level(watched: Watched, caplog:
 
 @pytest.mark.slow
 def test_every_line_of_the_service_is_json_where_it_is_asked_for(tmp_path: Path) -> None:
-    """The banner, a worker that was killed, a request that failed, and why the service did not begin."""
+    """The banner, a worker that was killed, a request that failed, and why the service did not begin; no header."""
     release_of(tmp_path / "release", DOMAINS)
     settings = {"log_format": "json", "workers": 2}
     with Expert(dies_at_once) as law:
@@ -261,11 +261,14 @@ def test_every_line_of_the_service_is_json_where_it_is_asked_for(tmp_path: Path)
         with Serving(tmp_path, tmp_path / "release", "--experts", file, settings=settings) as serving:
             wait_for(lambda: serving.said.count('"serving ') == 2, "both serve")
             assert serving.chat("auto", LAW).status_code == 502
+            state = {"traceparent": PARENT, "tracestate": SECRET}  # which is none
+            assert serving.post("/v1/route", {"prompt": LAW}, **state).status_code == 200
             os.kill(min(serving.children()), signal.SIGKILL)
             wait_for(lambda: serving.said.count('"serving ') == 3, "another serves")
             assert serving.stop() == 0
     lines = [json.loads(line) for line in serving.said.splitlines()]
     assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
+    assert SECRET not in serving.said
     words = " ".join(line["message"] for line in lines)
     assert "release " in words and "a worker exited with code -9" in words and "answered" in words
     file.write_text("mu = [")

@@ -19,13 +19,13 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_without_a_file_the_settings_are_the_defaults() -> None:
-    assert serve_settings(None, {"port": None}) == ServeSettings()
+    assert serve_settings(None, port=None) == ServeSettings()
 
 
 def test_options_override_the_file_and_its_paths_are_relative_to_its_folder(tmp_path: Path) -> None:
     """An option that is not given changes nothing."""
     path = written(tmp_path, 'port = 9000\nmax_body = 8\nkeys = "keys.toml"\ntls_cert = "/etc/cert.pem"')
-    settings = serve_settings(path, {"port": 9001, "host": None, "experts": Path("e.toml")})
+    settings = serve_settings(path, port=9001, host=None, experts=Path("e.toml"))
     assert (settings.port, settings.host, settings.max_body) == (9001, "127.0.0.1", 8)
     assert (settings.keys, settings.tls_cert) == (tmp_path / "keys.toml", Path("/etc/cert.pem"))
     assert settings.experts == Path("e.toml")
@@ -62,7 +62,7 @@ def test_a_setting_that_cannot_be_is_refused_with_the_file_and_the_setting(
     """In one sentence, before anything is served."""
     path = written(tmp_path, text)
     with pytest.raises(InputError, match=sentence) as refused:
-        serve_settings(path, {})
+        serve_settings(path)
     assert str(refused.value).startswith(str(path)) and "\n" not in str(refused.value)
 
 
@@ -70,14 +70,14 @@ def test_the_template_holds_every_setting_and_its_default(tmp_path: Path) -> Non
     """As it is, it changes nothing; with the marks removed, it can be read."""
     path = tmp_path / "serve.toml"
     write_template(path)
-    assert serve_settings(path, {}) == ServeSettings()
+    assert serve_settings(path) == ServeSettings()
     lines = [line.removeprefix("#") for line in path.read_text().splitlines() if not line.startswith("# ")]
     given = tomllib.loads("\n".join(lines))
     assert set(given) == set(ServeSettings.model_fields)
     fields = ServeSettings.model_fields.items()
     assert all(given[name] == field.default for name, field in fields if not field.examples)
     path.write_text("\n".join(lines))
-    serve_settings(path, {})
+    serve_settings(path)
     with pytest.raises(InputError, match="exists already"):
         write_template(path)
 

@@ -239,4 +239,4 @@ def test_a_rule_that_says_nothing_is_refused(tmp_path: Path, rule: dict[str, str
     lines = [f"{name} = {value!r}" for name, value in {"domain": "law", **rule}.items()]
     (tmp_path / "serve.toml").write_text("\n".join(["[[rules]]", *lines]))
     with pytest.raises(InputError, match=words):
-        serve_settings(tmp_path / "serve.toml", {})
+        serve_settings(tmp_path / "serve.toml")
