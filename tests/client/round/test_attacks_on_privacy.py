@@ -1,6 +1,6 @@
 """Attacks on private rounds that once succeeded, or were tried: refused, without effect, or within the promise.
 
-F1   counts under crafted weights        test_f1_...; test_noninterference.py:
+F1   counts under crafted weights        test_noninterference.py:
                                          test_a_document_is_routed_by_itself_alone; test_scoring.py:
                                          test_where_a_document_is_routed_depends_on_that_document_alone
 F2   an ε that nobody has agreed to      A08 in test_attacks_on_rounds.py
@@ -32,7 +32,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from ridgeway.client.deploy.holder_folder import create_holder
 from ridgeway.client.ready import open_epoch
@@ -43,11 +42,9 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.privacy.document_bound import (
     Integers,
 )
-from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.protocol.messages import (
     Announce,
     Collect,
-    Counted,
     Evaluate,
 )
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet, vector_blob
@@ -83,32 +80,6 @@ def made_up_total(seed: int) -> Blob:
 
 
 # Counts
-
-
-def solved(parties: Parties, total: Integers) -> NDArray[np.float64]:
-    """The weights that a holder solves a noisy total to."""
-    terms = parties.federation().terms
-    assert terms.privacy is not None
-    statistics = terms.statistics_of(total, len(DOMAINS))
-    return solve_private(statistics, terms.privacy, DOMAINS, parties.federation().prior, parties.encoder)
-
-
-def test_f1_named_a_made_up_total_chooses_the_weights(parties: Parties) -> None:
-    """A coordinator that makes a total up chooses what is counted for: once an epoch, under noise, and paid for."""
-    wanted = np.random.default_rng(5).standard_normal(FEATURES - 1)
-    total = np.zeros((FEATURES, len(DOMAINS)), np.int64)
-    total[:-1, 0] = np.rint(1e3 * wanted)
-    total[:-1, 2] = -total[:-1, 0]
-    whitening = parties.federation().prior.tokens.scaled
-    aimed, got = whitening.T @ wanted, solved(parties, total.ravel())[:-1]
-    for column, side in ((got[:, 0], 1), (got[:, 2], -1)):
-        cosine = aimed @ column / np.linalg.norm(aimed) / np.linalg.norm(column)
-        assert side * cosine > 0.999
-    coordinator = Hostile(parties, list(MEMBERS))
-    counted = coordinator.ask("V", question(coordinator), (vector_blob(total.ravel()),)).message
-    assert isinstance(counted, Counted)
-    assert coordinator.refusal("V", question(coordinator), (made_up_total(1),)) == "already_counted"
-    assert parties.holder("V").account.epsilon() == pytest.approx(1.0)
 
 
 # Sums

@@ -11,34 +11,26 @@ from typing import Any
 
 import pytest
 
-from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.roster import ROSTER
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.masking.agreement import Advert, public_half
 from ridgeway.common.masking.member import advertise, new_secrets
-from ridgeway.common.masking.shares import pack_by_place
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
-    ENVELOPE_BYTES,
     SUM_NAMES,
     Announce,
     ClearStatistics,
     Collect,
-    ConfirmSum,
     Counted,
     Envelopes,
     Evaluate,
-    Hello,
     Hold,
     Message,
     Offer,
-    OpenSum,
-    Refusal,
     Seal,
     SealedSums,
     Share,
 )
-from ridgeway.common.protocol.packet import Blob, seal_packet
 from tests.support.faults import make_haste
 from tests.support.hostile import (
     ANNOUNCE,
@@ -55,10 +47,8 @@ from tests.support.hostile import (
     nothing_revealed,
     plain_sum,
 )
-from tests.support.making import fixed_identity
 from tests.support.rosters import unpin
 from tests.support.simulated_federation import own_texts
-from tests.support.tiny import tiny_encoder
 
 DOMAINS = ("code", "law", "medicine")
 At = Callable[[int], Hostile]
@@ -258,53 +248,6 @@ def test_sums_and_counts_under_masked_terms_are_not_sent_without_a_session(at: A
 # Two views of one session
 
 
-def test_another_encoder_shown_to_one_member_is_noticed_by_it_and_by_the_others(at: At, tmp_path: Path) -> None:
-    """Though it has agreed to both: keys are signed for terms, and terms name the encoder."""
-    parties = at(ANNOUNCE).parties
-    other = tiny_encoder(seed=5)
-    save_encoder(other, tmp_path / "other")
-    parties.rewrite(
-        VICTIM, f'["{parties.encoder.fingerprint}"]', f'["{parties.encoder.fingerprint}", "{other.fingerprint}"]'
-    )
-    coordinator = Hostile(parties, list(MEMBERS))
-    coordinator.announce([name for name in MEMBERS if name != VICTIM])
-    told = coordinator.terms.model_copy(update={"encoder": other.fingerprint})
-    settings = parties.holder(VICTIM).settings
-    parties.rewrite(VICTIM, f'encoder = "{settings.encoder}"', f'encoder = "dir:{tmp_path / "other"}"')
-    open_epoch(parties.holder(VICTIM), told)
-    offer = coordinator.ask(VICTIM, Announce(terms=told)).message
-    assert isinstance(offer, Offer)
-    assert offer.advert is not None
-    coordinator.adverts[VICTIM] = offer.advert
-    for terms in (told, coordinator.terms):
-        lie = coordinator.share_request(coordinator.cohort(terms=terms))
-        assert coordinator.refusal(VICTIM, lie) == "bad_advert"
-    assert coordinator.refusal("law-2", coordinator.share_request()) == "bad_advert"
-    shared_nothing(coordinator)
-
-
-def test_different_cohorts_shown_to_two_members_are_noticed(at: At) -> None:
-    """One is told that a member takes part of whom the other hears nothing."""
-    coordinator = at(SHARE)
-    fewer = [name for name in coordinator.names if name != "medicine"]
-    smaller = Hostile(coordinator.parties, fewer, coordinator.round, coordinator.adverts)
-    smaller.share([VICTIM])
-    coordinator.share(["law-2", "code-1", "code-2", "medicine"])
-    coordinator.shared = tuple(coordinator.in_order(coordinator.names))
-    for name in ("law-2", "code-1", "code-2"):
-        envelope = coordinator.dealt(name)[coordinator.place(VICTIM)]
-        smaller.envelopes[name] = pack_by_place({smaller.place(VICTIM): envelope})
-    others = [place for place in coordinator.places(coordinator.names) if place != coordinator.place(VICTIM)]
-    made = [*smaller.dealt(VICTIM).values(), bytes(ENVELOPE_BYTES)]
-    coordinator.envelopes[VICTIM] = pack_by_place(dict(zip(others, made, strict=True)))
-    smaller.shared = tuple(smaller.in_order(fewer))
-    assert smaller.refusal(VICTIM, smaller.hold_request(Seal), (smaller.post(VICTIM),)) == "bad_envelope"
-    assert coordinator.refusal("law-2", coordinator.hold_request(Seal), (coordinator.post("law-2"),)) == (
-        "bad_envelope"
-    )
-    assert coordinator.gave(SealedSums) + smaller.gave(SealedSums) == []
-
-
 # What is passed on
 
 
@@ -367,27 +310,6 @@ def test_a_set_of_sharers_that_cannot_be_is_refused(at: At, kind: type[Hold]) ->
 
 
 # Who asks
-
-
-@pytest.mark.parametrize("kind", [Hello, Announce, Share, Seal, ConfirmSum, OpenSum, Evaluate])
-def test_nobody_but_the_coordinator_leads_a_session(at: At, kind: type[Message]) -> None:
-    """Another key, a member's among them, gets a refusal to every step."""
-    coordinator = at(CONFIRM)
-    asked: dict[type[Message], tuple[Message, tuple[Blob, ...]]] = {
-        Hello: (Hello(), ()),
-        Announce: (Announce(terms=coordinator.terms), ()),
-        Share: (coordinator.share_request(), ()),
-        Seal: (coordinator.hold_request(Seal), (coordinator.post(VICTIM),)),
-        ConfirmSum: (coordinator.confirm_request("statistics", coordinator.names), ()),
-        OpenSum: (coordinator.open_request("statistics", coordinator.names, {}), ()),
-        Evaluate: coordinator.question(),
-    }
-    message, blobs = asked[kind]
-    for identity in (fixed_identity(9), coordinator.parties.holder("law-2").identity):
-        packet = seal_packet(message, identity, round=coordinator.round, blobs=blobs)
-        assert coordinator.refused(VICTIM, packet) == "unknown_coordinator"
-    assert all(isinstance(opened.message, Refusal) for _, opened in coordinator.replies)
-    coordinator.finish("statistics")
 
 
 # What was advertised is what is sealed

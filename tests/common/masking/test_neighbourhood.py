@@ -37,17 +37,6 @@ def test_neighbourhoods_fail_as_seldom_as_is_promised(members: int) -> None:
     assert log2_round_failure(members, sizes, -(-members // MAX_GONE)) <= -ROUND_BITS
 
 
-@pytest.mark.parametrize("members", [200, 500, 1000])
-def test_a_smaller_neighbourhood_would_not_do(members: int) -> None:
-    """With a tenth fewer holders, no threshold keeps both promises: the table is not wasteful."""
-    holders, gone = sizes_for(members).holders * 9 // 10, -(-members // MAX_GONE)
-    largest = max(
-        (Neighbourhood(holders, threshold) for threshold in range(1, holders)),
-        key=lambda sizes: (log2_round_failure(members, sizes, gone) <= -ROUND_BITS, sizes.threshold),
-    )
-    assert log2_privacy_failure(members, largest) > -PRIVACY_BITS
-
-
 def test_small_cohorts_are_complete_and_too_large_ones_are_refused() -> None:
     """A hundred members still deal to everybody; beyond the table nothing is guessed."""
     assert neighbourhood_for(COMPLETE) is None

@@ -350,26 +350,6 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
     return witness
 
 
-@pytest.mark.parametrize(("faller", "domains"), [("medicine-1", 2), ("law-1", 3)])
-def test_whoever_fell_away_after_sharing_comes_back_with_the_next_epochs(
-    world: World, tmp_path: Path, witness: Witness, faller: str, domains: int
-) -> None:
-    """Its domain is missing from the release, or has one holder; the others' data is in a total, so it waits."""
-    parties, oracle = world.copy(tmp_path / "parties"), world.masked_oracle
-    published = round_of(parties, FallsAfterSharing(parties, faller, witness))
-    assert len(published.domains) == domains
-    assert oracle.check(parties, witness) == 1
-    with pytest.raises(RoundFailed, match="must open a new epoch"):
-        round_of(parties, Direct(parties, list(FIRST)))
-    assert oracle.check(parties, witness) == 1
-    let_join(parties, tuple(NEWCOMERS))
-    for name in parties.homes:
-        oracle.known[name, epoch_of(parties.ready(name))] = world.summed[name, "first"]
-    wishes = RoundWishes(accept_worse=DOMAINS)
-    assert len(run_round(parties.federation(), Direct(parties), no_watch, wishes).members) == 6
-    assert oracle.check(parties, witness) == 2
-
-
 def test_what_holders_have_opened_binds_them_though_the_coordinator_forgot_it(
     world: World, tmp_path: Path, witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,10 +205,8 @@ def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(
 @pytest.mark.parametrize(
     ("lie", "code"),
     [
-        (resigned(lambda h: h.update(version=2)), "version"),
         (resigned(lambda h: h.update(extra=1)), "malformed"),
         (lambda s: [s.say(s.opened.message, s.opened.blobs, fixed_identity(9))], "unknown_holder"),
-        (lambda s: [Packet(s.packet.header, "00" * 64, s.packet.blobs)], "bad_signature"),
         (lambda s: [Packet(b"", "", ())], "malformed"),
     ],
 )
