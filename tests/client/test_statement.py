@@ -14,9 +14,8 @@ import pytest
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.statement import as_html, as_text, further_rounds, statement
 from ridgeway.common.privacy.accountant import epsilon_of
-from ridgeway.coordinator.round.round import run_round
 from tests.support.commands import Workshop
-from tests.support.simulated_federation import Direct, Parties, found, found_private, no_watch, populate
+from tests.support.simulated_federation import Parties, found, found_private, populate, round_of
 
 MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOW = "2026-01-02T03:04:05+00:00"
@@ -25,7 +24,7 @@ SECRETS = ("identity.key", "node.key", "epochs", "cache", "logs", "session*")
 
 def played(parties: Parties) -> Parties:
     populate(parties, MEMBERS)
-    run_round(parties.federation(), Direct(parties), no_watch)
+    round_of(parties)
     return parties
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import make_haste
 from tests.support.hostile import MEMBERS, NEWCOMERS
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+from tests.support.simulated_federation import Direct, Parties, found, own_texts, populate, round_of
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +35,7 @@ def after_one(whole: Parties, tmp_path_factory: pytest.TempPathFactory) -> Parti
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
         parties = whole.copy(tmp_path_factory.mktemp("after-one") / "parties")
-        run_round(parties.federation(), Direct(parties, list(MEMBERS)), no_watch)
+        round_of(parties, Direct(parties, list(MEMBERS)))
         return parties
 
 

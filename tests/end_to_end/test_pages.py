@@ -25,7 +25,7 @@ from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.browser import Visit, visit
 from tests.support.in_process import running
 from tests.support.pages import must_be_for_everybody
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate, round_of
 
 pytestmark = pytest.mark.browser
 
@@ -38,7 +38,7 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Two releases; after them a refusal whose words are hostile, and a bundle that was refused with such words."""
     made = found(tmp_path_factory.mktemp("pages"), mode="masked")
     populate(made, {"code": "code", "law": "law", "medicine": "medicine"})
-    run_round(made.federation(), Direct(made), no_watch)
+    round_of(made)
     for name in ("code", "law"):
         made.change_corpus(name)
     made.ready("medicine")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from itertools import chain, count, pairwise
 
 import numpy as np
 import pytest
@@ -17,20 +16,18 @@ from numpy.typing import NDArray
 from ridgeway.client.sums.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
 from ridgeway.client.sums.gpu import block_gram, gpu_sums, torch_operations
 from ridgeway.client.sums.gpu.block_gram import BlockGram, combined
-from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, Windows, joined, split, write_samples
-from ridgeway.client.sums.gpu.gpu_sums import GpuCounts, GpuTable, GpuWindows, Lane, gpu_accumulators, weighted_gram
-from ridgeway.common.base.devices import gpus, halving
+from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, joined, split, write_samples
+from ridgeway.client.sums.gpu.gpu_sums import GpuCounts, GpuTable, GpuWindows, gpu_accumulators, weighted_gram
+from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
 from ridgeway.common.base.settings import (
     FEATURE_LIMIT,
-    MAX_JOINED_WINDOW_TOKENS,
-    MAX_WINDOW_TOKENS,
     Sampling,
     WordFeatures,
 )
-from ridgeway.common.encoding.windows import layers, window_starts
+from ridgeway.common.encoding.windows import layers
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
-from ridgeway.common.statistics.sums import Integers, upper_triangle
+from ridgeway.common.statistics.sums import Integers
 from tests.support.seeds import few_examples
 
 needs_gpu = pytest.mark.skipif(not gpus(), reason="no CUDA device here")
@@ -216,43 +213,6 @@ def test_samples_in_any_pieces_add_up_as_on_the_cpu(device: str, counts: list[in
     np.testing.assert_array_equal(there.triangle(), here.triangle())
 
 
-@given(
-    batches=st.lists(st.lists(st.integers(1, 40), max_size=30), max_size=6),
-    tokens=st.integers(40, 200),
-    pauses=st.sets(st.integers(0, 5)),
-)
-def test_whatever_is_put_into_a_lane_arrives_once_in_whole_windows(
-    batches: list[list[int]], tokens: int, pauses: set[int]
-) -> None:
-    """However windows and slots meet, and wherever what was collected is handed over early."""
-    arrived: list[list[int]] = []
-
-    def take(windows: Windows) -> None:
-        bounds = windows.bounds.tolist()
-        assert windows.known is not None
-        assert len(windows.ids) == bounds[-1] <= tokens
-        assert bounds == windows.known.tolist()
-        arrived.extend(windows.ids[start:stop].tolist() for start, stop in pairwise(bounds))
-
-    numbers, expected = count(), []
-    lane = Lane(torch.device("cpu"), 0, tokens)
-    for place, lengths in enumerate(batches):
-        windows = [[next(numbers) for _ in range(length)] for length in lengths]
-        expected += windows
-        lane.put(np.array(list(chain(*windows)), dtype=np.int32), np.cumsum([0, *lengths]), take)
-        if place in pauses:
-            lane.flush(take)
-    lane.flush(take)
-    assert arrived == expected
-
-
-def test_a_slot_holds_the_largest_window() -> None:
-    """With the rest that may join it."""
-    lengths = np.array([MAX_WINDOW_TOKENS + MAX_WINDOW_TOKENS // 2 - 1])
-    assert len(window_starts(lengths, MAX_WINDOW_TOKENS)) == 1
-    assert lengths[0] <= MAX_JOINED_WINDOW_TOKENS <= gpu_sums.SLOT_TOKENS // gpu_sums.KINDS_AT_ONCE
-
-
 @on_every_device
 @few_examples
 @given(counts=st.lists(st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4))
@@ -270,30 +230,6 @@ def test_counts_that_could_overflow_are_refused() -> None:
 
 
 # Memory that runs out
-
-
-def test_memory_that_runs_out_halves_the_size_until_it_fits() -> None:
-    """The work goes on with what there is."""
-    tried = []
-
-    def make(size: int) -> int:
-        tried.append(size)
-        if size > 300:
-            raise torch.OutOfMemoryError
-        return size
-
-    assert halving(make, 1024, 64) == 256
-    assert tried == [1024, 512, 256]
-
-
-def test_memory_for_less_than_the_least_is_an_error_with_a_next_move() -> None:
-    """A GPU that is full says so in one sentence."""
-
-    def never(size: int) -> int:
-        raise torch.OutOfMemoryError
-
-    with pytest.raises(DeviceError, match=r"not enough free GPU memory.*--device cpu"):
-        halving(never, 1024, 64)
 
 
 def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,17 +266,6 @@ def test_an_accumulator_that_is_let_go_holds_nothing(device: str, window: int) -
         gc.enable()
 
 
-def test_a_block_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where little is free, blocks are small from the start; where much is, they are no larger than they need be."""
-    for free, columns in (
-        (8 * 2 * ROWS * 2048, 2048),
-        (1000, block_gram.MIN_COLUMNS),
-        (1 << 50, block_gram.MAX_COLUMNS),
-    ):
-        monkeypatch.setattr(block_gram, "free_bytes", lambda device, free=free: free)
-        assert BlockGram(torch.device("cpu"), 9).capacity == columns
-
-
 # Devices that cannot multiply
 
 
@@ -372,16 +297,6 @@ def test_a_device_that_cannot_multiply_is_an_error(
     torch_operations.check_products.cache_clear()  # refusals are not kept
     with pytest.raises(DeviceError, match=words):
         summed(one(tables(11, 9, 2), Sampling(4), "cpu")(), [[1, 2, 3]])
-
-
-@pytest.mark.parametrize("rows", [128, 1152, 2048])
-def test_digits_are_put_together_band_by_band(rows: int) -> None:
-    """However many bands there are, the sum is that of the samples."""
-    planes = torch.from_numpy(np.random.default_rng(rows).integers(-64, 65, (2 * rows, COLUMNS)).astype(np.int8))
-    total = torch.zeros(2 * rows, 2 * rows, dtype=torch.int64)
-    torch_operations.add_products(planes, total, 1)
-    samples = joined(planes, torch.float64)
-    assert torch.equal(combined(total).triu(), (samples @ samples.T).long().triu())
 
 
 @needs_gpu
@@ -420,10 +335,3 @@ def test_a_gpu_with_little_memory_gives_the_same_sums() -> None:
         assert there._gram.capacity < block_gram._BLOCK_BYTES // (2 * 768)  # type: ignore[union-attr]
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-def test_the_mask_of_the_triangle_is_of_the_features_with_their_constant() -> None:
-    """A sum over no samples is a triangle of zeros."""
-    empty = BlockGram(torch.device("cpu"), 4).triangle()
-    assert empty.shape == (int(upper_triangle(5).sum()),)
-    assert not empty.any()

@@ -328,26 +328,6 @@ def masked_terms(sampling: Sampling) -> Terms:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"mode": "private"}, "noise belongs to private rounds"),
-        ({"privacy": Privacy(mode="columns", epsilon=1, prior="0" * 64)}, "noise belongs to private rounds"),
-        ({"mass": 0}, "a mass belongs to equal weighting"),
-        ({"weighting": "tokens"}, "a mass belongs to equal weighting"),
-        (
-            {"mode": "private", "privacy": Privacy(mode="full", epsilon=1, prior="0" * 64)},
-            "bounded documents weigh the same",
-        ),
-    ],
-)
-def test_terms_that_contradict_themselves_are_refused(changes: dict[str, Any], words: str) -> None:
-    """Noise is for private rounds alone, and there nothing is weighted."""
-    plain = masked_terms(Sampling(4))
-    with pytest.raises(ValueError, match=words):
-        Terms.model_validate(plain.model_dump() | changes)
-
-
-@pytest.mark.parametrize(
     ("sampling", "expected"),
     [
         (Sampling(), "71ca2962d85d42e328d8aaf0fdae82293dab9fb6b92af7fcbdfe441442d313df"),

@@ -252,18 +252,6 @@ def test_cost_is_never_below_what_others_compute_and_hardly_above(epsilon: float
     assert epsilon <= 1.005 * tight
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_cost_agrees_with_a_privacy_loss_distribution(epsilon: float) -> None:
-    """The numerical judge, which does not know the formula, finds the same within its own grid of 1e-4."""
-    import dp_accounting
-    from dp_accounting import pld
-
-    privacy = Privacy(mode="columns", epsilon=epsilon, prior="0" * 64)
-    judge = pld.PLDAccountant()
-    judge.compose(dp_accounting.GaussianDpEvent(privacy.sigma / math.sqrt(moved_square("columns"))))
-    assert abs(judge.get_epsilon(privacy.delta) - epsilon) < 2e-3 * epsilon
-
-
 @pytest.mark.parametrize("times", [2, 12, 100])
 def test_cost_of_several_rounds_agrees_with_others(times: int) -> None:
     """ρ adds up; so do the judge's Gaussians."""
@@ -293,24 +281,6 @@ def test_cost_is_that_of_eighty_digits(power: float, delta: float) -> None:
 
         assert delta_at(epsilon) <= delta
         assert epsilon <= 2e-9 or delta_at((epsilon - 2e-9) * (1 - 1e-5)) > delta
-
-
-@pytest.mark.parametrize("sigma", [3, 5, 9])
-def test_discrete_noise_costs_no_more_than_continuous_noise_that_is_a_little_smaller(sigma: int) -> None:
-    """The argument of the accountant, in numbers that can be listed: τ = 2 takes 4 from σ², and e is 2.01·e^−79."""
-    from mpmath import erfc, exp, mp, mpf, sqrt
-
-    tau, moved_by = 2, 2
-    with mp.workdps(60):
-        values = range(-60 * sigma, 60 * sigma + 1)
-        weights = {value: exp(mpf(-(value**2)) / (2 * sigma**2)) for value in values}
-        total = sum(weights.values())
-        mu = moved_by / sqrt(mpf(sigma**2 - tau**2))
-        for epsilon in (mpf("0.1"), mpf(1), mpf(3)):
-            lost = [weight - exp(epsilon) * weights.get(value - moved_by, mpf(0)) for value, weight in weights.items()]
-            discrete = sum(max(each, mpf(0)) for each in lost) / total
-            low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
-            assert discrete <= (erfc(low / sqrt(2)) - exp(epsilon) * erfc(high / sqrt(2))) / 2
 
 
 def test_exact_output_costs_everything() -> None:

@@ -8,13 +8,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.discrete_gaussian import Randomness
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import PublicPrior, make_prior, write_prior
 from ridgeway.common.protocol.messages import Confirmed, Refusal
@@ -143,15 +139,3 @@ def document(words: str, *, held_out: bool) -> str:
 
 def spaced(words: str) -> Iterator[str]:
     return (words + " " * number for number in count())
-
-
-def seeded_bytes(seed: int) -> Randomness:
-    """Noise that is the same on every run."""
-    return np.random.default_rng(seed).bytes
-
-
-def whitened(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean of a table's rows, and what makes them differ alike in all directions."""
-    mean: NDArray[np.float64] = table.mean(axis=0)
-    values, vectors = np.linalg.eigh(np.cov(table.T))
-    return mean, vectors / np.sqrt(np.maximum(values, values[-1] * 1e-9))

@@ -120,6 +120,13 @@ class Hostile:
     def ask(self, name: str, message: Message, blobs: Sequence[Blob] = ()) -> Opened[Any]:
         return self.send(name, self.packet(message, blobs))
 
+    def refused(self, name: str, packet: Packet) -> str:
+        """The code of the refusal that a holder answers with."""
+        return code_of(self.send(name, packet))
+
+    def refusal(self, name: str, message: Message, blobs: Sequence[Blob] = ()) -> str:
+        return self.refused(name, self.packet(message, blobs))
+
     def gave(self, kind: type[Message], lot: SumName | None = None) -> list[str]:
         """Who has answered with a message of this kind, and for this lot."""
         given = [(name, opened.message) for name, opened in self.replies if isinstance(opened.message, kind)]

@@ -27,21 +27,25 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.identity import Identity, is_signed_by
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.masking.agreement import Agreement, Secrets
+from ridgeway.common.masking.agreement import Agreement, Secrets, threshold_for
 from ridgeway.common.masking.member import Dealt, share
-from ridgeway.common.masking.shares import SHARE_BYTES, Random, split, unpack_by_place
+from ridgeway.common.masking.shares import SHARE_BYTES, Random, pack_by_place, split, unpack_by_place
+from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.protocol.messages import (
+    ENVELOPE_BYTES,
     Confirmed,
     ConfirmSum,
     Envelopes,
     Evaluate,
     Held,
+    Hold,
     Locked,
     LockSum,
     Message,
     Offer,
     OpenSum,
     Revealed,
+    Seal,
     SealedSums,
     Share,
 )
@@ -116,6 +120,7 @@ class Witness:
     revealed: dict[tuple[str, str, tuple[int, ...]], set[str]] = field(default_factory=dict)
     _left: dict[tuple[str, str, str], str] = field(default_factory=dict)
     _signed: dict[tuple[str, str, str], set[int]] = field(default_factory=dict)
+    _locked: dict[tuple[str, str, str], tuple[int, ...]] = field(default_factory=dict)
     _dealt: dict[bytes, bytes] = field(default_factory=dict)
     _secrets: dict[bytes, Secret] = field(default_factory=dict)
     _kinds: dict[tuple[str, int, str], str] = field(default_factory=dict)
@@ -150,6 +155,10 @@ class Witness:
             signed = self._signed.setdefault((given.sender, asked.session, asked.lot), set(asked.sent))
             assert signed >= set(asked.sent), "a holder has signed a sum that is not a smaller one"
             signed &= set(asked.sent)
+            locked = self._locked.get((given.sender, asked.session, asked.lot), asked.sent)
+            assert locked == asked.sent, "a holder has signed a sum after it had locked another"
+        if type(asked) is LockSum:
+            self._locked[given.sender, asked.session, asked.lot] = asked.sent
         before = self._left.setdefault((given.sender, given.round, step), content)
         assert before == content, f"two different answers to the step {step!r} of a session left a holder"
         match given.message:
@@ -274,7 +283,7 @@ class Storm(Network):
 
 
 def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | None:
-    """A request for the same step that asks for something else: another set of members, another question."""
+    """A request for the same step that asks for something else: other members, another set, another question."""
     try:
         opened = open_packet(request)
     except Refused:
@@ -286,6 +295,18 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
             message = message.model_copy(update={"sent": tuple(place for place in message.sent if place != gone)})
         case Evaluate():
             blobs = [bytes(len(bytes(blob))) for blob in blobs]
+        case Share(cohort=cohort, agreement=agreement):
+            gone = dice.choice(cohort.members)
+            fewer = form_cohort(cohort.terms, {each.key: each.domain for each in cohort.members if each != gone})
+            adverts = tuple(each for each in agreement.adverts if each.key != gone.key)
+            changes = {"cohort": fewer.id, "threshold": threshold_for(len(adverts)), "adverts": adverts}
+            message = Share(cohort=fewer, agreement=agreement.model_copy(update=changes))
+        case Hold():
+            gone = dice.choice(message.shared)
+            left = {place: each for place, each in unpack_by_place(blobs[0], ENVELOPE_BYTES).items() if place != gone}
+            shared = tuple(place for place in message.shared if place != gone)
+            message = dice.choice((Hold, Seal))(session=message.session, shared=shared)
+            blobs = [pack_by_place(left)]
         case _:
             return None
     return seal_packet(message, rogue, round=opened.round, blobs=blobs)

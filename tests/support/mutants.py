@@ -40,7 +40,6 @@ FOLDERS = {
 }
 FILES = [f"{folder}/{name}.py" for folder, names in FOLDERS.items() for name in names.split()]
 TESTS = (
-    "--ignore=tests/client/round/test_session_fuzzing.py",  # each check has a test that says what it is for
     *("tests/client/round", "tests/client/test_ready.py", "tests/client/test_evidence.py"),
     *("tests/common/masking", "tests/vectors/test_masking.py"),
     *(f"tests/laws/test_{name}_laws.py" for name in ("messages", "masking", "privacy")),

@@ -22,8 +22,10 @@ from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation, FederationSettings, RoundSettings
-from ridgeway.coordinator.round.ledger import Admitted
+from ridgeway.coordinator.round.ledger import Admitted, LedgerRelease
 from ridgeway.coordinator.round.progress import Event
+from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.rosters import pin
 from tests.support.tiny import tiny_encoder
@@ -82,6 +84,15 @@ class Parties:
         holder = self.holder(name)
         open_epoch(holder, self.federation().terms, new_epoch=True)
         return holder
+
+    def new_epochs(self, *names: str) -> None:
+        """Let the owners of these, or of all that are active, open new epochs."""
+        for name in names or self.federation().ledger.standing().active:
+            self.ready(name)
+
+    def entries(self, kind: str) -> list[Mapping[str, Any]]:
+        """The facts of the ledger's entries of a kind."""
+        return [entry.facts for entry in self.federation().ledger.journal.entries(kind)]
 
     def rewrite(self, name: str, old: str, new: str) -> None:
         """Change a holder's settings, as its owner would with an editor."""
@@ -182,3 +193,8 @@ class Direct:
         reply = answer(self._holders[peer], packet)
         self.replies.append((name, reply))
         yield reply
+
+
+def round_of(parties: Parties, transport: Direct | None = None, **wishes: Any) -> LedgerRelease:
+    """A round in which everybody is there, unless a transport says otherwise."""
+    return run_round(parties.federation(), transport or Direct(parties), no_watch, RoundWishes(**wishes))

@@ -24,9 +24,15 @@ from ridgeway.common.http.api_keys import add_key
 from ridgeway.common.http.page_app import create_page_app
 from ridgeway.common.protocol.messages import SUM_NAMES, Hello
 from ridgeway.common.protocol.packet import seal_packet
-from ridgeway.coordinator.round.round import run_round
 from tests.support.pages import file_hashes, must_guard
-from tests.support.simulated_federation import NO_BUNDLE, Direct, Parties, found, found_private, no_watch, populate
+from tests.support.simulated_federation import (
+    NO_BUNDLE,
+    Parties,
+    found,
+    found_private,
+    populate,
+    round_of,
+)
 
 ADDRESSES = ("/v1/standing", "/v1/checks", "/metrics")
 
@@ -36,7 +42,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """A masked round of three, and one request by a stranger that law has refused."""
     parties = found(tmp_path_factory.mktemp("played"), mode="masked")
     populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
-    run_round(parties.federation(), Direct(parties), no_watch)
+    round_of(parties)
     stranger = parties.holder("code").identity
     answer(parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7))
     return parties
@@ -106,7 +112,7 @@ def test_private_rounds_show_what_was_spent_of_what_is_allowed(tmp_path: Path) -
     parties = found_private(tmp_path)
     populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
     assert standing(parties.homes["law"])["budget"]["spent"] == 0
-    run_round(parties.federation(), Direct(parties), no_watch)
+    round_of(parties)
     budget = standing(parties.homes["law"])["budget"]
     assert 0.99 < budget["spent"] <= 1 and budget["allowed"] == 4
     assert (budget["exact"], budget["noisy"], budget["clear"]) == (0, 2, 0)
@@ -121,7 +127,7 @@ def test_what_the_next_round_will_cost_is_there_before_it_is_paid(
     monkeypatch.setattr(HolderRecord, "terms", parties.federation().terms)
     told = standing(parties.homes["law"])["budget"]["next"]
     assert (told["cost"], told["allowed"]) == (1.0, True) and 0.99 < told["afterwards"] <= 1
-    run_round(parties.federation(), Direct(parties), no_watch)
+    round_of(parties)
     parties.rewrite("law", "max_epsilon = 4.0", "max_epsilon = 1.2")
     told = standing(parties.homes["law"])["budget"]["next"]
     assert told["afterwards"] > 1.2 and not told["allowed"]

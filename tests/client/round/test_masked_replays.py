@@ -39,7 +39,6 @@ from tests.support.hostile import (
     VICTIM,
     Hostile,
     Stages,
-    code_of,
 )
 
 Asked = tuple[Message, tuple[Blob, ...]]
@@ -137,7 +136,7 @@ def test_a_changed_request_for_a_step_that_was_taken_is_refused(
     """And the first one still gets its answer again."""
     first = coordinator.send(VICTIM, packet)
     for changed in step.changed:
-        code = code_of(coordinator.ask(VICTIM, *changed(coordinator)))
+        code = coordinator.refusal(VICTIM, *changed(coordinator))
         assert code == ("two_survivor_sets" if step.kind in (Confirmed, Locked) else "already_answered")
     assert parts(coordinator.send(VICTIM, packet)) == parts(first)
 
@@ -146,8 +145,8 @@ def test_a_replay_after_the_session_is_over_is_refused(coordinator: Hostile, pac
     """Nothing of it is there any more."""
     coordinator.send(VICTIM, packet)
     forget_session(coordinator.parties.holder(VICTIM), coordinator.round)
-    assert code_of(coordinator.send(VICTIM, packet)) == "no_session"
-    assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
+    assert coordinator.refused(VICTIM, packet) == "no_session"
+    assert coordinator.refusal(VICTIM, Announce(terms=coordinator.terms)) == "session_reused"
 
 
 def test_a_replay_after_a_new_announcement_is_refused(step: Step, coordinator: Hostile, packet: Packet) -> None:
@@ -156,9 +155,9 @@ def test_a_replay_after_a_new_announcement_is_refused(step: Step, coordinator: H
     coordinator.send(VICTIM, packet)
     later = Hostile(coordinator.parties, ALL, "ef" * 16)
     later.begin()
-    assert code_of(coordinator.send(VICTIM, packet)) == "no_session"
-    assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
-    code = code_of(later.ask(VICTIM, *step.asked(coordinator)))
+    assert coordinator.refused(VICTIM, packet) == "no_session"
+    assert coordinator.refusal(VICTIM, Announce(terms=coordinator.terms)) == "session_reused"
+    code = later.refusal(VICTIM, *step.asked(coordinator))
     assert code == ("already_answered" if step.kind is Envelopes else "other_session")
     assert later.gave(Revealed) == []
 
@@ -190,10 +189,10 @@ def test_a_rounds_name_serves_once(announced: Hostile) -> None:
     packet = announced.packet(Announce(terms=announced.terms))
     announced.send(VICTIM, packet)
     other = announced.terms.model_copy(update={"weighting": "tokens", "mass": 0})
-    assert code_of(announced.ask(VICTIM, Announce(terms=other))) == "session_reused"
+    assert announced.refusal(VICTIM, Announce(terms=other)) == "session_reused"
     Hostile(announced.parties, ALL, "ef" * 16).announce()
-    assert code_of(announced.send(VICTIM, packet)) == "session_reused"
-    assert code_of(announced.ask(VICTIM, Announce(terms=other))) == "session_reused"
+    assert announced.refused(VICTIM, packet) == "session_reused"
+    assert announced.refusal(VICTIM, Announce(terms=other)) == "session_reused"
     assert announced.gave(Offer) == [VICTIM]
 
 
@@ -203,6 +202,6 @@ def test_what_was_opened_is_not_sealed_or_opened_again(
     """Its masks are gone; the shares that left are the only ones that leave."""
     make_haste(monkeypatch)
     coordinator = stages.at(OVER, tmp_path / "parties")
-    assert code_of(coordinator.ask(VICTIM, *seal(Seal, ALL)(coordinator))) == "already_answered"
-    assert code_of(coordinator.ask(VICTIM, *open_("statistics", range(1, 5))(coordinator))) == "already_answered"
+    assert coordinator.refusal(VICTIM, *seal(Seal, ALL)(coordinator)) == "already_answered"
+    assert coordinator.refusal(VICTIM, *open_("statistics", range(1, 5))(coordinator)) == "already_answered"
     assert isinstance(coordinator.ask(VICTIM, *open_("statistics", range(1, 6))(coordinator)).message, Revealed)

@@ -194,3 +194,5 @@ def test_terms_and_cohorts_that_contradict_themselves_are_no_records() -> None:
     for noise in ({"mode": "private"}, {**PRIVATE, "mode": "clear"}):
         with pytest.raises(ValidationError, match="noise belongs to private rounds"):
             terms(**{**PLAIN, **noise})
+    with pytest.raises(ValidationError, match="bounded documents weigh the same"):
+        terms(**{**PRIVATE, "weighting": "equal", "mass": EQUAL_MASS})

@@ -18,11 +18,10 @@ from ridgeway.common.protocol.invitation import Card, read_signed_json, write_si
 from ridgeway.common.protocol.messages import Announce, Offer, Revealed, SealedSums
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import make_haste
-from tests.support.hostile import Hostile, code_of
+from tests.support.hostile import Hostile
 from tests.support.making import fixed_identity
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate, round_of
 
 PEOPLE = {"medicine": "medicine", "code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law"}
 
@@ -64,7 +63,7 @@ def test_a_holder_that_renewed_its_key_does_not_pass_for_one_that_joined(parties
     parties.ready("code-1")
     session = sealed(parties, 2)
     signs = [name for name in PEOPLE if name != "code-1"]
-    codes = {code_of(session.ask(name, session.confirm_request("statistics", session.names))) for name in signs}
+    codes = {session.refusal(name, session.confirm_request("statistics", session.names)) for name in signs}
     assert codes == {"epoch_used"}
     assert session.gave(Revealed) == []
 
@@ -101,7 +100,7 @@ def test_counts_are_given_for_one_router_under_whichever_keys(parties: Parties) 
     again = opened(parties, 2)
     for name in PEOPLE:
         assert isinstance(again.ask(name, *again.question(other=True)).message, SealedSums)
-        assert code_of(again.ask(name, again.confirm_request("counts", again.names))) == "already_counted"
+        assert again.refusal(name, again.confirm_request("counts", again.names)) == "already_counted"
 
 
 # Two keys at once
@@ -116,7 +115,7 @@ def test_one_holder_under_two_keys_is_not_two_members_of_a_cohort(parties: Parti
     session.key_of["twin"] = link.before
     session._roster["twin"] = session._roster["law-1"]
     session.announce()
-    codes = {code_of(session.ask(name, session.share_request())) for name in PEOPLE if name != "twin"}
+    codes = {session.refusal(name, session.share_request()) for name in PEOPLE if name != "twin"}
     assert codes == {"repeated_holder"}
 
 
@@ -130,9 +129,7 @@ def test_the_old_key_counts_no_more_once_its_hand_over_was_met(parties: Parties)
     session.key_of["law-1"] = link.before
     session._roster["law-1"] = replace(session._roster["law-1"], key=link.before)
     session.announce()
-    assert {code_of(session.ask(name, session.share_request())) for name in PEOPLE if name != "law-1"} == {
-        "key_handed_over"
-    }
+    assert {session.refusal(name, session.share_request()) for name in PEOPLE if name != "law-1"} == {"key_handed_over"}
 
 
 def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(parties: Parties) -> None:
@@ -150,7 +147,7 @@ def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(parti
     session._roster["law-1"] = replace(session._roster["law-1"], key=stolen.after)
     session.announce()
     others = [name for name in PEOPLE if name != "law-1"]
-    assert {code_of(session.ask(name, session.share_request())) for name in others} == {"forked_key"}
+    assert {session.refusal(name, session.share_request()) for name in others} == {"forked_key"}
     [keys] = [each for each in HolderRecord(parties.homes["medicine"]).check() if each.name == "keys"]
     assert not keys.good
     assert "handed over twice" in keys.words
@@ -190,13 +187,13 @@ def test_hand_overs_of_strangers_are_not_kept(parties: Parties) -> None:
 
 def test_a_renewal_changes_no_release(parties: Parties) -> None:
     """Holders that pinned the old key go on with the new one, the kept total counts, and nothing is opened again."""
-    first = run_round(parties.federation(), Direct(parties), no_watch)
+    first = round_of(parties)
     opened_before = len(parties.holder("medicine").journal.entries(OPENED))
     old = parties.holder("law-1").identity.public
     renew(parties, "law-1")
     federation = parties.federation()
     assert not any(each.obstacles for each in check_holders(federation, Direct(parties), no_watch))
-    second = run_round(parties.federation(), Direct(parties), no_watch)
+    second = round_of(parties)
     assert second.release == first.release
     assert len(parties.holder("medicine").journal.entries(OPENED)) == opened_before
     new = parties.holder("law-1").identity.public
@@ -208,7 +205,7 @@ def test_a_renewal_changes_no_release(parties: Parties) -> None:
     assert any(each.opened == "yes" for each in record.sent())
     for name in PEOPLE:
         parties.change_corpus(name)
-    third = run_round(parties.federation(), Direct(parties), no_watch)
+    third = round_of(parties)
     assert third.number == first.number + 1
     assert parties.federation().verify()["releases"] == 2
 
@@ -216,7 +213,7 @@ def test_a_renewal_changes_no_release(parties: Parties) -> None:
 def test_a_holder_that_was_not_told_yet_does_not_take_part(parties: Parties) -> None:
     """Before the operator has admitted the new key, its answers are nobody's."""
     renew_identity(parties.homes["law-1"])
-    released = run_round(parties.federation(), Direct(parties), no_watch)
+    released = round_of(parties)
     assert {each.name for each in released.members} == set(PEOPLE) - {"law-1"}
     refused = parties.federation().ledger.journal.entries("refused")
     assert {each.facts["code"] for each in refused} == {"unknown_holder"}

@@ -18,7 +18,6 @@ from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.messages import SUM_NAMES, Announce, Message, OpenSum, Refusal, Revealed, Seal, SumName
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet
-from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import Crash, make_haste
 from tests.support.hostile import (
     ALL,
@@ -34,11 +33,9 @@ from tests.support.hostile import (
     VICTIM,
     Hostile,
     Stages,
-    code_of,
-    plain_sum,
 )
 from tests.support.making import fixed_identity
-from tests.support.simulated_federation import Direct, no_watch
+from tests.support.simulated_federation import round_of
 
 STEPS = (ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN)
 PLACES: list[tuple[int, SumName]] = [
@@ -83,14 +80,6 @@ def secrets_in(state: SessionState) -> dict[str, bytes]:
 # At rest
 
 
-def test_every_message_may_be_answered_by_a_process_of_its_own(at: At) -> None:
-    """All that a member must know lies in its file: here nobody remembers anything from one message to the next."""
-    coordinator = at(ANNOUNCE)
-    sums = coordinator.play(*SUM_NAMES)
-    assert (sums["statistics"] == plain_sum(coordinator.parties, coordinator.cohort(), ALL)).all()
-    assert sums["counts"].sum() > 0
-
-
 @pytest.mark.parametrize("step", [SHARE, SEAL, CONFIRM, OPEN, OVER])
 def test_no_file_of_a_holder_holds_a_secret_of_its_session_in_plain_form(at: At, step: int) -> None:
     """Neither as bytes nor as digits, in the state, the journal or the log; and the state is its owner's alone."""
@@ -107,12 +96,9 @@ def test_no_file_of_a_holder_holds_a_secret_of_its_session_in_plain_form(at: At,
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "the nonce changed": lambda content: bytes([content[0] ^ 1]) + content[1:],
     "a byte changed": lambda content: content[:100] + bytes([content[100] ^ 1]) + content[101:],
     "the tag changed": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
     "one byte short": lambda content: content[:-1],
-    "one byte more": lambda content: content + b"x",
-    "the nonce alone": lambda content: content[:12],
     "less than a nonce": lambda content: content[:5],
     "empty": lambda content: b"",
     "plain words": lambda content: b'{"round": "' + b"cd" * 16 + b'"}',
@@ -126,8 +112,8 @@ def test_a_damaged_state_is_as_good_as_none(at: At, damage: str) -> None:
     path = session_of(coordinator)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     for step in (SHARE, SEAL, CONFIRM, LOCK, OPEN):
-        assert code_of(coordinator.send(VICTIM, coordinator.request(step, "statistics", VICTIM))) == "no_session"
-    assert code_of(coordinator.ask(VICTIM, Announce(terms=coordinator.terms))) == "session_reused"
+        assert coordinator.refused(VICTIM, coordinator.request(step, "statistics", VICTIM)) == "no_session"
+    assert coordinator.refusal(VICTIM, Announce(terms=coordinator.terms)) == "session_reused"
     assert "Traceback" not in (coordinator.parties.homes[VICTIM] / "logs" / "holder.log").read_text()
     Hostile(coordinator.parties, ALL, "ef" * 16).play("statistics")
 
@@ -139,7 +125,7 @@ def test_a_state_moved_to_another_holder_is_as_good_as_none(at: At) -> None:
     assert SessionFile(folder, coordinator.parties.holder(VICTIM).identity).load() is not None
     assert SessionFile(folder, fixed_identity()).load() is None
     session_of(coordinator).write_bytes(session_of(coordinator, "law-2").read_bytes())
-    assert code_of(coordinator.send(VICTIM, coordinator.request(OPEN, "statistics", VICTIM))) == "no_session"
+    assert coordinator.refused(VICTIM, coordinator.request(OPEN, "statistics", VICTIM)) == "no_session"
 
 
 def test_states_and_secrets_do_not_print_themselves(at: At) -> None:
@@ -193,7 +179,7 @@ def test_the_secrets_of_a_sum_are_gone_once_it_was_opened(at: At, lot: SumName) 
 def test_nothing_of_a_session_is_left_once_the_release_has_come(at: At) -> None:
     """At every holder that received it."""
     parties = at(ANNOUNCE).parties
-    published = run_round(parties.federation(), Direct(parties), no_watch)
+    published = round_of(parties)
     for name in parties.homes:
         assert parties.holder(name).newest == published.number
         assert not (parties.homes[name] / "session").exists()
@@ -311,12 +297,12 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
     later.begin()
     if lot == "statistics":
         later.seal()
-        assert code_of(later.ask(VICTIM, later.confirm_request(lot, FEWER))) == "epoch_used"
+        assert later.refusal(VICTIM, later.confirm_request(lot, FEWER)) == "epoch_used"
     else:
         later.weights = coordinator.weights
         later.hold()
         later.ask(VICTIM, *later.question(other=True))
-        assert code_of(later.ask(VICTIM, later.confirm_request(lot, ALL))) == "already_counted"
+        assert later.refusal(VICTIM, later.confirm_request(lot, ALL)) == "already_counted"
 
 
 def signed_by_victim(coordinator: Hostile, lot: SumName) -> list[set[str]]:
@@ -345,6 +331,6 @@ def test_no_share_leaves_when_the_journal_cannot_be_written(at: At, monkeypatch:
     assert isinstance(open_packet(request).message, OpenSum)
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", crashing(Journal.append, full_disk, afterwards=False))
-        assert code_of(coordinator.send(VICTIM, request)) == "failed"
+        assert coordinator.refused(VICTIM, request) == "failed"
     assert coordinator.gave(Revealed) == []
     assert isinstance(coordinator.send(VICTIM, request).message, Revealed)

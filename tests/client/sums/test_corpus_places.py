@@ -15,7 +15,6 @@ import pytest
 import ridgeway.client.sums.corpus
 from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
 from ridgeway.client.sums.corpus_places import file_status, place_name
-from ridgeway.client.sums.part_store import first_changed, stamped
 from ridgeway.client.sums.prepare import Interrupted, Watch, prepare
 from ridgeway.common.base.errors import CorpusError, InputError
 from tests.support.corpora_on_disk import Stopper, content, job, sentences, touch_later, write_jsonl
@@ -67,35 +66,6 @@ def test_a_corpus_at_a_url_gives_the_bytes_of_its_files(url: str, corpus: Path, 
         file.write(b'{"text": "one more"}\n')
     changed = prepare(there, encoder, tmp_path / "cache")
     assert changed.counters.documents == alone.counters.documents + 1
-
-
-def test_a_store_is_asked_once_for_a_file_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is read and after: stores are far. What lies in others is not asked for at all, and stays kept."""
-    monkeypatch.setattr(ridgeway.client.sums.corpus, "PIECE_BYTES", 2_000)
-    memory = fsspec.filesystem("memory")
-    local = write_jsonl(tmp_path / "law.jsonl", sentences("law", 60))
-    memory.put(str(local), "/bucket/law.jsonl")
-    asked: list[str] = []
-    info = type(memory).info
-
-    def noted(self: object, path: str, **more: object) -> object:
-        asked.append(path)
-        return info(self, path, **more)
-
-    monkeypatch.setattr(type(memory), "info", noted)
-    sources, _ = find_sources([Path("memory://bucket/law.jsonl")])
-    stamps = stamped(sources)
-    asked.clear()
-    assert stamped(sources) == stamps
-    assert first_changed(stamps) is None
-    assert (len(stamps) > 5, len(asked)) == (True, 2)
-    prepare(job(Path("memory://bucket")), tiny_encoder(), tmp_path / "cache")
-    kept = set((tmp_path / "cache").rglob("*.part"))
-    memory.store.clear()
-    asked.clear()
-    prepare(job(local), tiny_encoder(), tmp_path / "cache")
-    assert kept < set((tmp_path / "cache").rglob("*.part"))
-    assert not asked
 
 
 def test_a_url_is_itself_again() -> None:

@@ -70,16 +70,6 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_processes_read_what_is_read_here(pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder) -> None:
-    """Every document, count, broken record and sample, in their order within a piece, by the processes alone."""
-    expected = gathered(read_here(pieces), encoder, len(pieces))
-    with piece_readers.piece_readers(encoder, pieces, RULES, 3) as batches:
-        reads = list(batches)
-    assert all(samples is not None for _, _, samples in reads)
-    assert gathered(iter(reads), encoder, len(pieces)) == expected
-    assert expected[0][0].held_out > 0  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("after", [0, 4])
 def test_processes_that_die_lose_nothing(
     pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, after: int

@@ -431,15 +431,6 @@ def test_a_statistics_file_holds_no_text_and_no_path(corpus: Path, encoder: Tabl
         assert secret not in raw
 
 
-def test_a_statistics_file_depends_on_the_text_alone(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
-    """Moved to another place, under other names, at another time, the corpus gives the same bytes."""
-    first = prepare(job(corpus), encoder, tmp_path / "cache")
-    moved = corpus.rename(tmp_path / "elsewhere")
-    for path in sorted(moved.iterdir()):
-        touch_later(path.rename(path.with_name(f"renamed-{path.name}")))
-    assert content(prepare(job(moved), encoder, tmp_path / "other")) == content(first)
-
-
 def test_a_file_that_changes_while_it_is_read_is_an_error(encoder: TableEncoder, tmp_path: Path) -> None:
     """Sums of half an old file and half a new one are never written; the next run is right again."""
     path = tmp_path / "law.jsonl"

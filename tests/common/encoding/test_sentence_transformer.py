@@ -228,10 +228,6 @@ def named(encoder: TransformerEncoder) -> TransformerEncoder:
     return found
 
 
-def test_a_model_is_found_again_where_it_was_seen(folder: Path, encoder: TransformerEncoder) -> None:
-    assert named(encoder).fingerprint == encoder.fingerprint
-
-
 def test_a_model_that_is_not_here_is_asked_for(
     folder: Path, encoder: TransformerEncoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -6,16 +6,14 @@ Sympy solves Vandermonde's equations and evaluates by its own remainders; nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sympy import GF, ZZ, isprime, nextprime
 from sympy.polys.galoistools import gf_multi_eval
 from sympy.polys.matrices import DomainMatrix
 
-from ridgeway.common.masking.shares import PRIME, SECRET_BYTES, SHARE_BYTES, combine, split
+from ridgeway.common.masking.shares import PRIME, SECRET_BYTES, SHARE_BYTES, split
 from tests.support.masked_session import fixed_random
 from tests.support.seeds import few_examples
 
@@ -59,38 +57,3 @@ def test_their_interpolation_of_our_shares_gives_the_secret(
     coefficients = solved(shares)
     assert all(coefficient == 0 for coefficient in coefficients[threshold:])
     assert evaluated(coefficients[:threshold], sorted(places)) == shares
-
-
-@few_examples
-@given(
-    secret=SECRETS | st.sampled_from(EDGES),
-    others=st.lists(st.integers(0, PRIME - 1), max_size=7),
-    places=PLACES,
-)
-def test_our_combination_of_their_shares_gives_the_secret(secret: bytes, others: list[int], places: set[int]) -> None:
-    """Whatever the coefficients, and however many shares there are beyond those needed."""
-    chosen = others[: len(places) - 1]
-    shares = evaluated([int.from_bytes(secret, "big"), *chosen], sorted(places))
-    assert combine(shares) == secret
-    needed = dict(list(shares.items())[: len(chosen) + 1])
-    assert combine(needed) == secret
-
-
-@pytest.mark.parametrize("secret", EDGES)
-def test_both_agree_on_every_choice_of_shares(secret: bytes) -> None:
-    """All ways to take three of six, for secrets at the edges of the field."""
-    shares = split(secret, 3, range(1, 7), fixed_random("choices"))
-    for places in combinations(shares, 3):
-        chosen = {place: shares[place] for place in places}
-        assert solved(chosen)[0] == int.from_bytes(combine(chosen), "big") == int.from_bytes(secret, "big")
-
-
-def test_too_few_shares_give_both_the_same_wrong_secret() -> None:
-    """One short of the threshold, both interpolate a polynomial of too low a degree, and it is the same one."""
-    secret = b"\x11" * SECRET_BYTES
-    shares = split(secret, 4, range(1, 8), fixed_random("short"))
-    for places in combinations(shares, 3):
-        chosen = {place: shares[place] for place in places}
-        wrong = solved(chosen)[0]
-        assert wrong != int.from_bytes(secret, "big")
-        assert wrong >> 256 or combine(chosen) == wrong.to_bytes(SECRET_BYTES, "big")

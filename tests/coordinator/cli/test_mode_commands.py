@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +16,8 @@ from ridgeway.coordinator.cli import federation_commands
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.membership import retire
-from ridgeway.coordinator.round.round import run_round
 from tests.support.commands import Workshop
-from tests.support.simulated_federation import Direct, found, no_watch, own_texts, populate
+from tests.support.simulated_federation import found, own_texts, populate, round_of
 from tests.support.tiny import tiny_encoder
 
 
@@ -66,7 +63,7 @@ def test_results_are_on_stdout_and_changes_have_plain_words(shop: Workshop) -> N
     """`verify` of both sides, and a rollback, which says how long it holds."""
     parties = found(shop / "place")
     populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
-    run_round(parties.federation(), Direct(parties), no_watch)
+    round_of(parties)
     retire(parties.federation(), "code")
     parties.admit("code")
     folder = parties.federation().folder
@@ -74,17 +71,6 @@ def test_results_are_on_stdout_and_changes_have_plain_words(shop: Workshop) -> N
     assert "verified  journal" in shop.call("client", "verify", parties.homes["law"]).stdout
     done = shop.call("coordinator", "rollback", folder, "1")
     assert "rolled    back to 0001" in done.stderr and "--end-rollback" in done.stderr
-
-
-@pytest.mark.parametrize("words", [("coordinator", "round"), ("client", "ready"), ("coordinator", "renew")])
-def test_help_fills_the_lines_of_a_terminal(shop: Workshop, monkeypatch: pytest.MonkeyPatch, words: Any) -> None:
-    """No line of a paragraph ends where the next word would have fitted."""
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = [line.strip() for line in shop.call(*words, "--help").stdout.partition("╭")[0].splitlines()]
-    pairs = [(one, other) for one, other in pairwise(lines) if one and other]
-    assert pairs
-    for one, other in pairs:
-        assert len(one) + 1 + len(other.split()[0]) > 78, (one, other)
 
 
 def test_a_mode_that_there_is_not_is_one_sentence(shop: Workshop) -> None:

@@ -19,13 +19,10 @@ from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, SCORE_UNIT
 from ridgeway.common.routing.release import load_release
 from ridgeway.coordinator.round.federation import FederationSettings
 from ridgeway.coordinator.round.gathering import checked_row, sizes_of
-from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import retire
-from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import make_haste
 from tests.support.making import contents
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import Direct, Parties, found, populate, round_of
 
 HOLDERS = {"code": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
 EXPERTS = ("large", "small", "nobody's")
@@ -61,10 +58,6 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     for name in HOLDERS:
         made.ready(name)
     return made
-
-
-def round_of(parties: Parties, transport: Direct | None = None, **options: Any) -> LedgerRelease:
-    return run_round(parties.federation(), transport or Direct(parties), no_watch, RoundWishes(**options))
 
 
 def quality_of(parties: Parties) -> Any:

@@ -16,7 +16,7 @@ from tests.support.faults import FullDisk, check_folders, check_received, let_st
 from tests.support.making import contents
 from tests.support.masked_faults import let_holders_fall
 from tests.support.seeds import seeds
-from tests.support.simulated_federation import Direct, Parties, no_watch
+from tests.support.simulated_federation import Direct, Parties, round_of
 
 NAMES = ("code-1", "code-2", "law-1", "law-2", "medicine")
 FULL = "law-2"
@@ -53,7 +53,7 @@ def test_a_coordinator_whose_disk_is_full_says_so_and_has_lost_nothing(
     disk, undisturbed = FullDisk(), parties.copy(tmp_path / "undisturbed")
     with pytest.MonkeyPatch.context() as patch:
         let_steps_be_seen(patch, disk)
-        wanted = run_round(undisturbed.federation(), Direct(undisturbed, NAMES), no_watch)
+        wanted = round_of(undisturbed, Direct(undisturbed, NAMES))
     writes = disk.taken
     assert writes > 15
     for first in range(1 + part, writes + 1, PARTS):
@@ -71,7 +71,7 @@ def test_a_coordinator_whose_disk_is_full_says_so_and_has_lost_nothing(
         federation = tried.federation()
         federation.ledger.verify()
         check_folders(federation)
-        published = run_round(tried.federation(), Direct(tried, NAMES), no_watch)
+        published = round_of(tried, Direct(tried, NAMES))
         router = federation.release_folder(published.number) / "router.safetensors"
         assert router.read_bytes() == contents(undisturbed.federation().release_folder(wanted.number))[router.name]
 
@@ -84,14 +84,14 @@ def test_a_holder_whose_disk_is_full_sends_nothing_that_it_could_not_note(
     disk, undisturbed = FullDisk(), parties.copy(tmp_path / "undisturbed")
     transport = Answering(undisturbed, NAMES)
     transport.disk = disk
-    run_round(undisturbed.federation(), transport, no_watch)
+    round_of(undisturbed, transport)
     assert disk.taken > 10
     for first in range(1 + part, disk.taken + 1, PARTS):
         tried = parties.copy(tmp_path / str(first))
         transport = Answering(tried, NAMES)
         transport.disk = FullDisk()
         transport.disk.full_from = first
-        published = run_round(tried.federation(), transport, no_watch)
+        published = round_of(tried, transport)
         holder, federation = tried.holder(FULL), tried.federation()
         sealed = [each for each in transport.sent_by(FULL) if isinstance(each, SealedSums)]
         assert [each.lot for each in sealed] == [entry.facts["lot"] for entry in holder.journal.entries("sent")]
@@ -99,7 +99,7 @@ def test_a_holder_whose_disk_is_full_sends_nothing_that_it_could_not_note(
         federation.ledger.verify()
         assert set(published.domains) == {"code", "law", "medicine"}
         try:
-            run_round(tried.federation(), Direct(tried, NAMES), no_watch)
+            round_of(tried, Direct(tried, NAMES))
         except RoundFailed as error:
             assert "must open a new epoch" in str(error)
         else:

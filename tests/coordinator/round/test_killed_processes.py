@@ -15,7 +15,7 @@ from ridgeway.coordinator.round.progress import ExchangeDone
 from ridgeway.coordinator.round.round import deliver_newest, run_round
 from tests.support.flower_parts import FlowerMessage, LocalGrid, put_together
 from tests.support.hostile import MEMBERS, VICTIM
-from tests.support.simulated_federation import Direct, Parties, no_watch
+from tests.support.simulated_federation import Direct, Parties, no_watch, round_of
 
 server_app: Any = pytest.importorskip("ridgeway.coordinator.server_app")
 client_app: Any = pytest.importorskip("ridgeway.client.client_app")
@@ -72,7 +72,7 @@ def round_over(parties: Parties, grid: Shaky) -> tuple[Any, list[ExchangeDone]]:
 def test_a_superlink_that_goes_away_at_every_exchange_changes_nothing(parties: Parties, tmp_path: Any) -> None:
     """The release is that of a round without Flower, bit for bit, and no exchange was repeated."""
     plain = parties.copy(tmp_path / "plain")
-    wanted = run_round(plain.federation(), Direct(plain, list(MEMBERS)), no_watch)
+    wanted = round_of(plain, Direct(plain, list(MEMBERS)))
     made, exchanges = round_over(parties, Shaky(parties))
     assert made.release == wanted.release
     assert [(each.step, each.answers) for each in exchanges] == [(step, len(MEMBERS)) for step in EXCHANGES]

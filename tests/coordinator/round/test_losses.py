@@ -43,11 +43,6 @@ def round_of(parties: Parties, *away: str, allow: tuple[str, ...] = ()) -> Ledge
     return run_round(parties.federation(), Direct(parties, names), no_watch, wishes)
 
 
-def new_epochs(parties: Parties) -> None:
-    for name in parties.federation().ledger.standing().active:
-        parties.ready(name)
-
-
 def latest(parties: Parties) -> str:
     return (parties.federation().folder / "releases" / "latest").readlink().name
 
@@ -72,11 +67,11 @@ def test_a_round_stops_before_it_opens_a_total_without_a_domain(parties: Parties
 @pytest.mark.parametrize("mode", ["masked"], indirect=True)
 def test_a_domain_goes_when_the_operator_lets_it(parties: Parties) -> None:
     """By the flag for one round; another holder of a domain is enough to keep it."""
-    new_epochs(parties)
+    parties.new_epochs()
     with pytest.raises(RoundFailed, match="would lose medicine"):
         round_of(parties, "medicine")
     assert set(round_of(parties, "medicine", allow=("medicine",)).domains) == {"code", "law"}
-    new_epochs(parties)
+    parties.new_epochs()
     assert set(round_of(parties, "law-2").domains) == {"code", "law", "medicine"}
 
 
@@ -84,7 +79,7 @@ def test_a_domain_goes_when_the_operator_lets_it(parties: Parties) -> None:
 def test_in_the_clear_sums_of_absent_holders_still_count(parties: Parties) -> None:
     """Nothing is lost by an absence, but that nobody of the domain counts; a domain whose only holder was removed was
     let go before."""
-    new_epochs(parties)
+    parties.new_epochs()
     with pytest.raises(RoundFailed, match="no holder of medicine evaluated the router"):
         round_of(parties, "medicine")
     federation = parties.federation()
@@ -92,7 +87,7 @@ def test_in_the_clear_sums_of_absent_holders_still_count(parties: Parties) -> No
     there = Direct(parties, [name for name in PEOPLE if name != "medicine"])
     assert set(run_round(federation, there, no_watch, wishes).domains) == {"code", "law", "medicine"}
     remove(parties.federation(), "medicine")
-    new_epochs(parties)
+    parties.new_epochs()
     assert set(round_of(parties).domains) == {"code", "law"}
 
 
@@ -110,7 +105,7 @@ def test_an_earlier_release_comes_back_under_a_new_number(parties: Parties) -> N
     assert (folders[2] / ROUTER).read_bytes() != (folders[1] / ROUTER).read_bytes()
     assert latest(parties) == "0003"
     federation.ledger.verify()
-    new_epochs(parties)
+    parties.new_epochs()
     assert run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(end_rollback=True)).number == 4
     assert parties.holder("law-1").newest == 4
 
@@ -122,7 +117,7 @@ def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
     round_of(parties)
     rollback(parties.federation(), 1)
     rounds = parties.federation().standing.rounds
-    for change in (lambda: None, lambda: new_epochs(parties), lambda: retire(parties.federation(), "medicine")):
+    for change in (lambda: None, lambda: parties.new_epochs(), lambda: retire(parties.federation(), "medicine")):
         change()
         transport = Direct(parties)
         with pytest.raises(RoundFailed, match=r"rolled back to release 0001; .* --end-rollback$"):
@@ -135,7 +130,7 @@ def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
     assert parties.federation().standing.rounds == rounds
     published = run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(end_rollback=True))
     assert published.cause == f"round {rounds + 1}" and set(published.domains) == {"code", "law"}
-    new_epochs(parties)
+    parties.new_epochs()
     assert round_of(parties).number == published.number + 1, "it was ended"
 
 

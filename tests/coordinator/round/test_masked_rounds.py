@@ -18,9 +18,8 @@ from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
 from ridgeway.coordinator.round.federation import RoundSettings
-from ridgeway.coordinator.round.gathering import RoundPlan, cohort_of
+from ridgeway.coordinator.round.gathering import cohort_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
-from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import HoldersWaiting
 from ridgeway.coordinator.round.reference import reference_round
@@ -58,20 +57,10 @@ def round_of(
     return run_round(parties.federation(), transport, no_watch, RoundWishes(**options))
 
 
-def new_epochs(parties: Parties, *names: str) -> None:
-    """Let the owners of these, or of all members, open new epochs."""
-    for name in names or MEMBERS:
-        parties.ready(name)
-
-
 def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[str]:
     """Who has answered with a message of this kind."""
     given = [(name, open_packet(reply).message) for name, reply in transport.replies]
     return [name for name, each in given if isinstance(each, kind) and lot in (None, getattr(each, "lot", None))]
-
-
-def entries(parties: Parties, kind: str) -> list[Mapping[str, Any]]:
-    return [entry.facts for entry in parties.federation().ledger.journal.entries() if entry.kind == kind]
 
 
 def totals(parties: Parties) -> list[Path]:
@@ -79,7 +68,7 @@ def totals(parties: Parties) -> list[Path]:
 
 
 def nothing_was_opened(parties: Parties) -> None:
-    assert entries(parties, "totalled") == []
+    assert parties.entries("totalled") == []
     assert totals(parties) == []
     assert parties.federation().newest is None
 
@@ -115,8 +104,8 @@ def test_a_masked_release_is_the_clear_one_byte_for_byte(
     assert releases[0].release == releases[1].release
     folders = [parties.federation().release_folder(1) for parties in (masked, clear)]
     assert contents(folders[0]) == contents(folders[1])
-    assert entries(masked, "contributed") == []
-    assert [len(entries(masked, kind)) for kind in ("totalled", "counted")] == [1, 1]
+    assert masked.entries("contributed") == []
+    assert [len(masked.entries(kind)) for kind in ("totalled", "counted")] == [1, 1]
 
 
 @pytest.mark.parametrize("under_masks", [True, False])
@@ -251,7 +240,7 @@ def test_after_a_round_in_which_nothing_has_changed_the_release_stands(later: Pa
     assert published.number == 1
     assert seen[-1] == "stands"
     assert not kinds(transport, SealedSums) + kinds(transport, Revealed)
-    assert [entry["reason"] for entry in entries(later, "closed")] == ["", "nothing has changed"]
+    assert [entry["reason"] for entry in later.entries("closed")] == ["", "nothing has changed"]
     later.federation().ledger.verify()
 
 
@@ -274,7 +263,7 @@ def test_other_settings_make_another_release_of_the_same_total_and_counts(later:
     change_settings(later, "ridge = 0.01", "ridge = 0.1")
     with pytest.raises(RoundFailed, match="no holder of code, law, medicine evaluated the router"):
         round_of(later, transport=transport)
-    assert "counted for another router of this total" in entries(later, "not_counted")[0]["reason"]
+    assert "counted for another router of this total" in later.entries("not_counted")[0]["reason"]
     third = round_of(later, transport=transport, accept_unevaluated=("code", "law", "medicine"))
     assert not kinds(transport, SealedSums)
     assert load_release(later.federation().release_folder(third.number)).manifest["evaluation"] is None
@@ -296,7 +285,7 @@ def test_one_that_has_joined_waits_until_all_open_new_epochs(later: Parties) -> 
         round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
     assert [each.number for each in later.federation().ledger.standing().releases] == [1]
-    new_epochs(later)
+    later.new_epochs()
     names = [*MEMBERS, "poetry"]
     assert round_of(later, names).domains == ("code", "law", "medicine", "poetry")
     total_is_that_of(later, names, names)
@@ -309,23 +298,11 @@ def test_one_new_epoch_is_in_no_total_with_old_ones(later: Parties) -> None:
     with pytest.raises(RoundFailed, match=r"code-1, code-2, medicine must open a new epoch"):
         round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
-    new_epochs(later, "code-1", "code-2", "medicine")
+    later.new_epochs("code-1", "code-2", "medicine")
     seen: list[Any] = []
     published = run_round(later.federation(), Direct(later, list(MEMBERS)), seen.append)
     assert {member.name for member in published.members} == set(MEMBERS) - {"law-2"}
     assert [each.names for each in seen if isinstance(each, HoldersWaiting)] == [["law-2"]]
-
-
-def test_holders_refuse_what_a_coordinator_does_not_foresee(later: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They keep their own record; the round ends with their words, and nothing is opened."""
-    monkeypatch.setattr(MaskedGathering, "plan", lambda *_: RoundPlan())
-    later.change_corpus("law-1")
-    transport = Direct(later, list(MEMBERS))
-    with pytest.raises(RoundFailed, match=r"would lose|1 of 5 members signed the sum of statistics"):
-        round_of(later, transport=transport)
-    assert kinds(transport, Confirmed, "statistics") == ["law-1"]
-    assert not kinds(transport, Revealed)
-    assert len(entries(later, "totalled")) == 1
 
 
 def test_some_that_have_signed_before_a_crash_sign_the_same_again(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from ridgeway.common.base.settings import EQUAL_MASS, Ridge
 from ridgeway.common.protocol.invitation import Card, read_signed_json
 from ridgeway.common.protocol.messages import Deliver, HeldRelease, Refusal
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, amend_release, load_release
+from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -113,23 +111,6 @@ def test_an_unchanged_round_asks_nobody_for_sums_and_leaves_the_release(parties:
     third, _ = round_of(parties, even_unchanged=True)
     assert third.number == first.number + 1
     assert router(parties, third) == router(parties, first)
-
-
-def test_a_release_that_nobody_evaluated_is_evaluated_when_somebody_can(parties: Parties) -> None:
-    """With new epochs, for they have counted: the next round makes another release, and the one after leaves it."""
-    first, _ = round_of(parties)
-    folder = parties.federation().release_folder(first.number)
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    assert manifest["evaluation"] is not None
-    amended = amend_release(folder, {"evaluation": None}, parties.federation().identity)
-    parties.federation().ledger.note("released", **replace(first, release=amended).to_json())
-    with pytest.raises(RoundFailed, match="evaluated the router"):
-        round_of(parties, accept_unevaluated=())
-    for name in DOMAINS:
-        parties.ready(name)
-    second, _ = round_of(parties, accept_unevaluated=())
-    assert second.number == first.number + 1
-    assert round_of(parties, accept_unevaluated=())[0].number == second.number
 
 
 def test_two_holders_of_one_domain_share_its_mass(parties: Parties) -> None:

@@ -23,7 +23,7 @@ from ridgeway.common.encoding.table_encoder import with_words
 from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode
 from ridgeway.common.privacy.private_solve import noise_variance
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
-from ridgeway.common.protocol.messages import Announce, Message, Refusal
+from ridgeway.common.protocol.messages import Message, Refusal
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
@@ -38,7 +38,7 @@ from ridgeway.coordinator.solving.publish import compose
 from tests.support.commands import Workshop
 from tests.support.faults import epoch_of, make_haste
 from tests.support.hostile import FEATURES, MEMBERS, Hostile
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate, round_of
 
 PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
 DOMAINS = ("code", "law", "medicine")
@@ -54,15 +54,6 @@ def settled(folder: Path, mode: PrivacyMode, max_epsilon: float = TWO_ROUNDS) ->
     for name in MEMBERS:
         parties.rewrite(name, "max_epsilon = 4.0", f"max_epsilon = {max_epsilon}")
     return parties
-
-
-def round_of(parties: Parties, transport: Direct | None = None, **wishes: Any) -> LedgerRelease:
-    return run_round(parties.federation(), transport or Direct(parties), no_watch, RoundWishes(**wishes))
-
-
-def new_epochs(parties: Parties, *names: str) -> None:
-    for name in names or MEMBERS:
-        parties.ready(name)
 
 
 @pytest.fixture(scope="module", params=["columns", "full"])
@@ -276,7 +267,7 @@ def test_a_round_in_which_nothing_has_changed_costs_nothing(parties: Parties) ->
 def test_a_second_round_of_new_epochs_is_paid_for_and_a_third_is_not_afforded(parties: Parties) -> None:
     """ρ adds up over rounds; ε, at this δ, grows by less. The owner is told before an epoch is opened that no round
     could use, in one sentence, and the epoch that is open stays."""
-    new_epochs(parties)
+    parties.new_epochs()
     assert round_of(parties).number == 2
     assert paid(parties) == {4}
     epsilon = parties.holder("law-1").account.epsilon()
@@ -289,31 +280,6 @@ def test_a_second_round_of_new_epochs_is_paid_for_and_a_third_is_not_afforded(pa
     assert epoch_of(parties.holder("law-1")) == before
     assert before in {path.name for path in (holder.folder / "epochs").iterdir()}
     assert round_of(parties).number == 2
-
-
-def test_an_operator_who_lost_the_total_gets_the_same_again(parties: Parties) -> None:
-    """With nothing to pay: the same vectors, of the same members."""
-    before = total_of(parties)
-    for path in (parties.federation().folder / "contributions").iterdir():
-        path.unlink()
-    round_of(parties, even_unchanged=True)
-    assert total_of(parties).equals(before) and paid(parties) == {2}
-
-
-def test_a_budget_that_is_spent_in_between_keeps_a_holder_out_of_the_round(parties: Parties) -> None:
-    """Its owner has lowered the cap since the epoch was opened: it refuses at once, in one sentence, writes nothing
-    but that, and sends nothing. The others' round goes on where it may."""
-    new_epochs(parties)
-    parties.rewrite("law-1", f"max_epsilon = {TWO_ROUNDS}", "max_epsilon = 1.0")
-    transport = Direct(parties)
-    published = round_of(parties, transport)
-    assert {member.name for member in published.members} == set(MEMBERS) - {"law-1"} or mode_of(parties) == "columns"
-    refused = [open_packet(reply).message for name, reply in transport.replies if name == "law-1"]
-    assert isinstance(refused[0], Refusal) and refused[0].code == "budget_spent"
-    assert "has spent ε 1 of 1;" in refused[0].reason and "\n" not in refused[0].reason
-    assert len(expenses(parties, "law-1")) == 2
-    folder = parties.homes["law-1"] / "epochs" / epoch_of(parties.holder("law-1"))
-    assert not list(folder.glob("*.noisy"))
 
 
 # Drop-outs and kills
@@ -367,16 +333,6 @@ def test_a_coordinator_that_is_killed_goes_on_and_nobody_pays_twice(new: Parties
     before = total_of(new)
     assert round_of(new).number == 1
     assert total_of(new).equals(before) and paid(new) == {2}
-
-
-def test_a_domain_that_did_not_count_keeps_the_router_back(new: Parties) -> None:
-    """medicine's holder is gone before the counts; with the operator's word it is published, and says who counted."""
-    with pytest.raises(RoundFailed, match=r"no holder of medicine evaluated the router.*--accept-unevaluated medicine"):
-        round_of(new, Falling(new, "evaluate", "medicine"))
-    assert new.federation().newest is None
-    assert len(expenses(new, "medicine")) == 1
-    published = round_of(new, Falling(new, "evaluate", "medicine"), accept_unevaluated=("medicine",))
-    assert new.federation().manifest(published.number)["privacy"]["counted"] == ["code", "law"]
 
 
 # After a restore of either side
@@ -465,22 +421,6 @@ def test_features_of_words_are_refused_on_both_sides(parties: Parties, monkeypat
     monkeypatch.setattr(Federation, "encoder", more)
     with pytest.raises(InputError, match=r"token features and USE sentence features only.*--encoder"):
         _ = federation.prior
-
-
-def test_a_prior_that_is_not_that_of_the_terms_is_not_used(parties: Parties) -> None:
-    """Another one, or none: no epoch is opened, in one sentence; an epoch of another prior is in no round."""
-    path = parties.homes["law-1"] / PRIOR
-    kept = path.read_bytes()
-    write_prior(make_prior(parties.encoder, [PUBLIC[0]]), path)
-    with pytest.raises(InputError, match=r"has not got the public prior .*client accept"):
-        parties.ready("law-1")
-    path.unlink()
-    with pytest.raises(InputError, match="has not got the public prior"):
-        parties.ready("law-1")
-    path.write_bytes(kept)
-    folder = parties.federation().folder
-    write_prior(make_prior(parties.encoder, [PUBLIC[0]]), folder / PRIOR)
-    assert asked(parties, Announce(terms=parties.federation().terms)).code == "epoch_does_not_fit"
 
 
 # What is summed and counted

@@ -29,11 +29,10 @@ from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.round.federation import KEY, Federation
 from ridgeway.coordinator.round.membership import rollback
-from ridgeway.coordinator.round.round import run_round
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity, sign_again
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import Parties, found, populate, round_of
 
 PEOPLE = {"code": "code", "law": "law", "medicine": "medicine"}
 
@@ -45,14 +44,14 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     made = found(tmp_path, mode="masked", address="router.example.org:9443")
     populate(made, PEOPLE)
     create_authority(made.federation().link, ["router.example.org"])
-    run_round(made.federation(), Direct(made), no_watch)
+    round_of(made)
     return made
 
 
 def another_round(parties: Parties) -> int:
     for name in PEOPLE:
         parties.ready(name)
-    return run_round(parties.federation(), Direct(parties), no_watch).number
+    return round_of(parties).number
 
 
 def asked(parties: Parties, name: str, federation: Federation) -> str:

@@ -37,7 +37,7 @@ from tests.support.masked_faults import Storm, Witness, let_holders_fall, make_m
 from tests.support.masked_oracle import Known, MaskedOracle
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.seeds import seeds
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate, round_of
 
 FIRST = {"code": "code", "law-1": "law", "law-2": "law", "medicine-1": "medicine"}
 THERE = ("code", "law-1", "medicine-1")
@@ -312,7 +312,7 @@ def test_who_fails_to_send_does_not_push_out_an_absent_holder_of_the_same_domain
     parties = world.copy(tmp_path)
     first = Direct(parties, list(FIRST))
     first.down = {"law-2"}
-    run_round(parties.federation(), first, no_watch)
+    round_of(parties, first)
 
     class Mute(Direct):
         def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
@@ -350,26 +350,6 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
     return witness
 
 
-@pytest.mark.parametrize(("faller", "domains"), [("medicine-1", 2), ("law-1", 3)])
-def test_whoever_fell_away_after_sharing_comes_back_with_the_next_epochs(
-    world: World, tmp_path: Path, witness: Witness, faller: str, domains: int
-) -> None:
-    """Its domain is missing from the release, or has one holder; the others' data is in a total, so it waits."""
-    parties, oracle = world.copy(tmp_path / "parties"), world.masked_oracle
-    published = run_round(parties.federation(), FallsAfterSharing(parties, faller, witness), no_watch)
-    assert len(published.domains) == domains
-    assert oracle.check(parties, witness) == 1
-    with pytest.raises(RoundFailed, match="must open a new epoch"):
-        run_round(parties.federation(), Direct(parties, list(FIRST)), no_watch)
-    assert oracle.check(parties, witness) == 1
-    let_join(parties, tuple(NEWCOMERS))
-    for name in parties.homes:
-        oracle.known[name, epoch_of(parties.ready(name))] = world.summed[name, "first"]
-    wishes = RoundWishes(accept_worse=DOMAINS)
-    assert len(run_round(parties.federation(), Direct(parties), no_watch, wishes).members) == 6
-    assert oracle.check(parties, witness) == 2
-
-
 def test_what_holders_have_opened_binds_them_though_the_coordinator_forgot_it(
     world: World, tmp_path: Path, witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,12 +358,12 @@ def test_what_holders_have_opened_binds_them_though_the_coordinator_forgot_it(
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "keep_total", lambda *_: raise_crash())
         with pytest.raises(Crash):
-            run_round(parties.federation(), FallsAfterSharing(parties, "medicine-1", witness), no_watch)
+            round_of(parties, FallsAfterSharing(parties, "medicine-1", witness))
     assert not parties.federation().ledger.standing().totalled_epochs
     with pytest.raises(RoundFailed, match="must open a new epoch"):
-        run_round(parties.federation(), Direct(parties, list(FIRST)), no_watch)
+        round_of(parties, Direct(parties, list(FIRST)))
     assert oracle.check(parties, witness) == 0
-    again = run_round(parties.federation(), Direct(parties, ["code", "law-1", "law-2"]), no_watch)
+    again = round_of(parties, Direct(parties, ["code", "law-1", "law-2"]))
     assert len(again.members) == 3, "the very same total may be opened again"
     assert oracle.check(parties, witness) == 1
 
@@ -402,7 +382,7 @@ def test_wherever_the_coordinator_is_killed_the_next_round_goes_on_from_there(
 
     def goes_on(parties: Parties, calm: Network) -> None:
         before = checked(parties)
-        published = run_round(parties.federation(), calm, no_watch)
+        published = round_of(parties, calm)
         assert checked(parties) == published.number == 1
         assert published.number - before in (0, 1)  # it died with the release, or before it
         assert parties.federation().manifest(1)["evaluation"] is not None
