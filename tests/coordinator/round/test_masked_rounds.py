@@ -18,13 +18,11 @@ from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
 from ridgeway.coordinator.round.federation import RoundSettings
-from ridgeway.coordinator.round.gathering import RoundPlan, cohort_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.masked_round import MaskedGathering
-from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import HoldersWaiting
 from ridgeway.coordinator.round.reference import reference_round
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import Crash, epoch_of, let_join, make_haste
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
@@ -140,7 +138,8 @@ def total_is_that_of(parties: Parties, offered: Collection[str], sent: Collectio
     federation = parties.federation()
     stored = federation.ledger.standing().totals[-1]
     assert [member.name for member in stored.members] == sorted(sent)
-    cohort = cohort_of(federation.terms, federation.ledger.standing().active, set(offered), "")
+    active = federation.ledger.standing().active
+    cohort = form_cohort(federation.terms, {active[name].key: active[name].domain for name in offered})
     expected = from_vector(plain_sum(parties, cohort, sent), FEATURES, len(cohort.domains))
     kept = [at for at, domain in enumerate(cohort.domains) if domain in stored.domains]
     total = federation.ledger.total(stored)
@@ -318,7 +317,7 @@ def test_one_new_epoch_is_in_no_total_with_old_ones(later: Parties) -> None:
 
 def test_holders_refuse_what_a_coordinator_does_not_foresee(later: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
     """They keep their own record; the round ends with their words, and nothing is opened."""
-    monkeypatch.setattr(MaskedGathering, "plan", lambda *_: RoundPlan())
+    monkeypatch.setattr(MaskedGathering, "_let_wait", lambda *_: None)
     later.change_corpus("law-1")
     transport = Direct(later, list(MEMBERS))
     with pytest.raises(RoundFailed, match=r"would lose|1 of 5 members signed the sum of statistics"):
@@ -344,6 +343,8 @@ def test_some_that_have_signed_before_a_crash_sign_the_same_again(
         round_of(parties, transport=Dying(parties, list(MEMBERS)))
     used = [parties.holder(name).totals.has_signed("statistics", epoch_of(parties.holder(name))) for name in MEMBERS]
     assert sorted(used) == [False] * 4 + [True]
-    assert {each.obstacles == [] for each in check_holders(parties.federation(), Direct(parties), no_watch)} == {True}
+    told: list[Any] = []
+    check_round(parties.federation(), Direct(parties), told.append)
+    assert not [each for each in told if isinstance(each, HoldersWaiting)]
     round_of(parties)
     total_is_that_of(parties, MEMBERS, MEMBERS)
