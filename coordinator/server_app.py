@@ -18,9 +18,8 @@ from ridgeway.common.protocol.flower import MESSAGE_TYPE, from_record, to_record
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import progress_file
-from ridgeway.coordinator.round.round import deliver_newest, run_round
+from ridgeway.coordinator.round.round import check_round, deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import take_order
 
 app = ServerApp()
@@ -55,8 +54,8 @@ def main(grid: Grid, context: Context) -> None:
         transport = GridTransport(grid)
         if order.work == "deliver":
             deliver_newest(federation, transport, watch)
-        elif order.work == "preflight":
-            check_holders(federation, transport, watch)
+        elif order.work == "dry_run":
+            check_round(federation, transport, watch, order)
         else:
             run_round(federation, transport, watch, order)
 

@@ -173,7 +173,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_reference_is_generated(site: Path) -> None:
     """Commands, settings and refusals come from the code."""
     for page, word in {
-        "reference/cli": "ridgeway coordinator preflight",
+        "reference/cli": "ridgeway coordinator rollback",
         "reference/settings": "max_round_epsilon",
         "operator/troubleshooting": "budget_spent",
     }.items():

@@ -102,7 +102,6 @@ def mounts(service: Mapping[str, Any]) -> list[Mount]:
 
 ALL_PARTS = {
     "address": "router.example.org:9443",
-    "schedule": "0 3 * * 0",
     "backup": {"claim": "backups"},
     "page": {"keysSecret": "page-keys"},
 }
@@ -342,7 +341,7 @@ def test_a_unit_writes_to_its_own_folder_and_each_holder_is_a_user_of_its_own(pa
 
 def test_a_timer_starts_a_unit_that_is_there() -> None:
     timers = sorted(SYSTEMD.glob("*.timer"))
-    assert len(timers) == 2
+    assert len(timers) == 3
     for path in timers:
         assert unit(path.with_suffix(".service"))["Service"]["Type"] == "oneshot"
         assert unit(path)["Timer"]["OnCalendar"].endswith(" UTC")
@@ -516,14 +515,14 @@ def test_the_examples_of_experts_and_settings_can_be_used(tmp_path: Path) -> Non
     assert read_settings(tmp_path / "serve.toml", ServeSettings).usage == Path("/usage/keys.usage")
 
 
-def test_the_chart_makes_no_schedule_backup_or_page_that_was_not_asked_for() -> None:
-    """Rounds are ordered on loopback, so their schedule runs in the coordinator's pod; a page needs keys."""
+def test_the_chart_makes_no_backup_or_page_that_was_not_asked_for() -> None:
+    """A page runs in the coordinator's pod, and needs keys."""
     made = chart_resources("coordinator.yaml", {"address": "router.example.org:9443"})
     assert [each["kind"] for each in made] == ["Service", "PersistentVolumeClaim", "StatefulSet"]
     [pod] = [each["spec"]["template"]["spec"] for each in made if each["kind"] == "StatefulSet"]
     assert [each["name"] for each in pod["containers"]] == ["coordinator"]
     [whole, backup] = chart_pods("coordinator.yaml")
-    assert [each["name"] for each in whole["containers"]] == ["coordinator", "schedule", "page"]
+    assert [each["name"] for each in whole["containers"]] == ["coordinator", "page"]
     assert backup["restartPolicy"] == "Never"
     [page] = [each["args"] for each in whole["containers"] if each["name"] == "page"]
     assert page[page.index("--keys") + 1] == "/keys/keys.toml"

@@ -1,6 +1,4 @@
-"""ridgeway client ready, join, accept, renew, releases, prune: what a holder in a federation
-runs.
-"""
+"""ridgeway client ready, join, accept, renew, releases: what a holder in a federation runs."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ from ridgeway.common.cli.terminal import (
     count,
     progress_bar,
     show,
-    show_leftovers,
     stamped_steps,
     step,
     stop_on_signal,
@@ -520,26 +517,3 @@ def releases(folder: HolderFolder, json: Json = False) -> None:
     ]
     headings = ["release", "id", "stored at (UTC)", "domains", "folder"]
     show(facts, TextTable(headings, rows), json=json)
-
-
-def prune(
-    folder: HolderFolder,
-    keep: Annotated[int, option("Number of newest releases to keep.", min=1)] = 4,
-    remove: Annotated[
-        bool,
-        option("Delete them; without this they are only listed.", "--remove"),
-    ] = False,
-    json: Json = False,
-) -> None:
-    """List what DIR no longer needs, and remove it with --remove.
-
-    The journal, by which what left and what it cost is proved, always stays; so do the keys,
-    earlier ones too, and the epoch that stands ready.
-    """
-    from ridgeway.client.deploy.holder_folder import holder_leftovers, prune_holder
-
-    holder = open_holder(folder)
-    rows = [each.row() for each in holder_leftovers(holder, keep)]
-    if remove:
-        prune_holder(holder, keep)
-    show_leftovers(rows, removed=remove, json=json)

@@ -1,9 +1,7 @@
 """Making a domain holder's folder: identity, the card for the operator, and client.toml with every
-setting explained; and taking away what it has gathered over the years and can do without.
+setting explained.
 
-Nothing of a folder leaves but holder.pub, and that only when the holder hands it over. What is
-never taken away: the journal, by which what left is proved; keys and settings; the newest releases;
-the present epoch.
+Nothing of a folder leaves but holder.pub, and that only when the holder hands it over.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ridgeway.client.deploy.notices import kept_notice
 from ridgeway.client.round.holder import (
     CARD,
     CLIENT_TOML,
@@ -38,7 +35,6 @@ from ridgeway.common.base.settings_file import (
     template_literals,
     toml_literal,
 )
-from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
 from ridgeway.common.deploy.node_key import create_node_key, public_line
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import (
@@ -90,6 +86,9 @@ device = {device}
 # The file, shared by all folders of this user, that keeps what corpora have cost their documents.
 # Keep a copy of it.
 {spending}
+
+# How many releases are kept, the newest ones: with each that comes, an older one goes.
+keep = {keep}
 
 # Where the coordinator is reached, and the SHA-256 of the app bundles that you allow it to run
 # here.
@@ -284,43 +283,3 @@ def settings_text(settings: HolderSettings) -> str:
     }
     lines["sampling"] = sampling_toml(settings.policy.sampling)
     return _TEMPLATE.format(**literals | lines)
-
-
-# What a folder can do without
-
-
-def holder_leftovers(holder: Holder, keep: int) -> list[Leftover]:
-    """Everything that may go, by kind. keep: how many releases stay, the newest ones."""
-    folder = holder.folder
-    notice = kept_notice(holder.folder)
-    numbers = sorted(int(entry.facts["number"]) for entry in holder.releases())
-    old = map(holder.release_folder, numbers[:-keep])
-    announced = {each.sha256 for each in notice.bundles} if notice else set()
-    bundles = sorted((folder / "bundles").glob("*.fab"))
-    prepared = (folder / "cache" / "prepared").glob("*")
-    terms = sorted(prepared, key=lambda path: path.stat().st_mtime)
-    return [
-        Leftover("old releases", f"the newest {keep}", [*filter(Path.exists, old)]),
-        Leftover(
-            "bundles that were looked at",
-            "those that are announced",
-            [path for path in bundles if path.stem not in announced],
-        ),
-        Leftover(
-            "parts of sums under earlier terms",
-            "those under the present ones",
-            terms[:-1],
-        ),
-        outdated_apps(folder / "flwr-home", holder.settings.bundles),
-    ]
-
-
-def prune_holder(holder: Holder, keep: int) -> list[Leftover]:
-    """Take it all away; the journal says which releases."""
-    found = holder_leftovers(holder, keep)
-    if releases := [int(path.name) for path in found[0].paths]:
-        holder.journal.append(("pruned", {"releases": releases}))
-    with holder.sessions.exclusive_lock():
-        for leftover in found:
-            leftover.remove()
-    return found

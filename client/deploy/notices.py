@@ -183,6 +183,11 @@ def announced_bundle(gate: Gate, digest: str) -> bytes:
             " approve it"
         )
     write_whole(path, content, private=True)
+    notice = kept_notice(gate.folder)
+    announced = {each.sha256 for each in notice.bundles} if notice else {digest}
+    for other in path.parent.glob("*.fab"):
+        if other.stem not in announced:
+            other.unlink()
     return content
 
 

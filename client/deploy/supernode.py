@@ -23,7 +23,7 @@ from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy import approved_bundle
-from ridgeway.common.deploy.bundle import installed_sha256
+from ridgeway.common.deploy.bundle import forget_apps, installed_sha256
 from ridgeway.common.deploy.flower_patches import CLIENT_APP, HEARTBEAT_S
 from ridgeway.common.deploy.node_key import public_line
 from ridgeway.common.deploy.processes import (
@@ -91,6 +91,7 @@ def run(
         node, executor = _children(settings)
         tail = LogTail(node.log, settings.superlink, log)
         approved = settings.approved()
+        forget_apps(settings.folder / "flwr-home", approved)
         look_at = 0.0
         try:
             while not stopped():
@@ -98,7 +99,7 @@ def run(
                 for words in news():
                     log(words)
                 is_due = time.monotonic() >= look_at
-                if is_due and executor.is_idle(approved_bundle.PRELOADED_NAME):
+                if is_due and executor.is_idle():
                     look_at = time.monotonic() + _LOOK_INTERVAL_S
                     approved = _taken_up(settings, approved, executor, log)
                 if node.process is not None and not node.is_running():

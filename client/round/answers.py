@@ -18,7 +18,6 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.known_keys import check_coordinator, check_members
 from ridgeway.client.round.masked_answers import Answer
 from ridgeway.client.round.policy import check_cohort, check_roster, check_terms
-from ridgeway.client.round.readiness import problems
 from ridgeway.client.round.scoring import Scorer, Weights, router_table
 from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base import errors
@@ -142,28 +141,7 @@ def _note(
 
 
 def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
-    cohort = request.message.cohort
-    holder.take_handovers(request.message.handovers)
-    told: dict[str, messages.HolderProblem] = {}
-    heard = request.message.heard
-    for error in problems(holder, cohort, heard) if cohort else ():
-        refusal = _refusal(holder, error)
-        told[refusal.code] = messages.HolderProblem(
-            code=refusal.code, keys=refusal.keys
-        )
-    current = holder.epochs.current()
-    here = messages.Here(
-        release=_held(holder),
-        epoch=_open_epoch(holder, current) if current else None,
-        obstacles=tuple(told.values()),
-    )
-    return here, ()
-
-
-def _open_epoch(holder: Holder, epoch: Epoch) -> messages.OpenEpoch:
-    return messages.OpenEpoch(
-        name=epoch.name, used=holder.totals.has_signed("statistics", epoch.name)
-    )
+    return messages.Here(release=_held(holder)), ()
 
 
 def _held(holder: Holder) -> messages.HeldRelease | None:
@@ -189,7 +167,9 @@ def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
         advert = masked_answers.advertised(holder, request, terms, epoch.name)
     offer = messages.Offer(
         domain=holder.domain,
-        epoch=_open_epoch(holder, epoch),
+        epoch=messages.OpenEpoch(
+            name=epoch.name, used=holder.totals.has_signed("statistics", epoch.name)
+        ),
         holdout=epoch.holdout,
         release=_held(holder),
         advert=advert,

@@ -7,6 +7,7 @@ Nothing here reads the corpus: client/ready.py does, when the owner opens an epo
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -76,6 +77,7 @@ class HolderSettings(Record):
     device:     where to sum: auto, cpu, cuda, or one GPU such as cuda:0.
     encoder:    where this machine finds the encoder, if not under its own name.
     spending:   the file, shared by all folders of this user, that keeps what corpora have cost.
+    keep:       how many releases are kept, the newest ones.
     bundles:    SHA-256 of the app bundles that may run here.
     proxy:      through which the coordinator is reached, if not directly.
     """
@@ -90,6 +92,7 @@ class HolderSettings(Record):
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda|cuda:[0-9]+)$")
     encoder: str | None = None
     spending: str | None = None
+    keep: int = Field(default=10, ge=1)
     address: str
     bundles: Annotated[tuple[Digest, ...], Field(min_length=1)]
     proxy: str | None = Field(
@@ -442,6 +445,16 @@ class Holder:
         domains = list(loaded.domains)
         facts = {"number": number, "release": release, "domains": domains}
         self.journal.append(("received", facts))
+        self._prune()
+
+    def _prune(self) -> None:
+        """Let old releases go; the journal says first which."""
+        numbers = sorted(self.received)[: -self.settings.keep]
+        old = [each for each in numbers if self.release_folder(each).exists()]
+        if old:
+            self.journal.append(("pruned", {"releases": old}))
+        for number in old:
+            shutil.rmtree(self.release_folder(number))
 
 
 def account_of(settings: HolderSettings, journal: Journal) -> Account:

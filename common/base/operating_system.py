@@ -26,7 +26,6 @@ IS_LINUX = sys.platform == "linux" and os.environ.get("RIDGEWAY_LINUX") != "0"
 
 _LIBC = ctypes.CDLL(None)
 _SET_DEATH_SIGNAL = 1
-_SET_NAME = 15
 """Of prctl."""
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 _MOST_FILES = 1 << 20
@@ -73,12 +72,6 @@ def end_session_with(parent: int, session: int) -> None:
         watch = f"({_END_WITH}) >/dev/null 2>&1 </dev/null &"
         words = ["/bin/sh", "-c", watch, "sh", str(parent), str(session)]
         subprocess.run(words, check=True, start_new_session=True)
-
-
-def name_process(name: str) -> None:
-    """Call this process so in the system's lists; elsewhere it keeps its name."""
-    if IS_LINUX:
-        _LIBC.prctl(_SET_NAME, name.encode())
 
 
 def proc(*names: object) -> Path:

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -316,24 +316,3 @@ def _system(error: OSError) -> str:
             " same command again"
         )
     return f"{(error.strerror or str(error)).lower()}{where}"
-
-
-# What may be pruned
-
-
-def show_leftovers(
-    rows: Sequence[Mapping[str, Any]], *, removed: bool, json: bool
-) -> None:
-    total = sum(row["bytes"] for row in rows)
-    cells = [
-        [row["what"], row["files"], size(row["bytes"]), row["stays"]] for row in rows
-    ]
-    left = f"with --remove {size(total)} are freed" if total else "nothing to remove"
-    show(
-        {"removed": removed, "bytes": total, "kinds": list(rows)},
-        TextTable(
-            ["removed" if removed else "removable", "files", "size", "kept"], cells
-        ),
-        ("pruned", size(total)) if removed else ("next", left),
-        json=json,
-    )

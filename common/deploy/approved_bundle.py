@@ -5,15 +5,13 @@ Without this a SuperNode runs whatever code the coordinator sends, and a coordin
 of its machine submits. The bundle's SHA-256 is checked before anything of it is unpacked or
 imported; the allow-list comes from the owner's own process by environment, never from a message.
 What fails is written to the owner's log in full, and the other side gets one clean sentence without
-path or text. On a holder's machine:
+path or text.
 
-    this process           has imported Flower and no bundle; refuses other kinds of tasks
-    ├── an answer          the first of a bundle: unpacks it, imports it, answers, ends
-    └── a preloaded bundle   has imported the bundle; ends after some idle time
-        └── an answer      each further one: checks that its bundle is the same, answers, ends
+    this process    has imported Flower and no bundle; refuses other kinds of tasks
+    └── a task      unpacks and imports its bundle, runs it, ends
 
-On the coordinator's each ServerApp is a fork, which runs the coordinator's own code of the bundle's
-version. Where Flower may not be forked (macOS), each task is a new process.
+On the coordinator's machine a task is a ServerApp, and runs the coordinator's own code of the
+bundle's version. Where Flower may not be forked (macOS), each task is a new process.
 
 A bundle holds sources alone. Where it is, by its hash, the bundle of the very Ridgeway that is
 installed here, its code also finds the compiled module that was installed with it; any other does
@@ -29,7 +27,6 @@ import contextlib
 import functools
 import hashlib
 import importlib
-import json
 import os
 import re
 import select
@@ -77,10 +74,6 @@ SERVER_MODULE = "ridgeway.coordinator.server_app"
 LOOK_PAUSE_S = 1.0
 """How long to wait between two looks for a task, if the SuperNode does not wake it."""
 LISTENER_PAUSE_S = 0.1
-PRELOADED_S = 60.0
-"""How long a bundle stays imported after its last message."""
-PRELOADED_NAME = "preloaded"
-"""What the system calls the process of a preloaded bundle."""
 MAX_WORD_BYTES = 4096
 """What is written to a pipe at once arrives at once up to this size."""
 ONE = "one"
@@ -163,9 +156,6 @@ class BundleGuard:
         self._run: Any = None
         self._fab: Any = None
         self._allowed: Identity | None = None
-        self._preloaded: tuple[Identity, Callable[..., Any]] | None = None
-        self.imported: Callable[[Identity], None] = lambda identity: None
-        """Is told of each approved bundle that was unpacked and imported here."""
 
     def pulling(self, pull: Callable[..., Any]) -> Callable[..., Any]:
         """Remember what was sent; it is judged when Flower wants to unpack it, so that a refusal
@@ -196,8 +186,6 @@ class BundleGuard:
     def installing(self, install: Callable[..., Any]) -> Callable[..., Any]:
         def installed(content: Any, *words: Any, **named: Any) -> Any:
             self._allowed = self._judge(content)
-            if self._is_preloaded():
-                return None
             return self._cleanly(install, content, *words, **named)
 
         return installed
@@ -217,17 +205,6 @@ class BundleGuard:
             return self._cleanly(run, *words, **named)
 
         return ran
-
-    def preload(self, identity: Identity, load: Callable[..., Any]) -> None:
-        """Import a bundle that was judged and unpacked here before; only a message that sends it
-        again runs it.
-        """
-        if identity[2] in self._approved:
-            offer_native(identity[2])
-            self._preloaded = identity, load(*identity)
-
-    def _is_preloaded(self) -> bool:
-        return self._preloaded is not None and self._preloaded[0] == self._allowed
 
     def _judge(self, content: Any) -> Identity:
         """The identity of an approved bundle; every name that it was sent under must agree with its
@@ -252,12 +229,8 @@ class BundleGuard:
     ) -> Callable[..., Any]:
         if self._allowed is None or identity != self._allowed:
             self._refuse("code was asked for that is not in the approved bundle")
-        if self._preloaded is not None and self._is_preloaded():
-            app = self._preloaded[1]
-        else:
-            offer_native(self._allowed[2])
-            app = self._cleanly(load, *identity)
-            self.imported(self._allowed)
+        offer_native(self._allowed[2])
+        app = self._cleanly(load, *identity)
         return lambda *words, **named: self._cleanly(app, *words, **named)
 
     def _cleanly(self, work: Callable[..., Any], *words: Any, **named: Any) -> Any:
@@ -367,66 +340,11 @@ def spawn(command: list[str], token: str) -> None:
     os.close(near)
 
 
-def reap(options: int) -> None:
-    """Let forks go that have ended; with no options, wait until all have."""
+def reap() -> None:
+    """Let forks go that have ended."""
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, options)[0]:
+        while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-
-
-class PreloadedBundle:
-    """The fork that has imported one bundle, seen from the process that started it."""
-
-    def __init__(
-        self,
-        digest: str,
-        preload: Callable[[], None],
-        answer: Callable[[str], None],
-        note: Note,
-    ) -> None:
-        self.digest = digest
-        self.used = time.monotonic()
-        self._near, far = socket.socketpair()
-        fork(lambda: self._serve(far, preload, answer, note), note)
-        far.close()
-
-    def _serve(
-        self,
-        far: socket.socket,
-        preload: Callable[[], None],
-        answer: Callable[[str], None],
-        note: Note,
-    ) -> None:
-        """In the fork: answer each task whose token comes, in a fork of its own, until no more can
-        come.
-        """
-        self._near.close()
-        system.name_process(PRELOADED_NAME)
-        preload()
-        tokens = far.makefile()
-        far.close()
-
-        def answer_one(token: str) -> None:
-            tokens.close()
-            answer(token)
-
-        for line in tokens:
-            fork(functools.partial(answer_one, line.strip()), note)
-            reap(os.WNOHANG)
-        reap(0)
-
-    def takes(self, token: str) -> bool:
-        """Hand a task over; False if the fork is gone."""
-        self.used = time.monotonic()
-        try:
-            self._near.sendall(token.encode() + b"\n")
-        except OSError:
-            return False
-        return True
-
-    def end(self) -> None:
-        """Let it end after the answers that it is giving."""
-        self._near.close()
 
 
 class ForkingExecutor:
@@ -434,27 +352,16 @@ class ForkingExecutor:
     runs at all.
 
     answer: answers the task of a token, in a fork.
-    load:   imports an unpacked bundle.
     """
 
     def __init__(
-        self,
-        keeper: BundleGuard,
-        load: Callable[..., Any],
-        answer: Callable[[str], None],
-        note: Note,
-        task: str = patches.CLIENT_APP,
+        self, answer: Callable[[str], None], note: Note, task: str = patches.CLIENT_APP
     ) -> None:
-        self._keeper = keeper
-        self._load = load
-        self._answer = answer
         self._note = note
         self._task = task
-        self._preloaded: PreloadedBundle | None = None
-        self._heard, self._told = os.pipe()
-        os.set_blocking(self._heard, False)
-        keeper.imported = self._tell
-        self.begin: Callable[[str], None] = self._fork
+        self.begin: Callable[[str], None] = lambda token: fork(
+            functools.partial(answer, token), note
+        )
         """Begins the task of a token."""
 
     def get_eligible_capacity(
@@ -470,46 +377,15 @@ class ForkingExecutor:
                 f" {self._task} and nothing else"
             )
             return patches.launched("refused")
-        preloaded = self._preloaded
-        if (
-            preloaded is None
-            or preloaded.digest != spec.fab_hash
-            or not preloaded.takes(spec.token)
-        ):
-            self.begin(spec.token)
+        self.begin(spec.token)
         return patches.launched()
 
-    def _fork(self, token: str) -> None:
-        fork(lambda: self._answer(token), self._note)
-
     def reconcile(self) -> None:
-        """Between two looks for a task: start a preloaded bundle, or end one that is idle."""
-        reap(os.WNOHANG)
-        with contextlib.suppress(BlockingIOError):
-            self._preload(
-                *json.loads(os.read(self._heard, MAX_WORD_BYTES).splitlines()[-1])
-            )
-        if (
-            self._preloaded is not None
-            and time.monotonic() - self._preloaded.used > PRELOADED_S
-        ):
-            self.close()
+        """Between two looks for a task: let forks go that have ended."""
+        reap()
 
     def close(self) -> None:
-        if self._preloaded is not None:
-            self._preloaded.end()
-        self._preloaded = None
-
-    def _preload(self, *identity: str) -> None:
-        self.close()
-        preload = functools.partial(self._keeper.preload, identity, self._load)
-        self._preloaded = PreloadedBundle(
-            identity[2], preload, self._answer, self._note
-        )
-
-    def _tell(self, identity: Identity) -> None:
-        """In a fork: name the bundle that was imported to the process that was forked."""
-        os.write(self._told, json.dumps(identity).encode() + b"\n")
+        """There is nothing to close."""
 
 
 def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
@@ -552,7 +428,6 @@ def main(task: str, address: str, secret: str, own: str, only: str = "") -> None
         reader = patches.metadata_reader()
         keeper = BundleGuard(approved_bundles(os.environ), note, reader)
         holds = task == patches.CLIENT_APP
-        load: Any = patches.client_app_loader() if holds else None
 
         def answer(token: str) -> None:
             patches.forget_exit_handlers()
@@ -568,7 +443,7 @@ def main(task: str, address: str, secret: str, own: str, only: str = "") -> None
                 )
 
         patches.guard(runtime, keeper, task)
-        executor = ForkingExecutor(keeper, load, answer, note, task)
+        executor = ForkingExecutor(answer, note, task)
         if not system.may_fork():
             words = (task, address, secret, own, ONE)
             executor.begin = functools.partial(spawn, _command(*words))

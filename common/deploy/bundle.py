@@ -61,6 +61,16 @@ from an installation may be stale.
 """
 
 
+def forget_apps(flower_home: Path, kept: Iterable[str]) -> None:
+    """Take away the bundles that Flower has unpacked and that may not run any more; it names a
+    folder by the hash's first digits.
+    """
+    ends = tuple(digest[:8] for digest in kept)
+    for path in (flower_home / "apps").glob("*"):
+        if not path.name.endswith(ends):
+            shutil.rmtree(path)
+
+
 def write_app(
     folder: Path, client: str = _CLIENT_APP, also: Iterable[str] = ()
 ) -> None:

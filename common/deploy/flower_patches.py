@@ -115,13 +115,6 @@ def metadata_reader() -> Callable[[bytes], tuple[str, str]]:
     return get_fab_metadata
 
 
-def client_app_loader() -> Any:
-    """Imports the ClientApp of a bundle that was unpacked."""
-    from flwr.clientapp.utils import get_load_client_app_fn
-
-    return get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-
-
 def launched(problem: str = "") -> Any:
     """What an executor answers to a task: it runs, or it does not."""
     from flwr.supercore.superexec.executor import LaunchResult

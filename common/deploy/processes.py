@@ -199,17 +199,13 @@ class Child:
             self.writer = None
         return False
 
-    def is_idle(self, resting: str) -> bool:
-        """Whether nothing runs that it has started itself, but for what calls itself `resting` and
-        has started nothing; taken for granted where that cannot be seen.
+    def is_idle(self) -> bool:
+        """Whether nothing runs that it has started itself; taken for granted where that cannot be
+        seen.
         """
-        if self.process is None:
-            return True
-        with contextlib.suppress(OSError):
-            started = _children(self.process.pid)
-            return all(
-                name == resting and not _children(pid) for pid, name in started.items()
-            )
+        if self.process is not None:
+            with contextlib.suppress(OSError):
+                return not _has_children(self.process.pid)
         return True
 
     def rest(self, seconds: float) -> None:
@@ -333,16 +329,14 @@ def marked_processes(folder: Path) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def _children(pid: int) -> dict[int, str]:
-    """The names of the processes that one has started, without those that have ended."""
-    found = {}
+def _has_children(pid: int) -> bool:
+    """Whether a process runs that this one has started."""
     for child in proc(pid, "task", pid, "children").read_text().split():
         with contextlib.suppress(OSError):
             status = proc(child, "stat").read_text(errors="replace")
-            name, _, figures = status.rpartition(") ")
-            if figures[0] not in "ZX":
-                found[int(child)] = name.partition("(")[2]
-    return found
+            if status.rpartition(") ")[2][0] not in "ZX":
+                return True
+    return False
 
 
 def marked(environment: Mapping[str, str], folder: Path) -> dict[str, str]:

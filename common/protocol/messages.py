@@ -110,13 +110,7 @@ HeardList = Annotated[tuple[HeardOutputs, ...], Field(max_length=MAX_HOLDERS)]
 
 
 class Hello(Message, kind="hello"):
-    """Who is there, and which release do you hold? And, with a cohort: what would keep you from a
-    round with it?
-    """
-
-    cohort: Cohort | None = None
-    handovers: HandOverList = ()
-    heard: HeardList = ()
+    """Who is there, and which release do you hold?"""
 
 
 class Announce(Message, kind="announce"):
@@ -227,15 +221,6 @@ class HeldRelease(Record):
     release: Digest
 
 
-class HolderProblem(Record):
-    """Something that would keep a holder from a round: a code, and keys of the request that it is
-    about.
-    """
-
-    code: Code
-    keys: _Keys = ()
-
-
 class OpenEpoch(Record):
     """The epoch that a holder's owner has opened: the data that stands ready for rounds.
 
@@ -248,14 +233,9 @@ class OpenEpoch(Record):
 
 
 class Here(Message, kind="here"):
-    """Present; `release` is the newest that is held, `epoch` what stands ready.
-
-    obstacles: what would keep the holder from a round with the cohort that it was asked about.
-    """
+    """Present; `release` is the newest that is held."""
 
     release: HeldRelease | None = None
-    epoch: OpenEpoch | None = None
-    obstacles: tuple[HolderProblem, ...] = Field(default=(), max_length=16)
 
 
 class Offer(Message, kind="offer"):

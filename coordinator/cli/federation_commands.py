@@ -36,7 +36,6 @@ from ridgeway.common.cli.terminal import (
     TextTable,
     count,
     show,
-    show_leftovers,
     size,
     stamped_steps,
     step,
@@ -52,13 +51,11 @@ from ridgeway.coordinator.deploy.authority import (
 )
 from ridgeway.coordinator.deploy.backup import back_up
 from ridgeway.coordinator.deploy.backup import restore as make
-from ridgeway.coordinator.deploy.coordinator_folder import create_federation, leftovers
-from ridgeway.coordinator.deploy.coordinator_folder import prune as take_away
+from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.deploy.supervisor import up as keep_up
 from ridgeway.coordinator.page.federation_metrics import serve_metrics
 from ridgeway.coordinator.page.federation_view import FederationView
-from ridgeway.coordinator.page.problems import bundle_facts
 from ridgeway.coordinator.round.federation import (
     COORDINATOR_TOML,
     PRIOR,
@@ -296,7 +293,7 @@ def status(folder: CoordinatorFolder, json: Json = False) -> None:
     coordinator is up, 1 if it is down, and 2 if the folder cannot be read.
     """
     federation = open_federation(folder.resolve())
-    facts = FederationView(federation).standing() | {"bundle": bundle_facts(federation)}
+    facts = FederationView(federation).standing()
     state = "up" if facts["up"] else "down"
     certificates = facts["certificates"].items()
     ends = ", ".join(f"{name} to {each['ends'][:10]}" for name, each in certificates)
@@ -440,39 +437,15 @@ def restore(
         (
             "then",
             f"ridgeway coordinator up {folder}",
-            f"and: ridgeway coordinator preflight {folder}",
+            f"and: ridgeway coordinator round {folder} --dry-run",
         ),
         (
             "note",
-            "preflight lists holders whose data is in a total that this copy lacks,"
+            "the dry run names holders whose data is in a total that this copy lacks,"
             " and what to do",
         ),
         json=json,
     )
-
-
-def prune(
-    folder: CoordinatorFolder,
-    keep: Annotated[
-        int,
-        option("Number of newest releases that keep their routers.", min=1),
-    ] = 10,
-    remove_: Annotated[
-        bool,
-        option("Remove the files; without this they are only listed.", "--remove"),
-    ] = False,
-    json: Json = False,
-) -> None:
-    """List what DIR no longer needs, and remove it with --remove.
-
-    It always keeps the ledger, every signed manifest, the sums and totals that are still needed,
-    and the keys. If the coordinator is down, Flower's data of past runs is removed too.
-    """
-    federation = open_federation(folder)
-    rows = [each.row() for each in leftovers(federation, keep)]
-    if remove_:
-        take_away(federation, keep)
-    show_leftovers(rows, removed=remove_, json=json)
 
 
 def accuracy_words(evaluation: Mapping[str, Any] | None) -> str:

@@ -1,150 +1,33 @@
-"""ridgeway coordinator preflight, round, schedule, deliver: what an operator asks all holders
-for.
-"""
+"""ridgeway coordinator round, deliver: what an operator asks all holders for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
-
 from ridgeway.common.base.errors import InputError, RidgewayError
-from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.cli.options import Json, ModeOption, argument, option
+from ridgeway.common.cli.options import Json, ModeOption, option
 from ridgeway.common.cli.terminal import (
-    TextTable,
     emit_json,
     show,
     stamped_steps,
-    step,
-    stop_on_signal,
 )
 from ridgeway.coordinator.cli.federation_commands import (
-    NOT_AS_WISHED,
     CoordinatorFolder,
     open_federation,
 )
 from ridgeway.coordinator.cli.release_commands import show_held_out
-from ridgeway.coordinator.deploy.schedule import keep_schedule
 from ridgeway.coordinator.deploy.supervisor import run_work
-from ridgeway.coordinator.page.narrator import Narrator, tell_event
+from ridgeway.coordinator.page.narrator import Narrator
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import (
     AnswerRefused,
     Event,
     ExchangeDone,
-    HolderChecked,
     HoldersAbsent,
-    OperatorNote,
     ReleaseStands,
-    RoundForeseen,
-)
-from ridgeway.coordinator.round.remedies import (
-    BUNDLE,
-    CHECKED,
-    EPOCH_USED,
-    REMEDIES,
-    check_of,
 )
 from ridgeway.coordinator.round.run_order import RunOrder
-
-RunsBundle = Annotated[
-    str | None,
-    option("Bundle to run. (default: the most widely approved)", metavar="HASH"),
-]
-
-
-def preflight(
-    folder: CoordinatorFolder, bundle: RunsBundle = None, json: Json = False
-) -> None:
-    """Ask every holder of DIR whether it could take part in a round.
-
-    It prints what each must do. Nothing is opened, and no corpus is read.
-
-    The exit code is 0 without problems, 1 with problems, and 2 if holders could not be asked.
-    """
-    federation = open_federation(folder)
-    told: list[Event] = []
-    runs = run_work(federation, RunOrder(work="preflight"), told.append, bundle)
-    for event in told:
-        if isinstance(event, OperatorNote):
-            tell_event(event)
-    holders = [each for each in told if isinstance(each, HolderChecked)]
-    mode = federation.settings.mode
-    privacy = None
-    if mode == "private":
-        privacy = federation.settings.privacy.model_dump(mode="json")
-    stops = [each.reason for each in told if isinstance(each, RoundForeseen)]
-    is_clear = not stops and not any(each.obstacles for each in holders)
-    rows = [
-        {
-            "name": each.name,
-            "domain": each.domain,
-            "obstacles": [
-                {"code": code, "names": names, "remedy": REMEDIES.get(code)}
-                for code, names in each.obstacles
-            ],
-            "total_of_round": each.total_of,
-        }
-        for each in holders
-    ]
-    show(
-        {
-            "clear": is_clear,
-            "mode": mode,
-            "sentence": MODE_SENTENCES[mode],
-            "privacy": privacy,
-            "bundle": runs,
-            "stops": stops[0] if stops else None,
-            "holders": rows,
-        },
-        ("mode", mode, MODE_SENTENCES[mode]),
-        ("cost", _cost_words(privacy)) if privacy else None,
-        TextTable(["holder", "domain", *CHECKED], [_marks(each) for each in holders]),
-        *(line for each in holders for line in _remedies(each, runs)),
-        *(("stops", f"a round would end without a release: {each}") for each in stops),
-        ("clear", "no problems found") if is_clear else None,
-        json=json,
-    )
-    if not is_clear:
-        raise typer.Exit(NOT_AS_WISHED)
-
-
-def _cost_words(privacy: Mapping[str, Any]) -> str:
-    return (
-        f"ε {privacy['epsilon']:g} per document of a new epoch at δ"
-        f" {privacy['delta']:g}, for sums and counts together; holders with too little"
-        " budget are listed below"
-    )
-
-
-def _remedies(checked: HolderChecked, bundle: str) -> Iterator[tuple[str, ...]]:
-    """What a holder has to do before a round."""
-    for code, names in checked.obstacles:
-        about = f"{code}: {', '.join(names)}" if names else code
-        which = f"bundle {bundle}" if code == BUNDLE else ""
-        yield "next", checked.name, about, REMEDIES.get(code, ""), which
-        if code == EPOCH_USED:
-            total = (
-                "a total that is not in this ledger, or may be"
-                if checked.total_of is None
-                else f"the total of round {checked.total_of}"
-            )
-            waits = f"{checked.name} waits for its next epoch"
-            yield "", f"{waits}: its data is in {total}"
-
-
-def _marks(checked: HolderChecked) -> list[str]:
-    """A row of the table: what holds, what does not, and what could not be asked because of
-    that.
-    """
-    failed = [check_of(code) for code, _ in checked.obstacles]
-    asked = 1 if "online" in failed else 2 if "code" in failed else len(CHECKED)
-    marks = ["no" if check in failed else "yes" for check in CHECKED[:asked]]
-    return [checked.name, checked.domain, *marks, *["?"] * (len(CHECKED) - asked)]
-
 
 AcceptWorse = Annotated[
     list[str] | None,
@@ -186,7 +69,10 @@ def round_(
     times: Annotated[
         bool, option("Start every line with a timestamp.", "--times")
     ] = False,
-    bundle: RunsBundle = None,
+    dry_run: Annotated[
+        bool,
+        option("Stop before any sums are asked for.", "--dry-run"),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Run a round in DIR and publish its release.
@@ -201,8 +87,11 @@ def round_(
     --allow-missing). Without new sums or settings the newest release stays (unless
     --even-unchanged). After `coordinator rollback` no round runs without --end-rollback.
 
-    The exit code is 0 if there is a release. If not, --json prints {"error": ..., "released":
-    false}.
+    With --dry-run holders are asked whether they take part, and for nothing else: the round is
+    judged by their offers, and leaves no trace in the ledger but who refused or was absent.
+
+    The exit code is 0 if there is a release, or could be one after a dry run. If not, --json prints
+    {"error": ..., "released": false}.
     """
     worse = tuple(accept_worse or ())
     missing = tuple(allow_missing or ())
@@ -215,7 +104,7 @@ def round_(
         tell(event)
 
     order = RunOrder(
-        work="round",
+        work="dry_run" if dry_run else "round",
         mode=mode,
         accept_worse=worse,
         accept_unevaluated=unevaluated,
@@ -227,24 +116,29 @@ def round_(
         federation = open_federation(folder)
         _check_domains(federation, {*worse, *missing, *unevaluated})
         with stamped_steps(times):
-            run_work(federation, order, watch, bundle)
+            run_work(federation, order, watch)
     except RidgewayError as error:
         if json:
             emit_json({"error": str(error), "released": False})
         raise
+    absent = (each.names for each in told if isinstance(each, HoldersAbsent))
+    facts: dict[str, Any] = {
+        "released": not dry_run,
+        "absent": sorted({name for names in absent for name in names}),
+        "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
+        "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
+    }
+    if dry_run:
+        show(facts, ("clear", "a round could make a release"), json=json)
+        return
     newest = federation.newest
     assert newest is not None
-    absent = (each.names for each in told if isinstance(each, HoldersAbsent))
-    facts = {
-        "released": True,
+    facts |= {
         "number": newest.number,
         "release": newest.release,
         "unchanged": any(isinstance(each, ReleaseStands) for each in told),
         "domains": list(newest.domains),
         "evaluation": federation.manifest(newest.number)["evaluation"],
-        "absent": sorted({name for names in absent for name in names}),
-        "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
-        "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
         "folder": str(federation.release_folder(newest.number)),
     }
     show(facts, json=json)
@@ -259,41 +153,6 @@ def _check_domains(federation: Federation, named: set[str]) -> None:
             f"there is no domain {min(unknown)!r}; the domains are"
             f" {', '.join(sorted(domains))}"
         )
-
-
-def schedule(
-    folder: CoordinatorFolder,
-    line: Annotated[
-        str,
-        argument("Cron expression in UTC: minute, hour, day, month, weekday.", "CRON"),
-    ],
-    min_changed: Annotated[
-        int,
-        option(
-            "Minimum number of holders that are new or have changed since the newest"
-            " release.",
-            min=0,
-        ),
-    ] = 0,
-) -> None:
-    """Run rounds in DIR at fixed times until Ctrl-C.
-
-    "0 3 * * 0" means Sundays at 3:00 UTC.
-
-    `coordinator up` must be running. If a round cannot run, or if fewer than --min-changed holders
-    have changed, it prints why, opens nothing, and waits for the next time.
-    """
-
-    def work() -> None:
-        run_work(
-            open_federation(folder),
-            RunOrder(work="round", min_changed=min_changed),
-            Narrator(),
-        )
-
-    open_federation(folder)
-    with stamped_steps(True), stop_on_signal() as stopped:
-        keep_schedule(line, work, stopped, lambda words: step("note", words))
 
 
 def deliver(folder: CoordinatorFolder) -> None:

@@ -30,7 +30,6 @@ from ridgeway.coordinator.cli.federation_commands import (
     init,
     open_federation,
     page,
-    prune,
     renew,
     restore,
     status,
@@ -47,9 +46,7 @@ from ridgeway.coordinator.cli.membership_commands import (
 from ridgeway.coordinator.cli.release_commands import releases
 from ridgeway.coordinator.cli.round_commands import (
     deliver,
-    preflight,
     round_,
-    schedule,
 )
 from ridgeway.coordinator.solving.publish import (
     RouterChoices,
@@ -277,8 +274,8 @@ def calibrate(
 
 _PANELS = {
     "Set up": (init, up, invite, admit, remove, retire, page),
-    "Run rounds": (preflight, round_, schedule, deliver, releases, rollback),
-    "Maintain": (status, verify, backup, restore, prune, renew, solve, calibrate, key),
+    "Run rounds": (round_, deliver, releases, rollback),
+    "Maintain": (status, verify, backup, restore, renew, solve, calibrate, key),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

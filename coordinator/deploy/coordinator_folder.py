@@ -1,18 +1,12 @@
 """Making a coordinator's folder: the key it signs with, and coordinator.toml with every setting
-explained; and taking away what it has gathered over the years and can do without.
-
-Certificates and processes are made by others. What is never taken away: the ledger, whole; every
-release's signed manifest; the sums and totals that the ledger still needs; keys and settings. So
-`verify` holds as before.
+explained. Certificates and processes are made by others.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.settings_file import (
@@ -20,17 +14,13 @@ from ridgeway.common.base.settings_file import (
     sampling_toml,
     template_literals,
 )
-from ridgeway.common.deploy.leftovers import Leftover, outdated_apps
-from ridgeway.common.deploy.processes import only_one
-from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
 from ridgeway.coordinator.round.federation import (
     COORDINATOR_TOML,
     KEY,
-    NODES,
     Federation,
     FederationSettings,
 )
-from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease
+from ridgeway.coordinator.round.ledger import Ledger
 
 _TEMPLATE = """\
 # A Ridgeway coordinator. Times are in seconds. A change applies from the next round on;
@@ -55,6 +45,14 @@ weighting = {weighting}
 # invitations, if it differs (a public name, a forwarded port).
 listen = {listen}
 address = {address}
+
+# The code that rounds run: the newest bundle, or the SHA-256 of an earlier one that holders have
+# approved.
+bundle = {bundle}
+
+# How many releases keep their routers, the newest ones: each round lets older ones go. Every signed
+# manifest stays.
+keep = {keep}
 
 # Experts whose quality in each domain a round measures, from the sums of holders' scores.
 experts = {experts}
@@ -138,79 +136,3 @@ def settings_text(settings: FederationSettings) -> str:
     fallback = settings.abstention.fallback
     line = f"fallback = {literals['fallback']}" if fallback else example
     return _TEMPLATE.format(**literals | {"fallback": line})
-
-
-# What a folder can do without
-
-
-KEPT_RUNS = 50
-
-
-def leftovers(federation: Federation, keep: int) -> list[Leftover]:
-    """Everything that may go, by kind. keep: how many releases keep their routers, the newest
-    ones.
-    """
-    with _down(federation.link) as is_down:
-        return _found(federation, keep, is_down)
-
-
-def prune(federation: Federation, keep: int) -> list[Leftover]:
-    """Take it all away. The ledger says first which releases lose their routers, so that none is
-    missed later.
-    """
-    with federation.exclusive_lock(), _down(federation.link) as is_down:
-        found = _found(federation, keep, is_down)
-        if old := [each.number for each in _old(federation, keep)]:
-            federation.ledger.note("pruned", releases=old)
-        for each in found:
-            each.remove()
-        return found
-
-
-def _found(federation: Federation, keep: int, is_down: bool) -> list[Leftover]:
-    link = federation.link
-    bundles = [each.sha256 for each in kept_bundles(federation.link)]
-    routers = [
-        path
-        for each in _old(federation, keep)
-        for path in federation.release_bulk(each.number)
-    ]
-    runs = sorted((federation.folder / "progress").glob("*.jsonl"))
-    state = (*sorted(link.glob("state.db*")), *link.glob(NODES)) if is_down else ()
-    flower = (
-        "nothing: `coordinator up` creates it again"
-        if is_down
-        else "everything, because the coordinator is up"
-    )
-    return [
-        Leftover(
-            "routers of old releases",
-            f"the newest {keep}, and every signed manifest",
-            routers,
-        ),
-        Leftover(
-            "progress files of past runs", f"the newest {KEPT_RUNS}", runs[:-KEPT_RUNS]
-        ),
-        outdated_apps(link / "flwr-home", bundles),
-        Leftover("Flower's data of past runs", flower, state),
-    ]
-
-
-def _old(federation: Federation, keep: int) -> list[LedgerRelease]:
-    return [
-        each
-        for each in federation.ledger.standing().releases[:-keep]
-        if federation.release_bulk(each.number)
-    ]
-
-
-@contextlib.contextmanager
-def _down(link: Path) -> Iterator[bool]:
-    """Whether no coordinator runs in the folder; then none starts while this lasts."""
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(only_one(link, "a coordinator"))
-            is_down = True
-        except ProcessError:
-            is_down = False
-        yield is_down

@@ -5,15 +5,13 @@ before it.
     bundles/HASH.server/  the coordinator's own code of the same version
     bundles.json          their hashes, the newest first, and what the operator says of each
 
-Holders approve a new bundle in their own time. As long as more of them refuse it than the one
-before, rounds run the one before.
+Rounds run the newest, unless `bundle` in coordinator.toml names another: holders approve a new
+bundle in their own time.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -25,11 +23,15 @@ from ridgeway.common.deploy.bundle import (
     SERVER_FILE,
     bundle_sha256,
     installed_bundle,
+    installed_sha256,
     source_files,
 )
 from ridgeway.common.deploy.notice import AnnouncedBundle
-from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.ledger import Standing
+from ridgeway.coordinator.round.federation import (
+    COORDINATOR_TOML,
+    NEWEST,
+    Federation,
+)
 
 _INDEX = "bundles.json"
 CHANGES = "changes.txt"
@@ -38,22 +40,25 @@ INDEX_RECORDS = TypeAdapter(tuple[AnnouncedBundle, ...])
 
 
 def keep_installed(federation: Federation) -> None:
-    """Keep the bundle of this very Ridgeway as the newest; those before it until everybody has
-    approved it.
+    """Keep the bundle of this very Ridgeway as the newest, a few before it, and the one that the
+    settings name.
     """
     link = federation.link
     content = installed_bundle()
     digest = bundle_sha256(content)
     newest = AnnouncedBundle(sha256=digest, changes=_changes(federation.folder))
     others = [each for each in kept_bundles(link) if each.sha256 != digest]
-    is_awaited = waiting(digest, federation.ledger.standing())
-    kept = others[: MAX_KEPT - 1] if is_awaited else []
+    kept = [
+        each
+        for place, each in enumerate(others, start=1)
+        if place < MAX_KEPT or each.sha256 == federation.settings.bundle
+    ]
     for name, source in source_files([SERVER_FILE]).items():
         write_whole(server_folder(link, digest) / name, source)
     write_whole(bundle_file(link, digest), content)
     index = [each.model_dump(mode="json") for each in (newest, *kept)]
     write_whole(link / _INDEX, canonical_json(index))
-    for each in others[len(kept) :]:
+    for each in set(others) - set(kept):
         bundle_file(link, each.sha256).unlink(missing_ok=True)
         shutil.rmtree(server_folder(link, each.sha256), ignore_errors=True)
 
@@ -80,37 +85,18 @@ def bundle_content(link: Path, digest: str) -> bytes:
     return content
 
 
-def waiting(digest: str, standing: Standing) -> list[str]:
-    """The holders that rounds count on and that are not known to have approved a bundle."""
-    return sorted(
-        name
-        for name in standing.active
-        if digest not in standing.approvals.get(name, ())
-    )
-
-
-def ranked(kept: Sequence[AnnouncedBundle], standing: Standing) -> list[str]:
-    """All of them, that first which the fewest holders are known to have refused; of several such
-    the newest.
-    """
-    refused = Counter(
-        digest
-        for name in standing.active
-        for digest in set(standing.refusals.get(name, ()))
-    )
-    return sorted((bundle.sha256 for bundle in kept), key=refused.__getitem__)
-
-
-def named_bundle(kept: Sequence[AnnouncedBundle], digits: str) -> str:
-    """The bundle that an operator means by the first digits of its hash."""
-    found = [each.sha256 for each in kept if each.sha256.startswith(digits.lower())]
-    if len(found) != 1:
-        known = ", ".join(each.sha256[:12] for each in kept)
+def chosen_bundle(federation: Federation) -> str:
+    """The hash of the bundle that rounds run."""
+    kept = [each.sha256 for each in kept_bundles(federation.link)]
+    named = federation.settings.bundle
+    if named == NEWEST:
+        return kept[0] if kept else installed_sha256()
+    if named not in kept:
         raise InputError(
-            f"{digits!r} matches {len(found)} of the available bundles; they are"
-            f" {known}"
+            f"{federation.folder / COORDINATOR_TOML}: `bundle` names {named}, which is"
+            f" not kept; those that are: {', '.join(kept) or 'none'}"
         )
-    return found[0]
+    return named
 
 
 def _changes(folder: Path) -> tuple[str, ...]:

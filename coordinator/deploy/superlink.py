@@ -24,6 +24,7 @@ from pathlib import Path
 from ridgeway.common.base.errors import LinkError, ProcessError
 from ridgeway.common.base.files import canonical_json, write_whole
 from ridgeway.common.deploy import approved_bundle, processes
+from ridgeway.common.deploy.bundle import forget_apps
 from ridgeway.common.deploy.flower_patches import SERVER_APP
 from ridgeway.common.deploy.processes import Child, Log
 from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
@@ -62,6 +63,7 @@ def run(
         _check_outer_port(*outer)
         client = SuperLinkClient(folder)
         bundles = [each.sha256 for each in kept_bundles(folder)]
+        forget_apps(folder / "flwr-home", bundles)
         internal = _internal_port(client, *outer, bundles)
         superlink, superexec, proxy = children = _children(
             folder.resolve(), *outer, internal, bundles

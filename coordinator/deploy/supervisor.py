@@ -43,28 +43,20 @@ from ridgeway.coordinator.deploy.authority import (
 from ridgeway.coordinator.deploy.fleet_proxy import LEAVING
 from ridgeway.coordinator.deploy.kept_bundles import (
     bundle_content,
+    chosen_bundle,
     keep_installed,
     kept_bundles,
-    named_bundle,
-    ranked,
-    waiting,
 )
 from ridgeway.coordinator.deploy.presence import PresenceLog
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.progress import (
-    AnswerRefused,
-    Event,
-    HolderPresent,
-    OfferReceived,
     OperatorNote,
     OtherBundle,
     Watch,
     follow,
-    no_watch,
 )
-from ridgeway.coordinator.round.remedies import BUNDLE
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 
 _SILENCE_S = 5.0
@@ -159,15 +151,9 @@ def take_leaves(federation: Federation, client: SuperLinkClient, log: Log) -> No
         path.unlink(missing_ok=True)
 
 
-def run_work(
-    federation: Federation, order: RunOrder, watch: Watch, bundle: str | None = None
-) -> str:
-    """Submit a round, or a delivery, and follow it to its end; returns the hash of the bundle that
-    it ran.
-
-    Raises RoundFailed if it does not end well.
-    bundle: the first digits of the bundle to run; without it, the one that the fewest holders
-            refuse.
+def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
+    """Submit a round, or a delivery, and follow it to its end. Raises RoundFailed if it does not
+    end well.
     """
     client = SuperLinkClient(federation.link)
     if not client.is_up():
@@ -183,108 +169,32 @@ def run_work(
     register(federation, client, log)
     for words in ending_certificates(federation.link, datetime.now(UTC)):
         watch(OperatorNote(words))
-    _compare_bundle(federation, watch)
     kept = kept_bundles(federation.link)
-    if not kept or kept[0].sha256 != installed_sha256():
+    newest = installed_sha256()
+    if not kept or kept[0].sha256 != newest:
         raise LinkError(
             "the running coordinator was started from different Ridgeway code;"
             " restart `coordinator up`"
         )
-    chosen = (
-        named_bundle(kept, bundle)
-        if bundle
-        else _choose_bundle(federation, client, watch)
-    )
-    _run(federation, client, order, chosen, watch)
-    return chosen
-
-
-def _choose_bundle(
-    federation: Federation, client: SuperLinkClient, watch: Watch
-) -> str:
-    """The bundle that the fewest holders refuse. Where that is not known, those that are there are
-    asked with a run of it, of the newest first; mostly there is one bundle, and nobody to ask.
-    """
-    kept = kept_bundles(federation.link)
-    newest = kept[0].sha256
-    if len(kept) == 1:
-        return newest
-    ledger = federation.ledger
-    for bundle in kept:
-        if waiting(bundle.sha256, ledger.standing()):
-            ask = RunOrder(work="deliver")
-            _run(federation, client, ask, bundle.sha256, no_watch)
-        if ranked(kept, ledger.standing())[0] == newest:
-            break
-    standing = ledger.standing()
-    chosen = ranked(kept, standing)[0]
-    if missing := waiting(newest, standing):
-        words = f"bundle {newest[:12]} is not approved yet by {', '.join(missing)}"
-        watch(OperatorNote(words))
-    if chosen != newest:
-        words = f"running the earlier bundle {chosen[:12]}, which fewer holders refuse"
-        watch(OperatorNote(words))
-    return chosen
-
-
-def _run(
-    federation: Federation,
-    client: SuperLinkClient,
-    order: RunOrder,
-    bundle: str,
-    watch: Watch,
-) -> None:
-    """Submit a run of a bundle, follow it to its end, and note who has approved the bundle and who
-    has not.
-    """
-    approved = set[str]()
-    refused = set[str]()
-
-    def seen(event: Event) -> None:
-        if isinstance(event, AnswerRefused) and event.name and event.code == BUNDLE:
-            refused.add(event.name)
-        elif isinstance(event, OfferReceived | HolderPresent):
-            approved.add(event.name)
-        watch(event)
-
+    bundle = chosen_bundle(federation)
+    _compare_bundle(federation, bundle, watch)
+    if bundle != newest:
+        log(f"running the bundle {bundle[:12]}, which coordinator.toml names")
     name, number = _submit(federation, client, order, bundle)
     try:
-        _follow(federation.progress(name), client, number, seen)
+        _follow(federation.progress(name), client, number, watch)
     except KeyboardInterrupt:
         with contextlib.suppress(LinkError):
             client.stop_run(number)
         raise KeyboardInterrupt(
             "the round was stopped; accepted data is kept. Run the round again"
         ) from None
-    finally:
-        _note_approvals(federation, bundle, approved, refused)
 
 
-def _note_approvals(
-    federation: Federation, bundle: str, approved: set[str], refused: set[str]
-) -> None:
-    """Let the ledger have what is new of this."""
-    standing = federation.ledger.standing()
-    known = set(standing.roster)
-    approvals = standing.approvals
-    refusals = standing.refusals
-    new = [name for name in approved & known if bundle not in approvals.get(name, ())]
-    lost = [
-        name
-        for name in (refused - approved) & known
-        if bundle not in refusals.get(name, ())
-    ]
-    if new or lost:
-        facts = {"approved": sorted(new), "refused": sorted(lost)}
-        federation.ledger.note("bundle", sha256=bundle, **facts)
-
-
-def _compare_bundle(federation: Federation, watch: Watch) -> None:
-    """Say so if holders were invited to run other code than what is installed now: they will refuse
-    it.
-    """
+def _compare_bundle(federation: Federation, bundle: str, watch: Watch) -> None:
+    """Say so if holders were invited to run other code than this bundle: they will refuse it."""
     path = federation.folder / "invite" / INVITE
-    if path.exists() and read_signed_json(path, Invite).bundle != installed_sha256():
+    if path.exists() and read_signed_json(path, Invite).bundle != bundle:
         watch(OtherBundle(str(federation.folder)))
 
 
@@ -353,14 +263,9 @@ class LateDelivery:
         self._log(f"delivering the newest release to {', '.join(sorted(online))}")
         self._tries = self._tries + 1 if is_asked else 0
         self._asked = missing
-        kept = kept_bundles(federation.link)
-        bundles = ranked(kept, federation.ledger.standing())
-        # those who refuse one may have approved another by now
-        turn, place = divmod(self._tries, len(bundles))
-        _submit(federation, client, RunOrder(work="deliver"), bundles[place])
-        self._again = now
-        if place == len(bundles) - 1:
-            self._again += REDELIVERY_PAUSE_S * 2 ** min(turn, MAX_DOUBLINGS)
+        bundle = chosen_bundle(Federation(federation.folder))
+        _submit(federation, client, RunOrder(work="deliver"), bundle)
+        self._again = now + REDELIVERY_PAUSE_S * 2 ** min(self._tries, MAX_DOUBLINGS)
 
     def _missing(self) -> set[str]:
         newest = self._federation.newest
@@ -414,7 +319,7 @@ def write_invite(federation: Federation) -> Invite:
         coordinator=federation.identity.public,
         address=federation.settings.address,
         terms=federation.terms,
-        bundle=installed_sha256(),
+        bundle=chosen_bundle(federation),
         authority=sha256((federation.link / AUTHORITY).read_bytes()),
         handovers=federation.identity.handovers,
     )

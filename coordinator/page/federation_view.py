@@ -23,8 +23,8 @@ from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
-from ridgeway.coordinator.page.live_round import last_preflight, round_progress
-from ridgeway.coordinator.page.problems import BEGINNING, problems
+from ridgeway.coordinator.page.live_round import round_progress
+from ridgeway.coordinator.page.problems import problems
 from ridgeway.coordinator.page.release_history import ReleaseHistory
 from ridgeway.coordinator.page.round_history import (
     ROUND_KINDS,
@@ -232,15 +232,11 @@ class FederationView:
         return bool(rounds) and rounds[-1].ended is None and self._federation.is_busy()
 
     def _without_budget(self, last: tuple[RoundRecord, Outcome] | None) -> set[str]:
-        """The members that said so in the last round, or in a preflight since: what each has left
-        is known to its owner alone.
+        """The members that said so in the last round: what each has left is known to its owner
+        alone.
         """
         refusals = last[0].refusals if last else ()
         found = {each.name for each in refusals if each.code == BUDGET_SPENT}
-        began = last[0].began if last else BEGINNING
-        for each in last_preflight(self.folder, began):
-            if BUDGET_SPENT in {code for code, _ in each.obstacles}:
-                found.add(each.name)
         return {name for name in found if name in self._standing().active}
 
     def _is_valid(self) -> bool:

@@ -8,7 +8,7 @@ died.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,14 @@ def round_progress(folder: Path, number: int) -> dict[str, Any] | None:
     """What the round of this number has told so far; None where it has left no file, as a
     simulation does not.
     """
-    for path, events in _newest_files(folder):
+    paths = sorted((folder / "progress").glob("*.jsonl"), reverse=True)
+    for path in paths[:FILES_LOOKED_AT]:
+        events: list[progress.Event] = []
+        with contextlib.suppress(
+            OSError, ValueError, TypeError, KeyError, AttributeError
+        ):
+            # extend keeps what came before a line that another version wrote
+            events.extend(progress.Follower(path).events())
         opened = [event for event in events if isinstance(event, progress.RoundOpened)]
         if any(event.number == number for event in opened):
             heard = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -35,33 +42,6 @@ def round_progress(folder: Path, number: int) -> dict[str, Any] | None:
                 "lines": lines(events),
             }
     return None
-
-
-def last_preflight(folder: Path, after: str) -> list[progress.HolderChecked]:
-    """What the newest preflight found, holder by holder; nothing if it was made before a time, such
-    as a round's.
-    """
-    begin = datetime.fromisoformat(after).timestamp()
-    for path, events in _newest_files(folder):
-        checked = [
-            event for event in events if isinstance(event, progress.HolderChecked)
-        ]
-        if checked:
-            return checked if path.stat().st_mtime > begin else []
-    return []
-
-
-def _newest_files(folder: Path) -> Iterator[tuple[Path, list[progress.Event]]]:
-    """Each file with its events up to its end, or up to a line that another version wrote."""
-    paths = sorted((folder / "progress").glob("*.jsonl"), reverse=True)
-    for path in paths[:FILES_LOOKED_AT]:
-        events: list[progress.Event] = []
-        with contextlib.suppress(
-            OSError, ValueError, TypeError, KeyError, AttributeError
-        ):
-            # extend keeps what came before a line that cannot be read
-            events.extend(progress.Follower(path).events())
-        yield path, events
 
 
 def stages(events: Sequence[progress.Event], wanted: int) -> list[dict[str, Any]]:

@@ -105,7 +105,8 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
     """Say what happened, unless it is of a single holder; `step` takes the line."""
     match event:
         case progress.RoundOpened(number, holders, mode, _, encoder):
-            step("round", str(number), count(holders, "holder"), f"encoder {encoder}")
+            name = ("round", str(number)) if number else ("dry", "run")
+            step(*name, count(holders, "holder"), f"encoder {encoder}")
             step("mode", mode, MODE_SENTENCES[mode])
             if private := event.privacy:
                 cost = f"ε {private['epsilon']:g} per document"

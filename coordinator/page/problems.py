@@ -7,22 +7,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from ridgeway.common.base.errors import CertificateError
+from ridgeway.common.base.errors import CertificateError, InputError
 from ridgeway.coordinator.deploy.authority import (
     check_certificates,
     ending_certificates,
 )
-from ridgeway.coordinator.deploy.kept_bundles import kept_bundles, ranked, waiting
-from ridgeway.coordinator.page.live_round import last_preflight
+from ridgeway.coordinator.deploy.kept_bundles import chosen_bundle, kept_bundles
 from ridgeway.coordinator.page.narrator import OLDER_COPY
 from ridgeway.coordinator.page.round_history import Outcome, RoundRecord
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.masked_round import too_few_on_roster
-from ridgeway.coordinator.round.remedies import BUNDLE, OTHER_RELEASE, REMEDIES
+from ridgeway.coordinator.round.remedies import OTHER_RELEASE, REMEDIES
 
-BEGINNING = "1970-01-01T00:00:00+00:00"
 ADMIT = "admit more holders with `ridgeway coordinator admit`"
 
 
@@ -56,7 +53,6 @@ def problems(
         *_of_presence(federation, online),
         *_of_roster(federation),
         *(_of_round(federation, *last) if last else ()),
-        *_of_preflight(federation, last[0].began if last else BEGINNING),
         *_of_releases(federation),
         *_of_bundle(federation),
         *_of_certificates(federation, now),
@@ -136,16 +132,6 @@ def _of_round(
         yield _with_remedy(code, words, names)
 
 
-def _of_preflight(federation: Federation, after: str) -> Problems:
-    """What holders said when they were asked, if no round was begun since."""
-    alike: dict[str, list[str]] = {}
-    for checked in last_preflight(federation.folder, after):
-        for code, _ in checked.obstacles:
-            alike.setdefault(code, []).append(checked.name)
-    for code, names in sorted(alike.items()):
-        yield _with_remedy(code, f"found by the last preflight: {code}", names)
-
-
 def _with_remedy(code: str, words: str, names: list[str]) -> RoundProblem:
     return RoundProblem(False, words, REMEDIES.get(code, ""), tuple(sorted(names)))
 
@@ -163,42 +149,19 @@ def _of_releases(federation: Federation) -> Problems:
         yield _with_remedy(OTHER_RELEASE, words, list(ahead))
 
 
-def bundle_facts(federation: Federation) -> dict[str, Any] | None:
-    """The newest bundle, the one that rounds run, and who is not known to have approved the
-    newest; None if there is none yet.
-    """
-    kept = kept_bundles(federation.link)
-    standing = federation.ledger.standing()
-    if not kept:
-        return None
-    newest = kept[0].sha256
-    approved = {each for those in standing.approvals.values() for each in those}
-    refused = {each for those in standing.refusals.values() for each in those}
-    order = ranked(kept, standing)
-    # before holders were asked about a new one, the one that they have approved runs
-    if newest not in approved | refused:
-        order = [each for each in order if each in approved] + order
-    return {
-        "newest": newest,
-        "in_use": order[0],
-        "waiting": waiting(newest, standing),
-    }
-
-
 def _of_bundle(federation: Federation) -> Problems:
-    facts = bundle_facts(federation)
-    if facts is None:
+    kept = kept_bundles(federation.link)
+    try:
+        chosen = chosen_bundle(federation)
+    except InputError as error:
+        yield RoundProblem(True, str(error))
         return
-    newest = facts["newest"]
-    names = facts["waiting"]
-    words = f"bundle {newest[:12]} is not approved"
-    if facts["in_use"] != newest:
-        words += f" yet; rounds run the earlier bundle {facts['in_use'][:12]}"
-    else:  # invitations name it: who has refused it is known, the others were not asked
-        refusals = federation.ledger.standing().refusals
-        names = [name for name in names if newest in refusals.get(name, ())]
-    if names:
-        yield _with_remedy(BUNDLE, words, names)
+    if kept and chosen != kept[0].sha256:
+        words = (
+            f"rounds run the bundle {chosen[:12]}, which coordinator.toml names, and"
+            f" not the newest, {kept[0].sha256[:12]}"
+        )
+        yield RoundProblem(False, words)
 
 
 def _of_certificates(federation: Federation, now: datetime) -> Problems:

@@ -19,7 +19,6 @@ from ridgeway.common.protocol.messages import (
     Evaluate,
     NoisyStatistics,
     Offer,
-    OpenEpoch,
 )
 from ridgeway.common.protocol.packet import Blob, vector_of
 from ridgeway.common.statistics.sums import Statistics, check_bound
@@ -28,7 +27,6 @@ from ridgeway.coordinator.round.gathering import (
     Gathered,
     Gathering,
     RoundCounts,
-    RoundPlan,
 )
 from ridgeway.coordinator.round.ledger import Contribution, Ledger
 from ridgeway.coordinator.round.progress import StatisticsReceived
@@ -48,37 +46,28 @@ class ClearGathering(Gathering):
     def check_offer(self, key: str, offer: Offer) -> None:
         """Any will do: sums are checked when they come."""
 
-    def plan(self, epochs: Mapping[str, OpenEpoch]) -> RoundPlan:
+    def agreed(self, offers: dict[str, Offer]) -> None:
         """As Gathering's; who has counted for another router counts with its next epoch."""
-        router = self._router_of(self._sources(epochs))
-        counted = self.standing.counted_epochs
-        return RoundPlan(
-            counted=frozenset(
-                name
-                for name, epoch in epochs.items()
-                if counted.get(epoch.name, router) != router
-            )
-        )
-
-    def agreed(self, plan: RoundPlan, epochs: Mapping[str, OpenEpoch]) -> None:
-        """As Gathering's."""
-        sources = self._sources(epochs)
+        contributions = self.standing.contributions
+        sources = {name: contributions[name].source for name in self._stored()}
+        sources |= {name: offer.epoch.name for name, offer in offers.items()}
         cohort = self.cohort(sources)
         self.lose_nothing(sources)
-        self._must_suffice(cohort, set(epochs))
+        self._must_suffice(cohort, set(offers))
         newest = self.federation.newest
         # the newest release is of these very sums: nobody need count again
         if newest and {each.name: each.source for each in newest.members} == sources:
             return
-        for name in plan.counted:
+        router = self._router_of(sources)
+        counted = self.standing.counted_epochs
+        done = {
+            name
+            for name, offer in offers.items()
+            if counted.get(offer.epoch.name, router) != router
+        }
+        for name in done:
             self.channel.refusals[name] = (ALREADY_COUNTED, "")
-        self.must_be_counted(cohort.domains, set(epochs) - plan.counted, sources)
-
-    def _sources(self, epochs: Mapping[str, OpenEpoch]) -> dict[str, str]:
-        """The epochs of all whose sums are there or can be asked for, by name."""
-        contributions = self.standing.contributions
-        kept = {name: contributions[name].source for name in self._stored()}
-        return kept | {name: epoch.name for name, epoch in epochs.items()}
+        self.must_be_counted(cohort.domains, set(offers) - done, sources)
 
     def _router_of(self, sources: Mapping[str, str]) -> str:
         """Stands for the router that comes of these epochs, by holder, and what is asked of it."""
@@ -100,8 +89,7 @@ class ClearGathering(Gathering):
         """Collect until every member's sums are there under the share that the cohort gives it, and
         add them up.
         """
-        epochs = {name: offer.epoch for name, offer in offers.items()}
-        self.agreed(self.plan(epochs), epochs)
+        self.agreed(offers)
         cohort = self._collect(offers)
         names = set(self._shares(cohort))
         self.lose_nothing(names)

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease, Standing
 
 COORDINATOR_TOML = "coordinator.toml"
 KEY = "coordinator.key"
+NEWEST = "newest"
 NODES = "nodes.json"
 PRIOR = "prior.safetensors"
 _LATEST = "latest"
@@ -84,6 +86,8 @@ _MAX_LOG_BYTES = 1_000_000
 way.
 """
 
+KEPT_RUNS = 50
+"""How many of the newest runs keep the file in which they told what happened."""
 MAX_LEAD = 1000
 """How far beyond the newest release here one at a holder is believed to be: a holder may say
 anything.
@@ -150,6 +154,8 @@ class PrivacySettings(Record):
 class FederationSettings(Record):
     """coordinator.toml.
 
+    bundle: the SHA-256 of the bundle that rounds run, or the newest.
+    keep: how many releases keep their routers, the newest ones.
     experts: whose quality holders are asked to measure, where they have scores.
     examples: prompts that the operator wrote for the page of a release.
     """
@@ -159,6 +165,8 @@ class FederationSettings(Record):
     encoder: str = PRIVATE_ENCODER
     mode: Mode = "private"
     weighting: Weighting = DEFAULT.weighting
+    bundle: str = Field(default=NEWEST, pattern=rf"^({NEWEST}|[0-9a-f]{{64}})$")
+    keep: int = Field(default=10, ge=1)
     sampling: SamplingNumbers = DEFAULT.sampling
     round: RoundSettings = RoundSettings()
     router: RouterSettings = RouterSettings()
@@ -381,11 +389,25 @@ class Federation:
     def release_folder(self, number: int) -> Path:
         return self.folder / "releases" / f"{number:04}"
 
-    def release_bulk(self, number: int) -> list[Path]:
+    def prune(self) -> None:
+        """Let go of the routers of old releases, and of what old runs told. Every signed manifest
+        stays, and the ledger says first which routers go, so that none is missed later.
+        """
+        old = {
+            each.number: self._bulk(each.number)
+            for each in self.standing.releases[: -self.settings.keep]
+        }
+        if gone := [number for number, paths in old.items() if paths]:
+            self.ledger.note("pruned", releases=gone)
+        runs = sorted((self.folder / "progress").glob("*.jsonl"))
+        for path in (*chain.from_iterable(old.values()), *runs[:-KEPT_RUNS]):
+            path.unlink(missing_ok=True)
+
+    def _bulk(self, number: int) -> list[Path]:
         """The files of a release that are there, its manifest apart."""
         return [
             path
-            for path in sorted(self.release_folder(number).glob("*"))
+            for path in self.release_folder(number).glob("*")
             if path.name != MANIFEST
         ]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import FormatError, Refused, RoundFailed
 from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
-from ridgeway.common.protocol.messages import Counted, Evaluate, Offer, OpenEpoch
+from ridgeway.common.protocol.messages import Counted, Evaluate, Offer
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.routing.evaluation import (
     CALIBRATED_COUNTS,
@@ -33,7 +33,6 @@ from ridgeway.common.routing.quality import (
 )
 from ridgeway.coordinator.round.ask import Channel
 from ridgeway.coordinator.round.ledger import (
-    Admitted,
     Contribution,
     Standing,
     Totalled,
@@ -62,35 +61,6 @@ class Gathered:
     members: tuple[Contribution, ...]
     present: frozenset[str]
     kept: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
-    """What a round can be made of, by the epochs that holders have open.
-
-    stored:  kept totals in which every holder that is there has the epoch that it has now, the
-             newest first.
-    waiting: the holders whose epoch is in an opened total already; they take part with their next
-             one.
-    counted: the holders that have counted for another router; they count with their next epoch.
-    """
-
-    stored: tuple[Totalled, ...] = ()
-    waiting: frozenset[str] = frozenset()
-    counted: frozenset[str] = frozenset()
-
-
-def cohort_of(
-    terms: Terms, active: Mapping[str, Admitted], names: Collection[str], why: str
-) -> Cohort:
-    """The cohort of these holders. why: what keeps the others from it."""
-    if len(names) < 2:
-        raise RoundFailed(
-            f"{len(names)} of {len(active)} holders can take part, but a router needs"
-            f" two domains ({why}). Run the round again when more can; accepted data"
-            " is kept"
-        )
-    return form_cohort(terms, {active[name].key: active[name].domain for name in names})
 
 
 # Counts
@@ -276,24 +246,27 @@ class Gathering(ABC):
         return self.ledger.standing()
 
     def cohort(self, names: Collection[str]) -> Cohort:
+        """The cohort of these holders."""
         active = self.standing.active
-        why = self.channel.why_missing(set(active) - set(names))
-        return cohort_of(self.terms, active, names, why)
+        if len(names) < 2:
+            why = self.channel.why_missing(set(active) - set(names))
+            raise RoundFailed(
+                f"{len(names)} of {len(active)} holders can take part, but a router"
+                f" needs two domains ({why}). Run the round again when more can;"
+                " accepted data is kept"
+            )
+        domains = {active[name].key: active[name].domain for name in names}
+        return form_cohort(self.terms, domains)
 
     @abstractmethod
     def check_offer(self, key: str, offer: Offer) -> None:
         """Raise Refused if an offer cannot be used."""
 
     @abstractmethod
-    def plan(self, epochs: Mapping[str, OpenEpoch]) -> RoundPlan:
-        """What a round with these holders, by name, can be made of."""
-
-    @abstractmethod
-    def agreed(
-        self, plan: RoundPlan, epochs: Mapping[str, OpenEpoch]
-    ) -> Totalled | None:
+    def agreed(self, offers: dict[str, Offer]) -> Totalled | None:
         """The kept total that is used again, if any. Raises RoundFailed if there can be no release.
-        Pre-flight and rounds judge by this.
+
+        Holders that cannot take part with what they offer are taken out of the offers.
         """
 
     @abstractmethod

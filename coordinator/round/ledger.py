@@ -144,8 +144,7 @@ class Standing:
              back.
     totals:  the newest masked totals, as long as all their members are active; the newest last.
     counts:  what was counted about each of them, by its digest.
-    totalled_epochs: the epochs that were ever in an opened total, each with the number of the
-                     round.
+    totalled_epochs: the epochs that were ever in an opened total.
     counted_epochs: without masks, the epochs in which a holder has counted, each with what stands
                     for the router.
     rolled_back: the number of the release that was rolled back to, as long as that holds.
@@ -153,8 +152,6 @@ class Standing:
     names:   the names of all holders that were ever admitted, by key.
     sums_of, counts_of: the epochs of which each holder's sums, and its counts, have come.
     handovers: of the coordinator's keys, and of those of holders.
-    approvals, refusals: the bundles that each holder is known to have approved, and not to have, by
-                         name.
     """
 
     roster: dict[str, Admitted] = field(default_factory=dict)
@@ -167,15 +164,13 @@ class Standing:
     gone: set[str] = field(default_factory=set)
     totals: list[Totalled] = field(default_factory=list)
     counts: dict[str, KeptCounts] = field(default_factory=dict)
-    totalled_epochs: dict[str, int] = field(default_factory=dict)
+    totalled_epochs: set[str] = field(default_factory=set)
     counted_epochs: dict[str, str] = field(default_factory=dict)
     rolled_back: int | None = None
     signing: tuple[str, dict[str, str]] | None = None
     names: dict[str, str] = field(default_factory=dict)
     sums_of: dict[str, set[str]] = field(default_factory=dict)
     counts_of: dict[str, set[str]] = field(default_factory=dict)
-    approvals: dict[str, set[str]] = field(default_factory=dict)
-    refusals: dict[str, set[str]] = field(default_factory=dict)
     handovers: HandOvers = field(default_factory=HandOvers)
     rounds: int = 0
     open_round: str | None = None
@@ -204,8 +199,6 @@ class Standing:
                 self.delivered.pop(name, None)
                 self.sums_of.pop(name, None)
                 self.counts_of.pop(name, None)
-                self.approvals.pop(name, None)
-                self.refusals.pop(name, None)
                 self.retired.discard(name)
                 self.left.discard(name)
                 self._forget_totals_with(name)
@@ -231,9 +224,7 @@ class Standing:
                 self.signing = facts["terms"], dict(facts["members"])
             case "totalled":
                 total = _read(Totalled, facts)
-                self.totalled_epochs |= {
-                    member.source: self.rounds for member in total.members
-                }
+                self.totalled_epochs |= {member.source for member in total.members}
                 for member in total.members:
                     self.sums_of.setdefault(member.name, set()).add(member.source)
                 # it is opened again only where files were lost
@@ -254,14 +245,6 @@ class Standing:
             case "counted_for":
                 self.counted_epochs |= dict.fromkeys(facts["epochs"], facts["router"])
                 self._note_counted(facts["epochs"])
-            case "bundle":
-                for names, noted, other in (
-                    (facts["approved"], self.approvals, self.refusals),
-                    (facts["refused"], self.refusals, self.approvals),
-                ):
-                    for name in names:
-                        noted.setdefault(name, set()).add(facts["sha256"])
-                        other.get(name, set()).discard(facts["sha256"])
             case "released":
                 made = _read(LedgerRelease, {**facts, "time": entry.time})
                 self.releases.append(made)

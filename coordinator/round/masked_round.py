@@ -32,7 +32,6 @@ from ridgeway.common.protocol.messages import (
     SUM_NAMES,
     Evaluate,
     Offer,
-    OpenEpoch,
 )
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.statistics.sums import Statistics
@@ -43,7 +42,6 @@ from ridgeway.coordinator.round.gathering import (
     Gathered,
     Gathering,
     RoundCounts,
-    RoundPlan,
     checked_row,
     no_counts,
     row_of,
@@ -115,53 +113,47 @@ class MaskedGathering(Gathering):
                 "the keys for masking are another holder's, or do not match the offer",
             )
 
-    def plan(self, epochs: Mapping[str, OpenEpoch]) -> RoundPlan:
+    def agreed(self, offers: dict[str, Offer]) -> Totalled | None:
         """As Gathering's; a holder whose epoch is in an opened total waits for its next one."""
         standing = self.standing
-        names = {name: epoch.name for name, epoch in epochs.items()}
-        fitting = tuple(
+        epochs = {name: offer.epoch.name for name, offer in offers.items()}
+        fitting = [
             total
             for total in reversed(standing.totals)
-            if _fits(self.ledger, total, self.terms, names)
-        )
+            if _fits(self.ledger, total, self.terms, epochs)
+        ]
         # the very total that they were asked to sign: they may again
-        if fitting or standing.signing == (self.terms.id, names):
-            return RoundPlan(fitting)
-        all_used = all(epoch.used for epoch in epochs.values())
-        waiting = {
-            name
-            for name, epoch in epochs.items()
-            if epoch.name in standing.totalled_epochs or (epoch.used and not all_used)
-        }
-        return RoundPlan(waiting=frozenset(waiting))
-
-    def agreed(
-        self, plan: RoundPlan, epochs: Mapping[str, OpenEpoch]
-    ) -> Totalled | None:
-        """As Gathering's."""
-        for name in plan.waiting:
-            self.channel.refusals[name] = (EPOCH_USED, "")
-        left = set(epochs) - plan.waiting
-        stored = self._usable(plan)
+        if not fitting and standing.signing != (self.terms.id, epochs):
+            self._let_wait(offers)
+        stored = self._usable(fitting)
         if stored is None:
-            self.lose_nothing(left)
-        self._must_suffice(left)
+            self.lose_nothing(offers)
+        self._must_suffice(offers)
         return stored
+
+    def _let_wait(self, offers: dict[str, Offer]) -> None:
+        """Take those out of the offers whose epoch is in an opened total."""
+        all_used = all(offer.epoch.used for offer in offers.values())
+        waiting = [
+            name
+            for name, offer in sorted(offers.items())
+            if offer.epoch.name in self.standing.totalled_epochs
+            or (offer.epoch.used and not all_used)
+        ]
+        for name in waiting:
+            self.channel.refusals[name] = (EPOCH_USED, "")
+            del offers[name]
+        if waiting:
+            self.watch(HoldersWaiting(waiting))
 
     def gather(self, offers: dict[str, Offer]) -> Gathered:
         """The total of every holder that can be counted; one that offers and then does not deliver
         is left out.
         """
         self._offers = offers
-        epochs = {name: offer.epoch for name, offer in offers.items()}
-        plan = self.plan(epochs)
-        if plan.waiting:
-            self.watch(HoldersWaiting(sorted(plan.waiting)))
-        stored = self.agreed(plan, epochs)
+        stored = self.agreed(offers)
         if stored is not None:
             return self._from_stored(stored)
-        for name in plan.waiting:
-            del offers[name]
         cohort = self.cohort(offers)
         session = self._session = Session(self.channel, cohort, offers)
         self._check_members(offers)
@@ -170,14 +162,14 @@ class MaskedGathering(Gathering):
         vector, sent = session.sum_statistics(size, self._let_sign)
         return self._totalled(cohort, sent, vector)
 
-    def _usable(self, plan: RoundPlan) -> Totalled | None:
-        """The newest kept total by which no domain is lost.
+    def _usable(self, totals: Sequence[Totalled]) -> Totalled | None:
+        """The first of these kept totals by which no domain is lost.
 
         Raises RoundFailed if all of them would lose one: a new total, of those who are there, would
         lose it too.
         """
         lost: RoundFailed | None = None
-        for stored in plan.stored:
+        for stored in totals:
             try:
                 self.lose_nothing([member.name for member in stored.members])
                 return stored

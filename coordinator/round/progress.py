@@ -230,26 +230,6 @@ class ReleaseDelivered(Event, kind="delivered"):
     names: Sequence[str]
 
 
-class HolderChecked(Event, kind="checked"):
-    """What would keep a holder from a round: codes, each with the names of the holders that it is
-    about.
-
-    total_of: the number of the round in whose total its data is, if that is known and it waits for
-              its next epoch.
-    """
-
-    name: str
-    domain: str
-    obstacles: Sequence[tuple[str, Sequence[str]]]
-    total_of: int | None = None
-
-
-class RoundForeseen(Event, kind="foreseen"):
-    """A round that began now would end without a release, for this reason."""
-
-    reason: str
-
-
 class DeliveryBlocked(Event, kind="delivery_blocked"):
     """These holders have what a delivery does not fit to: another release of its number."""
 

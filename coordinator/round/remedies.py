@@ -110,38 +110,6 @@ REMEDIES: Mapping[str, str] = {
 there is.
 """
 
-CHECKED = ("online", "code", "members", "epoch", "disk", "policy")
-"""What is asked of a holder before a round, in the order in which it shows."""
-_CHECK_OF: Mapping[str, str] = {
-    AWAY: "online",
-    NO_ANSWER: "online",
-    BUNDLE: "code",
-    "version": "code",
-    "not_pinned": "members",
-    "roster_not_pinned": "members",
-    "too_few_of_roster": "members",
-    "key_handed_over": "members",
-    "forked_key": "members",
-    "repeated_holder": "members",
-    "disk_full": "disk",
-    EPOCH_USED: "epoch",
-    ALREADY_COUNTED: "epoch",
-    "no_epoch": "epoch",
-    "epoch_does_not_fit": "epoch",
-    "encoder_missing": "epoch",
-    "encoder_mismatch": "epoch",
-    "device_missing": "epoch",
-    "prior_missing": "epoch",
-    "failed": "epoch",
-}
-
-
-def check_of(code: str) -> str:
-    """Which of the checks a problem belongs to: whatever is none of the others is the holder's
-    own will.
-    """
-    return _CHECK_OF.get(code, "policy")
-
 
 def why(code: str, reason: str = "") -> str:
     """What a holder did instead of taking part, and the remedy."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -98,10 +98,41 @@ def run_round(
     The newest release is returned, and no other made, if it was made of the very same sums with the
     same settings.
     """
+    with _round(federation, transport, watch, wishes) as round_:
+        return round_.run()
+
+
+def check_round(
+    federation: Federation,
+    transport: Transport,
+    watch: Watch,
+    wishes: RoundWishes = NO_WISHES,
+) -> None:
+    """Do what a round does before it asks for sums. Raises RoundFailed if there could be no
+    release.
+
+    Nothing is opened, and the ledger has no round of it.
+    """
+    with _round(federation, transport, watch, wishes) as round_:
+        round_.check()
+
+
+@contextlib.contextmanager
+def _round(
+    federation: Federation, transport: Transport, watch: Watch, wishes: RoundWishes
+) -> Iterator[_Round]:
+    """A round that may run: no other does, and no rollback holds that the operator has not
+    ended.
+    """
     with federation.exclusive_lock():
+        held = federation.standing.rolled_back
+        if held is not None and not wishes.end_rollback:
+            raise RoundFailed(
+                f"the router was rolled back to release {held:04}; end the rollback"
+                " with --end-rollback"
+            )
         try:
-            check_rollback(federation, wishes)
-            return _Round(federation, transport, watch, wishes).run()
+            yield _Round(federation, transport, watch, wishes)
         except OSError as error:
             cause = (error.strerror or str(error)).lower()
             if is_disk_full(error):
@@ -110,22 +141,6 @@ def run_round(
                 f"the coordinator cannot write to its folder: {cause}. Fix this and"
                 " run the round again: accepted data is kept"
             ) from error
-
-
-def check_rollback(federation: Federation, wishes: RoundWishes = NO_WISHES) -> None:
-    """Raise RoundFailed if a rollback holds that the operator has not ended."""
-    held = federation.standing.rolled_back
-    if held is not None and not wishes.end_rollback:
-        raise RoundFailed(
-            f"the router was rolled back to release {held:04}; end the rollback with"
-            " --end-rollback"
-        )
-
-
-def gathering_of(channel: Channel, terms: Terms, wishes: RoundWishes) -> Gathering:
-    """The way in which a round under these terms gathers."""
-    way = MaskedGathering if terms.uses_masks else ClearGathering
-    return way(channel, terms, wishes)
 
 
 def deliver_newest(
@@ -201,7 +216,8 @@ class _Round:
         self._terms = federation.terms_in(wishes.mode)
         self._channel = Channel(federation, transport, secrets.token_hex(16), watch)
         self._held: dict[str, int] = {}
-        self._gathering = gathering_of(self._channel, self._terms, wishes)
+        way = MaskedGathering if self._terms.uses_masks else ClearGathering
+        self._gathering: Gathering = way(self._channel, self._terms, wishes)
 
     @property
     def _standing(self) -> Standing:
@@ -219,7 +235,6 @@ class _Round:
         try:
             offers = self.announce()
             greeted = set(offers)
-            self._must_have_changed(offers)
             gathered = self._gathering.gather(offers)
             total = gathered.total
             self._watch(progress.TotalGathered(total.holders, total.domains))
@@ -230,22 +245,33 @@ class _Round:
                 self._close(str(error))
             raise
         self.deliver(published, greeted)
+        self._federation.prune()
         return published
 
+    def check(self) -> None:
+        """The round up to the offers, and what it judges by them."""
+        self._await_holders()
+        self._gathering.agreed(self.announce())
+
     def _open(self) -> None:
-        """Note the round, and give holders some time to come online; it begins as soon as all are
-        there.
-        """
+        """Note the round, and give holders some time to come online."""
         self._federation.point_to_latest()
         self._ledger.erase_outdated()
         number = self._standing.rounds + 1
-        wanted = len(self._standing.active)
-        terms = self._terms.model_dump(mode="json")
         self._channel.number = number
         self._ledger.note(
-            "opened", round=self._channel.nonce, number=number, terms=terms
+            "opened",
+            round=self._channel.nonce,
+            number=number,
+            terms=self._terms.model_dump(mode="json"),
         )
-        self._watch(progress.RoundOpened(number, wanted, **terms))
+        self._await_holders()
+
+    def _await_holders(self) -> None:
+        """Give holders some time to come online; the round begins as soon as all are there."""
+        wanted = len(self._standing.active)
+        terms = self._terms.model_dump(mode="json")
+        self._watch(progress.RoundOpened(self._channel.number, wanted, **terms))
         until = time.monotonic() + self._federation.settings.round.wait
         while True:
             online = len(self._channel.peers())
@@ -253,24 +279,6 @@ class _Round:
                 return
             self._watch(progress.HoldersAwaited(online, wanted))
             time.sleep(_POLL_S)
-
-    def _must_have_changed(self, offers: Mapping[str, Offer]) -> None:
-        """Raise RoundFailed, before anything is gathered, if too few holders have changed since the
-        newest release.
-        """
-        newest = self._federation.newest
-        least = self._wishes.min_changed
-        if newest is None:
-            return
-        epochs = {member.name: member.source for member in newest.members}
-        changed = sum(
-            epochs.get(name) != offer.epoch.name for name, offer in offers.items()
-        )
-        if changed < least:
-            raise RoundFailed(
-                f"{changed} holders are new or have opened a new epoch; the round"
-                f" needs {least}"
-            )
 
     # Announce: who is there, and what do they have?
 

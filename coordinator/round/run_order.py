@@ -16,7 +16,7 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import Mode, Record
 
-_Work = Literal["round", "deliver", "preflight"]
+_Work = Literal["round", "dry_run", "deliver"]
 ORDER_TIMEOUT_S = 10.0
 """A run may begin before the command that submitted it has learnt its number."""
 
@@ -30,8 +30,6 @@ class RoundWishes(Record):
     accept_worse:       domains that may be routed worse than before.
     accept_unevaluated: domains whose holders need not have counted for the router.
     allow_missing:      domains that may be lost because their holders are not there.
-    min_changed:        the fewest holders that must be new or have changed since the newest
-                        release.
     even_unchanged:     publish though nothing has changed.
     end_rollback:       publish though the operator has rolled back to an earlier release.
     """
@@ -40,7 +38,6 @@ class RoundWishes(Record):
     accept_worse: tuple[str, ...] = ()
     accept_unevaluated: tuple[str, ...] = ()
     allow_missing: tuple[str, ...] = ()
-    min_changed: int = 0
     even_unchanged: bool = False
     end_rollback: bool = False
 

@@ -29,7 +29,7 @@ For holders and operators: the settings files with their defaults, generated fro
 
 TROUBLESHOOTING = """# Troubleshooting
 
-For operators: what keeps a holder from a round, by the code that `preflight`, `round` and the
+For operators: what keeps a holder from a round, by the code that `round` and the
 ledger show, and what its owner has to do. Generated from the code.
 
 | code | what to do |

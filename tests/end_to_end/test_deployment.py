@@ -75,6 +75,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         made.admit("medicine")
         for name in FIRST:
             made.amend(made.holder(name) / "client.toml", {"bundles": f'["{EARLIER_SHA256}"]'})
+        made.amend(made.coordinator / "coordinator.toml", {"bundle": f'"{EARLIER_SHA256}"'})
         made.join(*FIRST)
         yield made
 
@@ -183,11 +184,11 @@ def test_a_deployment_and_the_memory_engine_make_the_same_bytes(town: Deployment
 
 
 def test_a_holder_tells_all_that_has_left_it(town: Deployment, first: Played) -> None:
-    """One answer to each question of the round, and to whether its bundle is approved, and nothing else."""
+    """One answer to each question of the round, and nothing else."""
     for name in FIRST:
         told = town.do("client", "status", town.holder(name), "--json").json
         kinds = [entry["kind"] for entry in told["sent"]]
-        assert kinds == ["here", "offer", "clear_statistics", "counted", "receipt"]
+        assert kinds == ["offer", "clear_statistics", "counted", "receipt"]
         assert (told["domain"], told["release"]) == (name, 1)
 
 
@@ -226,13 +227,13 @@ def test_two_federations_run_on_one_machine(
         assert "cannot listen on" in refused.stderr
 
 
-def test_a_round_runs_the_code_of_before_an_upgrade_until_holders_approve_the_new_one(
+def test_a_round_runs_the_code_of_before_an_upgrade_as_long_as_the_settings_name_it(
     town: Deployment, first: Played
 ) -> None:
-    """Nothing of the new bundle was unpacked by any holder; the operator reads who waits, and holders what for."""
-    status = town.do("coordinator", "status", town.coordinator, "--json").json["bundle"]
-    assert status == {"newest": installed_sha256(), "in_use": EARLIER_SHA256, "waiting": list(FIRST)}
-    assert f"bundle {installed_sha256()[:12]} is not approved yet by code, law, medicine" in first.finished.stderr
+    """Nothing of the new bundle was unpacked by any holder; the operator reads what runs, and holders what waits."""
+    obstacles = town.do("coordinator", "status", town.coordinator, "--json").json["obstacles"]
+    assert any(f"not the newest, {installed_sha256()[:12]}" in each["words"] for each in obstacles)
+    assert f"running the bundle {EARLIER_SHA256[:12]}, which coordinator.toml names" in first.finished.stderr
     for name in FIRST:
         ran = [path.name[-8:] for path in (town.holder(name) / "flwr-home/apps").iterdir()]
         assert ran == [EARLIER_SHA256[:8]]
@@ -262,7 +263,7 @@ def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
 
 @pytest.fixture(scope="module")
 def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finished]:
-    """A preflight and a round with a newcomer, while `medicine` is away and `chess` has approved some other code.
+    """A dry run and a round with a newcomer, while `medicine` is away and `chess` has approved some other code.
 
     The first three have counted in their epochs, which the operator accepts.
     """
@@ -276,28 +277,26 @@ def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finis
     kept = settings.read_text()
     town.amend(settings, {"bundles": f'["{ANOTHER_BUNDLE}"]'})
     town.join("music", "chess")
-    asked = town.run("coordinator", "preflight", town.coordinator, "--json", "--bundle", installed_sha256()[:12])
+    town.amend(town.coordinator / "coordinator.toml", {"bundle": '"newest"'})
+    asked = town.run("coordinator", "round", town.coordinator, "--json", "--dry-run")
     accepted = [word for name in FIRST for word in ("--accept-unevaluated", name)]
-    done = town.round("--bundle", installed_sha256()[:12], *accepted).end()
+    done = town.round(*accepted).end()
     town.leave("chess")
     settings.write_text(kept)
     return asked, done
 
 
 def test_what_is_in_the_way_of_a_round_is_told_beforehand(town: Deployment, second: tuple[Finished, Finished]) -> None:
-    """Who is away, has not approved which code, or has counted before; what to do; and an exit code that says so."""
+    """Who is away, has not approved the code, or has counted before; what to do; and an exit code that says so."""
     asked, _ = second
-    assert asked.code == 1, asked.stderr
-    told = {
-        each["name"]: [(found["code"], found["names"]) for found in each["obstacles"]] for each in asked.json["holders"]
-    }
-    assert told == {
-        **{name: [("already_counted", [])] for name in ("code", "law")},
-        "music": [],
-        "chess": [("bundle_refused", [])],
-        "medicine": [("away", [])],
-    }
-    assert (asked.json["clear"], asked.json["bundle"]) == (False, installed_sha256())
+    assert asked.code == 2, asked.stderr
+    assert asked.json["released"] is False
+    assert "no holder of code, law, medicine evaluated the router" in asked.json["error"]
+    assert "code, law has counted for another router; its owner must open the next epoch" in asked.json["error"]
+    told = [line.split()[:3] for line in asked.stderr.splitlines()]
+    assert ["absent", "medicine", "no"] in told and ["refused", "chess", "bundle_refused"] in told
+    assert "`ridgeway client approve DIR`" in asked.stderr
+    assert "music" not in asked.json["error"]
 
 
 def test_of_a_newcomer_and_the_others_only_the_newcomer_sends_statistics(
@@ -489,8 +488,8 @@ class PlayedMasked(Played):
 def masked(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> PlayedMasked:
     """A masked round, after a fourth has joined and all have pinned each other and opened epochs. A member is
     killed after it has shared its secrets, and the SuperLink after it has passed on what opened the total. While the
-    round waits for the member, others have sealed and nobody has signed; then another's process with the imported
-    bundle is killed, and another's that starts its answers.
+    round waits for the member, others have sealed and nobody has signed; then another's process that starts its
+    answers is killed.
     """
     go_on()
     town.confirm(*MASKED)
@@ -506,8 +505,6 @@ def masked(town: Deployment, go_on: Callable[[], None], tmp_path_factory: pytest
     town.kill(DYING)
     for name in ("code", "law"):
         town.wait_for(f"{name} has sealed", lambda name=name: town.sent(name, "sealed_sums") == 1)  # type: ignore[misc]
-        town.wait_for(f"{name} keeps the bundle", lambda name=name: len(town.answering(name)) == 2)  # type: ignore[misc]
-    os.kill(town.answering("code")[1], signal.SIGKILL)
     os.kill(town.answering("law")[0], signal.SIGKILL)
     town.wait_for("the total is opened", lambda: bool(town.ledger("totalled")))
     os.kill(town.process("flower-superlink"), signal.SIGKILL)
@@ -533,8 +530,8 @@ def test_a_superlink_killed_in_mid_round_is_started_again_and_the_round_goes_on(
 
 
 def test_a_member_signs_and_opens_though_what_answers_for_it_was_killed(town: Deployment, masked: PlayedMasked) -> None:
-    """A preloaded bundle comes back with the next message; the process that starts answers with a note to its holder.
-    What it has sealed lies on its disk: the process that comes next signs for that, and for nothing else."""
+    """The process that starts answers comes back with a note to its holder. What it has sealed lies on its disk: the
+    process that comes next signs for that, and for nothing else."""
     assert {name: town.sent(name, "confirmed") for name in FIRST} == dict.fromkeys(FIRST, 2)
     assert "superexec ended" not in town.running["code"].said
     assert "superexec ended with code -9; it is started again" in town.running["law"].said

@@ -58,6 +58,7 @@ def test_in_january_five_holders_join_and_compare_one_code(town: Year) -> None:
         town.settle(name, *(("--max-epsilon", "1.5") if name == POOR else ()))
         town.amend(town.holder(name) / "client.toml", {"bundles": f'["{EARLIER_SHA256}"]'})
         town.admit(name)
+    town.amend(town.coordinator / "coordinator.toml", {"bundle": f'"{EARLIER_SHA256}"'})
     town.up()
     town.confirm(*NAMES)
     town.ready(*NAMES)
@@ -84,6 +85,7 @@ def test_in_april_code_is_upgraded_and_keys_are_renewed(town: Year) -> None:
         shown = town.run("client", "bundle", town.holder(name), "--json")
         assert (shown.code, shown.json["bundle"]) == (2, installed_sha256())
         assert town.do("client", "approve", town.holder(name), "--json").json["approved"] == installed_sha256()
+    town.amend(town.coordinator / "coordinator.toml", {"bundle": '"newest"'})
     town.do("coordinator", "renew", town.coordinator, "--signing-key")
     town.leave("law")
     town.do("client", "renew", town.holder("law"), "--identity")
@@ -131,14 +133,14 @@ def test_in_june_a_holder_is_restored_and_its_budget_is_not(town: Year) -> None:
     town.do("client", "approve", town.holder(UNLUCKY), installed_sha256())
     town.ready(UNLUCKY)
     town.join(UNLUCKY)
-    asked = town.run("coordinator", "preflight", town.coordinator, "--json")
-    assert asked.code == 1 and "older_copy" in asked.stdout
+    asked = town.run("coordinator", "round", town.coordinator, "--dry-run", "--json")
+    assert "older_copy" in asked.stderr
     told = town.do("client", "restore", town.holder(UNLUCKY), "--epochs-since", "2", "--json").json
     assert told["charged"] == 6
     assert town.spent(UNLUCKY) > truly
     town.ready(UNLUCKY)
-    asked = town.run("coordinator", "preflight", town.coordinator, "--json")
-    assert "older_copy" not in asked.stdout
+    asked = town.run("coordinator", "round", town.coordinator, "--dry-run", "--json")
+    assert "older_copy" not in asked.stderr
 
 
 def test_in_july_the_holder_that_left_comes_back(town: Year) -> None:

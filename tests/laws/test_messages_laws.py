@@ -36,7 +36,6 @@ from ridgeway.common.protocol.messages import (
     Hello,
     Here,
     Hold,
-    HolderProblem,
     Locked,
     LockSum,
     Message,
@@ -132,7 +131,6 @@ def several(each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 signatures = st.integers(0, 2**512 - 1).map(lambda number: f"{number:0128x}")
 nonces = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
 lots = st.sampled_from(SUM_NAMES)
-problems = st.builds(HolderProblem, code=st.from_regex(r"\A[a-z_]{1,40}\Z"), keys=several(digests))
 epochs = st.builds(OpenEpoch, name=digests, used=st.booleans())
 held = st.none() | st.builds(HeldRelease, number=st.integers(1, 1 << 53), release=digests)
 member_places = st.lists(st.integers(1, 10_000), max_size=5).map(tuple)
@@ -159,7 +157,7 @@ agreements = st.builds(
 )
 
 MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
-    Hello: st.builds(Hello, cohort=st.none() | cohorts()),
+    Hello: st.builds(Hello),
     Announce: st.builds(Announce, terms=terms()),
     Collect: st.builds(Collect, cohort=cohorts()),
     Evaluate: st.builds(
@@ -187,7 +185,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         confirmations=several(st.tuples(st.integers(1, 99), signatures)),
     ),
     Deliver: st.builds(Deliver, number=st.integers(1, 1 << 80), release=digests),
-    Here: st.builds(Here, release=held, epoch=st.none() | epochs, obstacles=several(problems)),
+    Here: st.builds(Here, release=held),
     Offer: st.builds(
         Offer,
         domain=names,

@@ -17,7 +17,6 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.spending import SPENT
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, BUNDLE_PATH, LEAVE_PATH, NOTICE, NOTICE_PATH, ROSTER_PATH
 from ridgeway.common.deploy.processes import Log
 from ridgeway.common.protocol.packet import Packet
@@ -26,9 +25,8 @@ from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.deploy.fleet_proxy import keep_leaving
 from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import OperatorNote, Watch
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.commands import Finished
 from tests.support.deployment import Deployment
@@ -168,12 +166,9 @@ class PlayedYear(Year):
     def all_online(self) -> bool:
         return True
 
-    def _work(self, federation: Federation, order: RunOrder, watch: Watch, bundle: str | None = None) -> str:
+    def _work(self, federation: Federation, order: RunOrder, watch: Watch) -> None:
         log: Log = lambda words: watch(OperatorNote(words))  # noqa: E731
         supervisor.take_leaves(federation, NoSuperLink(), log)  # type: ignore[arg-type]
         transport = Homes([self.holder(name) for name in sorted(self._joined)])
-        if order.work == "preflight":
-            check_holders(federation, transport, watch)
-        else:
-            run_round(federation, transport, watch, order)
-        return installed_sha256()
+        work = check_round if order.work == "dry_run" else run_round
+        work(federation, transport, watch, order)

@@ -30,15 +30,13 @@ from ridgeway.client.ready import open_epoch
 from ridgeway.client.round import private_sums
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.readiness import SPARE_BYTES
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.privacy.document_bound import UNIT, Integers, moved_square
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings
-from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.crafted_requests import CHANGES, THE_SAME, Base
 from tests.support.faults import make_haste
@@ -58,7 +56,7 @@ EXPERTS = ("large", "small")
 LEFT, RIGHT = WORLDS = ("left", "right")
 RELEASED = ("sealed_sums", "clear_statistics", "counted")
 """Answers whose bulk, or whose numbers, are what an exact round is for."""
-FREE_BYTES = {LEFT: 1 << 40, RIGHT: SPARE_BYTES + 8192}
+FREE_BYTES = {LEFT: 1 << 40, RIGHT: (64 << 20) + 8192}
 """Of either disk: enough for any honest round here. The rest is full of private files."""
 NO_LIMIT = 1e4
 """An ε that allows all rounds of a play."""
@@ -165,7 +163,8 @@ class TwoWorlds(Direct):
             for name in self._others if number else ():  # what is in a total is in no other one
                 self._parties.ready(name)
             with contextlib.suppress(RidgewayError):
-                check_holders(self._federation, self, no_watch)
+                check_round(self._federation, self, no_watch)
+            with contextlib.suppress(RidgewayError):
                 run_round(self._federation, self, no_watch, WISHES)
 
     def open(self, pair: Pair) -> bool:
@@ -256,10 +255,8 @@ class TwoWorlds(Direct):
     def _sort(self, packet: Packet, change: str) -> str:
         """What sort of answer a request gets, whatever numbers stand in it."""
         message = open_packet(self._both(packet, change)).message
-        told = message, *getattr(message, "obstacles", ())
-        words = [getattr(each, "code", "") for each in told]
         reason = "".join(each for each in getattr(message, "reason", "") if not each.isdigit())
-        return " ".join([message.kind, *words, reason])
+        return " ".join([message.kind, getattr(message, "code", ""), reason])
 
     def _both(self, packet: Packet, change: str) -> Packet:
         """The answer of the left world; fails if that of the right one differs."""

@@ -40,5 +40,5 @@ def test_the_status_of_a_coordinator_that_is_down_says_so_by_its_exit_code(shop:
     for more in ((), ("--json",)):
         assert shop.call("coordinator", "status", "co", *more).code == 1
     assert shop.call("coordinator", "status", "co", "--json").json["up"] is False
-    asked = shop.call("coordinator", "preflight", "co")
+    asked = shop.call("coordinator", "round", "co", "--dry-run")
     assert asked.code == 2 and "the coordinator is not running" in asked.stderr

@@ -52,7 +52,6 @@ from ridgeway.common.protocol.messages import (
     Announce,
     Collect,
     Evaluate,
-    Hello,
     Message,
     Revealed,
     Share,
@@ -234,8 +233,6 @@ def test_a08_epsilon_of_the_invitation(tmp_path: Path) -> None:
     ]
     for request, blobs in requests:
         assert coordinator.refusal("V", request, blobs) == "privacy_not_allowed"
-    here = coordinator.ask("V", Hello(cohort=cohort)).message
-    assert [each.code for each in here.obstacles] == ["privacy_not_allowed"]
     assert parties.holder("V").account.epsilon() == 0
 
 

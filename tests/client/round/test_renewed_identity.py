@@ -17,7 +17,7 @@ from ridgeway.common.base.identity import HandOver, hand_over, next_key
 from ridgeway.common.protocol.invitation import Card, read_signed_json, write_signed_json
 from ridgeway.common.protocol.messages import Announce, Offer, Revealed, SealedSums
 from ridgeway.common.protocol.packet import seal_packet
-from ridgeway.coordinator.round.preflight import check_holders
+from ridgeway.coordinator.round.round import check_round
 from tests.support.faults import make_haste
 from tests.support.hostile import Hostile
 from tests.support.making import fixed_identity
@@ -191,8 +191,7 @@ def test_a_renewal_changes_no_release(parties: Parties) -> None:
     opened_before = len(parties.holder("medicine").journal.entries(OPENED))
     old = parties.holder("law-1").identity.public
     renew(parties, "law-1")
-    federation = parties.federation()
-    assert not any(each.obstacles for each in check_holders(federation, Direct(parties), no_watch))
+    check_round(parties.federation(), Direct(parties), no_watch)
     second = round_of(parties)
     assert second.release == first.release
     assert len(parties.holder("medicine").journal.entries(OPENED)) == opened_before

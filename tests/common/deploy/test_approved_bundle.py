@@ -277,7 +277,7 @@ class House:
         note = note_in(str(folder / "log"))
         self.keeper = BundleGuard(approved, note, lambda content: NAME)
         guard(self.module, self.keeper)
-        self.executor = pinned.ForkingExecutor(self.keeper, self.flower.load, self.answer, note, kind)
+        self.executor = pinned.ForkingExecutor(self.answer, note, kind)
 
     def answer(self, token: str) -> None:
         """In a fork: what an answer does."""
@@ -297,15 +297,6 @@ class House:
         wait_for(f"{token} is answered", path.exists, details=self.log)
         return dict(json.loads(path.read_text(encoding="utf-8")))
 
-    def preload(self) -> None:
-        """Let the executor hear of what was imported, and start a preloaded bundle."""
-
-        def is_preloaded() -> bool:
-            self.executor.reconcile()
-            return self.executor._preloaded is not None
-
-        wait_for("a bundle is preloaded", is_preloaded, details=self.log)
-
     def answers(self) -> list[str]:
         return sorted(path.stem for path in self.folder.glob("*.answer"))
 
@@ -314,12 +305,12 @@ class House:
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
-def task(token: str, fab_hash: str = DIGEST, task_type: str = "flwr-clientapp") -> Any:
-    return SimpleNamespace(task_type=task_type, token=token, fab_hash=fab_hash)
+def task(token: str, task_type: str = "flwr-clientapp") -> Any:
+    return SimpleNamespace(task_type=task_type, token=token)
 
 
 def is_gone(pid: int) -> bool:
-    pinned.reap(os.WNOHANG)
+    pinned.reap()
     path = Path(f"/proc/{pid}/stat")
     return not path.exists() or path.read_text().rpartition(")")[2].split()[0] == "Z"
 
@@ -328,77 +319,35 @@ def is_gone(pid: int) -> bool:
 def house(tmp_path: Path) -> Iterator[House]:
     made = House(tmp_path)
     yield made
-    made.executor.close()
     wait_for("every fork has ended", is_gone_all)
 
 
 def is_gone_all() -> bool:
     """Whether no fork is left. A helper of multiprocessing, which another test may have started, stays."""
-    pinned.reap(os.WNOHANG)
+    pinned.reap()
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return all(b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
 
 
-def test_the_first_answer_imports_the_bundle_and_the_next_ones_find_it_imported(house: House) -> None:
-    """Each in a process of its own, with randomness of its own; the process that starts them has imported nothing."""
-    first = house.ask("first")
-    house.preload()
-    second, third = house.ask("second"), house.ask("third")
-    assert first["did"] == ["unpacked", "imported"]
-    assert second["did"] == third["did"] == ["imported"]
-    assert first["parent"] == os.getpid() and second["parent"] == third["parent"] != os.getpid()
-    assert len({each["pid"] for each in (first, second, third)}) == 3
-    assert len({each["word"] for each in (first, second, third)}) == 3
+def test_each_answer_imports_the_bundle_in_a_process_of_its_own(house: House) -> None:
+    """With randomness of its own, judged anew; the process that starts them has imported nothing."""
+    answers = [house.ask(token) for token in ("first", "second", "third")]
+    assert all(each["did"] == ["unpacked", "imported"] for each in answers)
+    assert {each["parent"] for each in answers} == {os.getpid()}
+    assert len({each["pid"] for each in answers}) == len({each["word"] for each in answers}) == 3
     assert house.flower.done == []
     assert house.log().count("approved bundle") == 3
 
 
-def test_a_warm_bundle_that_was_killed_is_replaced_by_the_next_message(house: House) -> None:
+def test_a_bundle_that_is_not_approved_is_refused_in_the_fork_too(tmp_path: Path) -> None:
+    """Also right after an answer of one that is."""
+    house = House(tmp_path)
     house.ask("first")
-    house.preload()
-    preloaded = house.ask("second")["parent"]
-    os.kill(preloaded, signal.SIGKILL)
-    wait_for("the preloaded bundle is gone", lambda: is_gone(preloaded))
-    assert house.ask("third")["did"] == ["unpacked", "imported"]
-    house.preload()
-    assert house.ask("fourth")["parent"] not in (preloaded, os.getpid())
-
-
-def test_another_bundle_is_never_answered_from_the_warm_one(house: House) -> None:
-    """Neither when the task names another, nor when it names the preloaded one and another is sent."""
-    house.ask("first")
-    house.preload()
-    house.executor.launch(task("named", fab_hash="0" * 64))
-    assert house.answered("named")["parent"] == os.getpid()
-    other = House(house.folder, approved=frozenset({DIGEST, hashlib.sha256(b"other").hexdigest()}))
-    other.flower.content, other.flower.said_hash = b"other", hashlib.sha256(b"other").hexdigest()
-    other.keeper.preload((*NAME, DIGEST), lambda *identity: pytest.fail)
-    module = other.flower.module()
-    guard(module, other.keeper)
-    assert module.run_clientapp("client") not in (None, pytest.fail)
-    assert other.flower.done == ["unpacked", "imported"]
-
-
-def test_a_bundle_that_is_not_approved_is_refused_and_never_preloaded(tmp_path: Path) -> None:
-    house = House(tmp_path, approved=frozenset({"0" * 64}))
-    house.executor.launch(task("first"))
+    house.flower.content = b"other"
+    house.executor.launch(task("second"))
     wait_for("the refusal is noted", lambda: "has not approved" in house.log())
     wait_for("every fork has ended", is_gone_all)
-    house.executor.reconcile()
-    assert house.executor._preloaded is None and house.answers() == []
-    house.keeper.preload((*NAME, DIGEST), house.flower.load)
-    assert house.flower.done == []
-
-
-def test_an_idle_bundle_ends_and_its_last_answer_is_given(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.ask("first")
-    house.preload()
-    preloaded = house.ask("second")["parent"]
-    house.executor.launch(task("third"))
-    monkeypatch.setattr(pinned, "PRELOADED_S", -1.0)
-    house.executor.reconcile()
-    assert house.answered("third")["parent"] == preloaded
-    wait_for("the preloaded bundle has ended", lambda: is_gone(preloaded))
+    assert house.answers() == ["first"]
 
 
 def test_an_answer_that_crashes_stops_no_other(tmp_path: Path) -> None:
@@ -409,9 +358,7 @@ def test_an_answer_that_crashes_stops_no_other(tmp_path: Path) -> None:
 
     house = House(tmp_path, app=crashes)
     house.executor.launch(task("first"))
-    house.preload()
     house.executor.launch(task("second"))
-    house.executor.close()
     wait_for("every fork has ended", is_gone_all)
     assert house.answers() == []
     house.flower.app = lambda **named: "word"
@@ -431,24 +378,23 @@ def test_where_flower_may_not_be_forked_a_task_has_a_process_that_reads_its_toke
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
-def test_forks_of_forks_end_with_the_process_that_is_killed(tmp_path: Path) -> None:
-    """The preloaded bundle, and an answer that it is giving."""
+def test_a_fork_ends_with_the_process_that_is_killed(tmp_path: Path) -> None:
+    """Also in the middle of an answer."""
     code = (
         "import os, sys, time; from pathlib import Path; from tests.common.deploy.test_approved_bundle import *\n"
         "def sleeps(**named):\n"
-        "    (house.folder / f'{os.getpid()}.pid').write_text(str(os.getppid())); time.sleep(600)\n"
-        "house = House(Path(sys.argv[1])); house.ask('first'); house.preload(); house.flower.app = sleeps\n"
-        "house.executor._preload(*NAME, DIGEST)\n"
-        "house.executor.launch(task('second')); time.sleep(600)"
+        "    (house.folder / f'{os.getpid()}.pid').touch(); time.sleep(600)\n"
+        "house = House(Path(sys.argv[1]), app=sleeps)\n"
+        "house.executor.launch(task('first')); time.sleep(600)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, cwd=Path(__file__).parents[3]) as process:
         wait_for("an answer is being given", lambda: list(tmp_path.glob("*.pid")) != [])
         [path] = tmp_path.glob("*.pid")
-        forks = (int(path.stem), int(path.read_text(encoding="utf-8")))
-        assert process.pid not in forks
+        fork = int(path.stem)
+        assert process.pid != fork
         process.kill()
-    wait_for("its forks are gone", lambda: all(map(is_gone, forks)))
+    wait_for("its fork is gone", lambda: is_gone(fork))
 
 
 def test_the_bell_ends_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

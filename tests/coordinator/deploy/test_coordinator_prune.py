@@ -1,25 +1,24 @@
-"""Pruning: what nothing needs goes, and all that proves or judges anything stays, on both sides."""
+"""What a round lets go: old routers and what old runs told; all that proves or judges anything stays, on both sides."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 
-from ridgeway.client.deploy.holder_folder import holder_leftovers, prune_holder
 from ridgeway.client.evidence import HolderRecord
-from ridgeway.common.base.errors import InputError, RidgewayError
+from ridgeway.common.base.errors import InputError, RidgewayError, RoundFailed
 from ridgeway.common.base.files import write_whole
-from ridgeway.common.deploy.processes import only_one
+from ridgeway.common.base.journal import JournalEntry
 from ridgeway.coordinator.deploy.backup import back_up, restore
-from ridgeway.coordinator.deploy.coordinator_folder import KEPT_RUNS, leftovers, prune
-from ridgeway.coordinator.round.federation import _MAX_LOG_BYTES, Federation
+from ridgeway.coordinator.round.federation import _MAX_LOG_BYTES, KEPT_RUNS, Federation, FederationSettings
+from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import rollback
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
-from tests.support.commands import Workshop
-from tests.support.faults import make_haste
+from tests.support.faults import Crash, make_haste
 from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
 
 ROUNDS = 5
@@ -29,17 +28,32 @@ ROUNDS = 5
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     """A masked federation with a few releases, and what the years leave."""
     make_haste(monkeypatch)
-    made = found(tmp_path / "parties", mode="masked")
+    made = found(tmp_path / "parties", mode="masked", keep=ROUNDS)
     populate(made, {"code": "code", "law": "law", "medicine": "medicine"})
     for _ in range(ROUNDS):
-        run_round(made.federation(), Direct(made), no_watch, RoundWishes(even_unchanged=True))
-    folder = made.federation().folder
+        play(made)
     for number in range(KEPT_RUNS + 3):
-        write_whole(folder / "progress" / f"2026{number:04}.jsonl", b"{}\n")
-    write_whole(folder / "link" / "state.db", b"x" * 5000)
-    write_whole(folder / "link" / "nodes.json", b"{}")
-    write_whole(folder / "link" / "flwr-home" / "apps" / "app.00000000" / "file.py", b"x" * 100)
+        write_whole(made.federation().folder / "progress" / f"2026{number:04}.jsonl", b"{}\n")
     return made
+
+
+def play(parties: Parties) -> LedgerRelease:
+    return run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(even_unchanged=True))
+
+
+def keeping(parties: Parties, keep: int) -> Federation:
+    """Let the coordinator and its holders keep so many releases."""
+    for path in (parties.federation().folder / "coordinator.toml", *(each / "client.toml" for each in homes(parties))):
+        path.write_text(re.sub("(?m)^keep = .*$", f"keep = {keep}", path.read_text()))
+    return parties.federation()
+
+
+def pruned(parties: Parties) -> list[JournalEntry]:
+    return parties.federation().ledger.journal.entries("pruned")
+
+
+def homes(parties: Parties) -> list[Path]:
+    return [parties.homes[name] for name in ("code", "law", "medicine")]
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -50,33 +64,56 @@ def files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_what_goes_is_what_was_shown_and_nothing_else(parties: Parties) -> None:
-    """A look changes nothing; then old routers, runs and Flower's files are gone, and the ledger has one more entry."""
-    federation = parties.federation()
+def test_a_round_lets_old_routers_and_runs_go_and_nothing_else(parties: Parties) -> None:
+    """The ledger says which; the next time there is nothing more to say."""
+    federation = keeping(parties, 2)
     before = files(federation.folder)
-    shown = [each.row() for each in leftovers(federation, 2)]
-    assert files(federation.folder) == before
-    assert [each["files"] for each in shown] == [2 * (ROUNDS - 2), 3, 1, 2]
-    assert [len(each.paths) for each in prune(federation, 2)] == [each["files"] for each in shown]
+    play(parties)
     gone = set(before) - set(files(federation.folder))
     expected = {
         f"releases/{number:04}/{name}"
-        for number in range(1, ROUNDS - 1)
+        for number in range(1, ROUNDS)
         for name in ("router.safetensors", "tokenizer.json")
     }
-    expected |= {f"progress/2026{number:04}.jsonl" for number in range(3)}
-    expected |= {"link/state.db", "link/nodes.json", "link/flwr-home/apps/app.00000000/file.py"}
-    assert gone == expected
-    changed = {name for name, digest in files(federation.folder).items() if before.get(name) != digest}
+    assert gone == expected | {f"progress/2026{number:04}.jsonl" for number in range(3)}
+    changed = {name for name, digest in before.items() if files(federation.folder).get(name, digest) != digest}
     assert changed <= {"ledger.db"}
-    assert not any(each.paths for each in leftovers(parties.federation(), 2))
+    assert [each.facts for each in pruned(parties)] == [{"releases": list(range(1, ROUNDS))}]
+    federation.prune()
+    assert len(pruned(parties)) == 1
+
+
+def test_nothing_goes_as_long_as_all_are_to_be_kept(parties: Parties) -> None:
+    """Nor with a round that fails, a dry run, or any other change."""
+    federation = parties.federation()
+    assert not pruned(parties) and all(federation.release(number) for number in range(1, ROUNDS + 1))
+    assert FederationSettings().keep == 10
+    federation, before = keeping(parties, 1), files(federation.folder / "releases")
+    check_round(federation, Direct(parties), no_watch)
+    with pytest.raises(RoundFailed):
+        run_round(federation, Direct(parties, ["code"]), no_watch)
+    assert rollback(federation, 1).published is not None
+    assert set(before) <= set(files(federation.folder / "releases"))
+
+
+def test_a_crash_before_files_are_gone_loses_no_word_of_them(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger spoke first, so what is left verifies, and the next round takes the rest."""
+    federation = keeping(parties, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda path, **named: (_ for _ in ()).throw(Crash()))
+        with pytest.raises(Crash):
+            federation.prune()
+    assert parties.federation().verify()["releases"] == ROUNDS
+    parties.federation().prune()
+    assert not (federation.release_folder(1) / "router.safetensors").exists()
+    assert parties.federation().verify()["releases"] == ROUNDS
 
 
 def test_a_pruned_folder_verifies_and_goes_on(parties: Parties, tmp_path: Path) -> None:
     """Its chain, manifests, sums and totals; a round, a backup of it, and what was opened is judged as before."""
     standing = parties.federation().ledger.standing()
-    prune(parties.federation(), 2)
-    federation = parties.federation()
+    federation = keeping(parties, 2)
+    federation.prune()
     assert federation.verify()["releases"] == ROUNDS
     after = federation.ledger.standing()
     assert (after.totalled_epochs, after.totals, after.counts, after.releases) == (
@@ -92,8 +129,8 @@ def test_a_pruned_folder_verifies_and_goes_on(parties: Parties, tmp_path: Path) 
 
 def test_a_pruned_release_is_known_but_cannot_come_back(parties: Parties) -> None:
     """Its manifest is shown and verified still; its router is named as gone, and one that is kept comes back."""
-    prune(parties.federation(), 2)
-    federation = parties.federation()
+    federation = keeping(parties, 2)
+    federation.prune()
     with pytest.raises(InputError, match="0001 was pruned"):
         rollback(federation, 1)
     assert rollback(federation, ROUNDS - 1).published is not None
@@ -110,48 +147,22 @@ def test_a_router_that_is_missing_without_a_word_in_the_ledger_is_missed(parties
         parties.federation().verify()
 
 
-def test_what_flower_keeps_stays_while_the_coordinator_is_up(parties: Parties) -> None:
-    """A SuperLink that is being started counts as up."""
-    federation = parties.federation()
-    with only_one(federation.link, "a coordinator"):
-        prune(federation, 2)
-    assert (federation.link / "state.db").exists()
-    assert (federation.link / "nodes.json").exists()
-
-
 def test_a_holder_keeps_all_that_proves_and_judges(parties: Parties) -> None:
-    """Old releases, bundles and parts go; the journal, the epoch and the keys stay, and everything verifies."""
+    """Old releases go with the next that comes; the journal, the epoch and the keys stay, and everything verifies."""
     home = parties.homes["law"]
-    write_whole(home / "bundles" / f"{'1' * 64}.fab", b"x" * 100)
-    write_whole(home / "cache" / "prepared" / ("2" * 64) / "1.part", b"x" * 100)
-    (home / "cache" / "prepared" / ("2" * 64)).touch()
+    keeping(parties, 2)
     holder = parties.holder("law")
     known, before = holder.journal.entries("signed", "opened", "spent"), files(home)
-    shown = holder_leftovers(holder, 2)
-    assert [len(each.paths) for each in shown][:2] == [ROUNDS - 2, 1]
-    prune_holder(holder, 2)
+    play(parties)
     gone = set(before) - set(files(home))
-    assert all(name.split("/")[0] in ("releases", "bundles", "cache") for name in gone)
-    assert {name.split("/")[1] for name in gone if name.startswith("releases")} == {"0001", "0002", "0003"}
+    assert {name.split("/")[0] for name in gone} == {"releases"}
+    assert {name.split("/")[1] for name in gone} == {f"{number:04}" for number in range(1, ROUNDS)}
+    assert [each.facts for each in holder.journal.entries("pruned")] == [{"releases": list(range(1, ROUNDS))}]
     assert parties.holder("law").journal.entries("signed", "opened", "spent") == known
     assert all(each.good for each in HolderRecord(home).check())
-    assert parties.holder("law").newest == ROUNDS
-    again = run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(even_unchanged=True))
-    assert again.number == ROUNDS + 1
     assert parties.holder("law").newest == ROUNDS + 1
-
-
-@pytest.mark.parametrize("side", ["coordinator", "client"])
-def test_the_command_shows_a_table_and_removes_only_if_told(parties: Parties, tmp_path: Path, side: str) -> None:
-    """The same figures before and after; with nothing left it says so."""
-    folder = parties.federation().folder if side == "coordinator" else parties.homes["law"]
-    shop = Workshop(tmp_path)
-    command = (side, "prune", folder, "--keep", "2")
-    assert "removable" in shop.call(*command).stdout
-    told = [shop.call(*command, *words, "--json").json for words in ((), ("--remove",), ())]
-    assert told[0]["bytes"] == told[1]["bytes"] > 0 == told[2]["bytes"]
-    assert [each["removed"] for each in told] == [False, True, False]
-    assert "nothing to remove" in shop.call(*command).stderr
+    assert play(parties).number == ROUNDS + 2
+    assert parties.holder("law").newest == ROUNDS + 2
 
 
 def test_the_log_of_unforeseen_errors_is_put_aside_once_it_is_long(parties: Parties) -> None:

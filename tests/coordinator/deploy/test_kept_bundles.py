@@ -1,8 +1,9 @@
-"""Old and new code side by side: rounds run the bundle that the fewest holders refuse, and the ledger knows who."""
+"""Old and new code side by side: rounds run the newest bundle, or the one that the settings name."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,24 +13,21 @@ import pytest
 from ridgeway.common.base.errors import BundleError, InputError, LinkError
 from ridgeway.common.base.files import canonical_json, write_whole
 from ridgeway.common.deploy.bundle import bundle_changes, installed_bundle, installed_sha256, unpacked_bundle
-from ridgeway.common.deploy.notice import AnnouncedBundle
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.deploy.kept_bundles import (
     _INDEX,
+    MAX_KEPT,
     bundle_content,
     bundle_file,
+    chosen_bundle,
     keep_installed,
     kept_bundles,
-    named_bundle,
-    ranked,
     server_folder,
-    waiting,
 )
 from ridgeway.coordinator.deploy.superlink_client import Node
-from ridgeway.coordinator.page.problems import bundle_facts, problems
-from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.progress import AnswerRefused, Event, HolderPresent, OperatorNote, Watch
-from ridgeway.coordinator.round.remedies import BUNDLE
+from ridgeway.coordinator.page.problems import problems
+from ridgeway.coordinator.round.federation import COORDINATOR_TOML, Federation
+from ridgeway.coordinator.round.progress import Event, OperatorNote
 from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.simulated_federation import found, populate
 
@@ -39,11 +37,13 @@ NAMES = ("code", "law", "medicine")
 
 
 class Link:
-    """Stands for the SuperLink's client: takes bundles, and lets holders answer as they have approved them."""
+    """Stands for the SuperLink's client: takes bundles."""
 
-    def __init__(self, approved: dict[str, set[str]]) -> None:
-        self.approved = approved
+    def __init__(self) -> None:
         self.ran: list[str] = []
+
+    def is_up(self) -> bool:
+        return True
 
     def nodes(self) -> list[Node]:
         return [Node(place, True, "", name) for place, name in enumerate(NAMES)]
@@ -51,13 +51,6 @@ class Link:
     def submit(self, bundle: bytes) -> int:
         self.ran.append(hashlib.sha256(bundle).hexdigest())
         return len(self.ran)
-
-    def follow(self, follower: object, client: object, number: int, watch: Watch) -> None:
-        for node in self.nodes():
-            if self.ran[-1] in self.approved[node.name]:
-                watch(HolderPresent(node.name))
-            else:
-                watch(AnswerRefused("hello", node.name, BUNDLE, ""))
 
 
 @pytest.fixture
@@ -72,110 +65,103 @@ def federation(tmp_path: Path) -> Federation:
     return made
 
 
+def let_rounds_run(federation: Federation, bundle: str) -> Federation:
+    """Change the setting."""
+    path = federation.folder / COORDINATOR_TOML
+    path.write_text(re.sub("(?m)^bundle = .*$", f'bundle = "{bundle}"', path.read_text()))
+    return Federation(federation.folder)
+
+
 @pytest.fixture
-def choose(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, set[str]]], tuple[str, str]]:
-    """Which bundle a round would run where holders have approved these, and what the operator is told."""
+def ran(monkeypatch: pytest.MonkeyPatch) -> Callable[[Federation], tuple[str, str]]:
+    """Which bundle a round runs, and what the operator is told."""
 
-    def chosen(approved: dict[str, set[str]]) -> tuple[str, str]:
-        link, said = Link(approved), list[Event]()
-        monkeypatch.setattr(supervisor, "_follow", link.follow)
-        found = supervisor._choose_bundle(federation, link, said.append)  # type: ignore[arg-type]
-        supervisor._run(federation, link, RunOrder(work="round"), found, said.append)  # type: ignore[arg-type]
-        return found, " ".join(each.words for each in said if isinstance(each, OperatorNote))
+    def run(federation: Federation) -> tuple[str, str]:
+        link, said = Link(), list[Event]()
+        monkeypatch.setattr(supervisor, "SuperLinkClient", lambda folder: link)
+        monkeypatch.setattr(supervisor, "_follow", lambda *words: None)
+        for name in ("register", "take_leaves", "ending_certificates"):
+            monkeypatch.setattr(supervisor, name, lambda *words: ())
+        supervisor.run_work(federation, RunOrder(work="round"), said.append)
+        return link.ran[-1], " ".join(each.words for each in said if isinstance(each, OperatorNote))
 
-    return chosen
+    return run
 
 
-def test_rounds_change_to_the_new_bundle_when_nobody_refuses_it_any_more(
-    federation: Federation, choose: Callable[[dict[str, set[str]]], tuple[str, str]]
+def test_rounds_run_the_newest_bundle(federation: Federation, ran: Callable[[Federation], tuple[str, str]]) -> None:
+    assert ran(federation) == (installed_sha256(), "")
+
+
+def test_rounds_run_the_bundle_that_the_settings_name(
+    federation: Federation, ran: Callable[[Federation], tuple[str, str]]
 ) -> None:
-    """Until then they run the earlier one, for everybody; who has not approved the new one is told by name."""
-    new = installed_sha256()
-    found, words = choose({name: {OLD_SHA256} for name in NAMES})
-    assert found == OLD_SHA256 and "not approved yet by code, law, medicine" in words
-    found, words = choose({"code": {OLD_SHA256}, "law": {OLD_SHA256, new}, "medicine": {OLD_SHA256, new}})
-    assert found == OLD_SHA256 and "not approved yet by code" in words and "medicine" not in words
-    assert choose({name: {OLD_SHA256, new} for name in NAMES}) == (new, "")
-    assert waiting(new, federation.ledger.standing()) == []
-    assert federation.ledger.verify()
+    """From the next round on, in words, until they name it no more."""
+    bundle, words = ran(let_rounds_run(federation, OLD_SHA256))
+    assert bundle == OLD_SHA256 and f"running the bundle {OLD_SHA256[:12]}" in words
+    assert ran(let_rounds_run(federation, "newest")) == (installed_sha256(), "")
 
 
-def test_one_that_refuses_both_bundles_does_not_keep_the_others_from_the_new_one(
-    choose: Callable[[dict[str, set[str]]], tuple[str, str]],
+def test_a_bundle_that_is_not_kept_is_not_run(
+    federation: Federation, ran: Callable[[Federation], tuple[str, str]]
 ) -> None:
-    """Nor does one that came with the new one, and knows no other: before a round turns back, both are tried."""
-    new = installed_sha256()
-    found, words = choose({"code": set(), "law": {new}, "medicine": {OLD_SHA256, new}})
-    assert found == new and "not approved yet by code" in words
+    """Nor another in its place: a sentence names those that could."""
+    with pytest.raises(InputError, match=f"which is not kept; those that are: {installed_sha256()}, {OLD_SHA256}"):
+        ran(let_rounds_run(federation, "ab" * 32))
+    for words in (OLD_SHA256[:12], OLD_SHA256.upper(), "Newest", ""):
+        with pytest.raises(InputError, match="bundle"):
+            let_rounds_run(federation, words)
 
 
-def test_a_bundle_that_everybody_has_approved_stands_alone(
-    federation: Federation, choose: Callable[[dict[str, set[str]]], tuple[str, str]]
-) -> None:
-    """The earlier one goes with the next start, and not before."""
-    keep_installed(federation)
-    assert [each.sha256 for each in kept_bundles(federation.link)] == [installed_sha256(), OLD_SHA256]
-    choose({name: {installed_sha256()} for name in NAMES})
-    keep_installed(federation)
-    assert [each.sha256 for each in kept_bundles(federation.link)] == [installed_sha256()]
-    assert not bundle_file(federation.link, OLD_SHA256).exists()
+def test_a_few_earlier_bundles_are_kept_and_the_one_that_rounds_run(federation: Federation) -> None:
+    """However old it is; the others go with the next start."""
+    earlier = [bytes([number]) for number in range(4)]
+    digests = [hashlib.sha256(content).hexdigest() for content in earlier]
+    for content, digest in zip(earlier, digests, strict=True):
+        write_whole(bundle_file(federation.link, digest), content)
+    write_whole(federation.link / _INDEX, canonical_json([{"sha256": each} for each in digests]))
+    pinned = let_rounds_run(federation, digests[3])
+    keep_installed(pinned)
+    kept = [installed_sha256(), *digests[: MAX_KEPT - 1], digests[3]]
+    assert [each.sha256 for each in kept_bundles(federation.link)] == kept
+    assert not bundle_file(federation.link, digests[2]).exists() and chosen_bundle(pinned) == digests[3]
     assert (server_folder(federation.link, installed_sha256()) / "ridgeway/coordinator/server_app.py").is_file()
     assert bundle_content(federation.link, installed_sha256()) == installed_bundle()
+    keep_installed(let_rounds_run(federation, "newest"))
+    assert [each.sha256 for each in kept_bundles(federation.link)] == kept[:MAX_KEPT]
 
 
-def test_where_nothing_is_known_the_newest_runs(federation: Federation) -> None:
-    assert ranked(kept_bundles(federation.link), federation.ledger.standing())[0] == installed_sha256()
+def test_that_an_earlier_bundle_runs_is_told(federation: Federation) -> None:
+    """And that the one that is named is not there, which stops the next round."""
+
+    def told(bundle: str) -> list[tuple[bool, str]]:
+        found = problems(let_rounds_run(federation, bundle), frozenset(NAMES), None, datetime.now(UTC))
+        return [(each.stops, each.words) for each in found if "certificate" not in each.words]
+
+    assert told("newest") == []
+    [(stops, words)] = told(OLD_SHA256)
+    assert not stops and OLD_SHA256[:12] in words and installed_sha256()[:12] in words
+    [(stops, words)] = told("ab" * 32)
+    assert stops and "which is not kept" in words
 
 
-def test_before_holders_were_asked_about_a_new_bundle_the_approved_one_is_named(federation: Federation) -> None:
-    """As the next round will, if they refuse the new one; once they are heard, what they said counts."""
-    note = federation.ledger.note
-    note("bundle", sha256=OLD_SHA256, approved=list(NAMES), refused=[])
-    told = {"newest": installed_sha256(), "in_use": OLD_SHA256, "waiting": sorted(NAMES)}
-    assert bundle_facts(federation) == told
-    note("bundle", sha256=installed_sha256(), approved=["code"], refused=[])
-    assert bundle_facts(federation) == told | {"in_use": installed_sha256(), "waiting": ["law", "medicine"]}
-    note("bundle", sha256=installed_sha256(), approved=[], refused=["law"])
-    assert bundle_facts(federation) == told | {"waiting": ["law", "medicine"]}
-
-
-def test_a_bundle_is_a_problem_once_it_is_refused_or_an_earlier_one_runs(federation: Federation) -> None:
-    """A first bundle that nobody was asked about stands in nobody's way: invitations name it."""
-
-    def told() -> list[tuple[str, tuple[str, ...]]]:
-        now = datetime.now(UTC)
-        found = problems(federation, frozenset(NAMES), None, now)
-        return [(each.words, each.names) for each in found if each.words.startswith("bundle ")]
-
-    note = federation.ledger.note
-    newest = f"bundle {installed_sha256()[:12]} is not approved"
-    assert told() == []
-    note("bundle", sha256=installed_sha256(), approved=["code"], refused=["law"])
-    assert told() == [(f"{newest} yet; rounds run the earlier bundle {OLD_SHA256[:12]}", ("law", "medicine"))]
-    note("bundle", sha256=OLD_SHA256, approved=[], refused=["law", "medicine"])
-    assert told() == [(newest, ("law",))]
-
-
-def test_a_late_delivery_tries_one_bundle_after_the_other(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is heard of refusals there, so a holder that takes only one of them is served at the second try."""
-    link, now = Link({}), [1e6]
+def test_a_late_delivery_runs_what_rounds_run(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the setting was changed since `up`; who does not take it is asked ever more seldom."""
+    link, now = Link(), [1e6]
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     monkeypatch.setattr(supervisor.LateDelivery, "_missing", lambda self: {"law"})
     late = supervisor.LateDelivery(federation, lambda words: None)
-    for _ in range(10):
+    times = []
+    for _ in range(40):
+        before = len(link.ran)
         late.tick(link)  # type: ignore[arg-type]
+        times += [now[0] - 1e6] * (len(link.ran) - before)
         now[0] += supervisor.DELIVERY_INTERVAL_S
-    assert link.ran == [installed_sha256(), OLD_SHA256] * 2
+        let_rounds_run(federation, OLD_SHA256)
+    assert link.ran == [installed_sha256(), *[OLD_SHA256] * 3]
+    assert times == [0.0, 60.0, 180.0, 420.0]
 
 
-def test_a_bundle_is_named_by_its_first_digits_and_damage_is_noticed(federation: Federation) -> None:
-    kept = (AnnouncedBundle(sha256="ab" * 32), AnnouncedBundle(sha256="ac" * 32))
-    assert named_bundle(kept, "AB") == "ab" * 32
-    for digits in ("a", "b"):
-        with pytest.raises(InputError, match="of the available bundles"):
-            named_bundle(kept, digits)
+def test_a_damaged_bundle_is_noticed(federation: Federation) -> None:
     bundle_file(federation.link, OLD_SHA256).write_bytes(b"another")
     with pytest.raises(LinkError, match="damaged"):
         bundle_content(federation.link, OLD_SHA256)

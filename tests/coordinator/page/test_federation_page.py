@@ -32,8 +32,7 @@ from ridgeway.coordinator.page.federation_metrics import serve_metrics
 from ridgeway.coordinator.page.federation_page import federation_page
 from ridgeway.coordinator.page.federation_view import FederationView
 from ridgeway.coordinator.page.release_history import domain_accuracies, told_mean
-from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.progress import HolderChecked, progress_file
+from ridgeway.coordinator.round.progress import progress_file
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import let_join
@@ -163,17 +162,6 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(later:
     assert "round 2 was interrupted" in words_of(dead)
 
 
-def test_what_a_preflight_found_is_shown_until_the_next_round(later: Parties) -> None:
-    """By what is in the way, with the holders that it keeps and what they have to do."""
-    with progress_file(later.federation().progress("20300101-000000-abcdef")) as watch:
-        check_holders(later.federation(), Direct(later, ["code-1", "law-1"]), watch)
-    away = [each for each in standing(later, set(MEMBERS))["obstacles"] if "preflight" in each["words"]]
-    assert [each["names"] for each in away] == [["code-2", "law-2", "medicine"]]
-    assert "ridgeway client join" in away[0]["remedy"]
-    later.federation().ledger.note("opened", round="n2", number=2, terms={"mode": "masked"})
-    assert "preflight" not in words_of(standing(later, set(MEMBERS)))
-
-
 def test_looking_does_not_keep_a_round_from_beginning(later: Parties) -> None:
     """A page that is open while a round begins takes nothing from it: neither the folder nor the ledger."""
     with asked(later, set(MEMBERS)) as http:
@@ -272,8 +260,9 @@ def test_metrics_tell_what_alerts_need(later: Parties, tmp_path: Path) -> None:
         assert metric(http, "last_round_outcome", outcome="released") == 1
         for name in ("ledger_valid", "members_without_budget", "rolled_back"):
             assert metric(http, name) == float(name == "ledger_valid"), name
-        with progress_file(later.federation().progress("20300101-000000-abcdef")) as watch:
-            watch(HolderChecked("law-1", "law", [("budget_spent", [])]))
+        last = later.federation().ledger.journal.entries("opened")[-1].facts["round"]
+        spent = {"step": "announce", "name": "law-1", "code": "budget_spent", "reason": ""}
+        later.federation().ledger.note("refused", round=last, **spent)
         later.federation().ledger.note("released", **replace(made, number=2, cause="rolled back to 0001").to_json())
         assert (metric(http, "members_without_budget"), metric(http, "rolled_back")) == (1, 1)
         later.federation().ledger.note("opened", round="ab" * 16, number=2, terms={"mode": "masked"})

@@ -18,12 +18,10 @@ from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.sums import from_vector
 from ridgeway.coordinator.round.federation import RoundSettings
-from ridgeway.coordinator.round.gathering import cohort_of
 from ridgeway.coordinator.round.ledger import LedgerRelease
-from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import HoldersWaiting
 from ridgeway.coordinator.round.reference import reference_round
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import Crash, epoch_of, let_join, make_haste
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
@@ -129,7 +127,8 @@ def total_is_that_of(parties: Parties, offered: Collection[str], sent: Collectio
     federation = parties.federation()
     stored = federation.ledger.standing().totals[-1]
     assert [member.name for member in stored.members] == sorted(sent)
-    cohort = cohort_of(federation.terms, federation.ledger.standing().active, set(offered), "")
+    active = federation.ledger.standing().active
+    cohort = form_cohort(federation.terms, {active[name].key: active[name].domain for name in offered})
     expected = from_vector(plain_sum(parties, cohort, sent), FEATURES, len(cohort.domains))
     kept = [at for at, domain in enumerate(cohort.domains) if domain in stored.domains]
     total = federation.ledger.total(stored)
@@ -321,6 +320,8 @@ def test_some_that_have_signed_before_a_crash_sign_the_same_again(
         round_of(parties, transport=Dying(parties, list(MEMBERS)))
     used = [parties.holder(name).totals.has_signed("statistics", epoch_of(parties.holder(name))) for name in MEMBERS]
     assert sorted(used) == [False] * 4 + [True]
-    assert {each.obstacles == [] for each in check_holders(parties.federation(), Direct(parties), no_watch)} == {True}
+    told: list[Any] = []
+    check_round(parties.federation(), Direct(parties), told.append)
+    assert not [each for each in told if isinstance(each, HoldersWaiting)]
     round_of(parties)
     total_is_that_of(parties, MEMBERS, MEMBERS)

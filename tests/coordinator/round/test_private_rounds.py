@@ -29,9 +29,8 @@ from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
-from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import Event, RouterEvaluated, RouterWorse, Watch
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.private_release import NoisyAccuracy
 from ridgeway.coordinator.solving.publish import compose
@@ -259,8 +258,7 @@ def test_a_round_in_which_nothing_has_changed_costs_nothing(parties: Parties) ->
     transport = Direct(parties)
     assert round_of(parties, transport).number == 1
     assert {open_packet(reply).message.kind for _, reply in transport.replies} == {"offer"}
-    checked = check_holders(parties.federation(), Direct(parties), no_watch)
-    assert [each.obstacles for each in checked] == [[]] * len(MEMBERS)
+    check_round(parties.federation(), Direct(parties), no_watch)
     assert [expenses(parties, name) for name in MEMBERS] == before
 
 

@@ -16,9 +16,8 @@ from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
-from ridgeway.coordinator.round.preflight import check_holders
-from ridgeway.coordinator.round.progress import Event, RoundForeseen, Watch
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.progress import Watch
+from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
@@ -103,23 +102,21 @@ def test_the_next_round_asks_only_for_counts(parties: Parties) -> None:
 
 
 def test_who_has_counted_for_another_router_is_known_before_anything_is_paid(parties: Parties) -> None:
-    """One owner opens an epoch: pre-flight and round stop alike, name the others, and ask nobody for sums."""
+    """One owner opens an epoch: dry run and round stop alike, name the others, and ask nobody for sums."""
     if parties.federation().terms.uses_masks:
-        pytest.skip("under masks the others wait, which test_preflight.py has")
+        pytest.skip("under masks the others wait, which test_dry_run.py has")
     wishes = RoundWishes(accept_unevaluated=("code", "law"), accept_worse=("code", "law", "medicine"))
     round_of(parties, Direct(parties))
-    assert not any(each.obstacles for each in check_holders(parties.federation(), Direct(parties), no_watch))
+    check_round(parties.federation(), Direct(parties), no_watch)
     parties.ready("medicine")
-    told: list[Event] = []
-    checked = check_holders(parties.federation(), Direct(parties), told.append)
-    waiting = {each.name for each in checked if ("already_counted", []) in each.obstacles}
-    assert waiting == set(PEOPLE) - {"medicine"}
-    [foreseen] = [each.reason for each in told if isinstance(each, RoundForeseen)]
+    with pytest.raises(RoundFailed) as foreseen:
+        check_round(parties.federation(), Direct(parties), no_watch)
     transport = Direct(parties)
     with pytest.raises(RoundFailed) as failed:
         round_of(parties, transport)
-    assert str(failed.value) == foreseen
-    assert "--accept-unevaluated code --accept-unevaluated law" in foreseen
+    assert str(failed.value) == str(foreseen.value)
+    assert "--accept-unevaluated code --accept-unevaluated law" in str(foreseen.value)
+    assert "code-1, code-2, law-1, law-2 has counted for another router" in str(foreseen.value)
     assert {open_packet(reply).message.kind for _, reply in transport.replies} == {"offer"}
     assert run_round(parties.federation(), Direct(parties), no_watch, wishes).number == 2
 
@@ -136,7 +133,7 @@ def test_a_holder_that_is_away_need_not_count_where_nothing_has_changed(parties:
 def test_the_command_says_so_by_its_exit_code_and_in_json(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not 0, and an object with the error on stdout; a domain that is not there is one sentence; so is a mode."""
 
-    def run_here(federation: Federation, order: RunOrder, watch: Watch, bundle: str | None) -> None:
+    def run_here(federation: Federation, order: RunOrder, watch: Watch) -> None:
         wishes = RoundWishes(mode=order.mode, accept_unevaluated=order.accept_unevaluated)
         run_round(parties.federation(), WithoutCounts(parties, "dies", "medicine"), watch, wishes)
 

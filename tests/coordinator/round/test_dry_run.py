@@ -7,36 +7,36 @@ import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ridgeway.client.round.answers import answer
 from ridgeway.common.base.errors import JournalError, RoundFailed
-from ridgeway.common.protocol.invitation import Place
-from ridgeway.common.protocol.messages import DISK_FULL, Here
-from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.protocol.messages import DISK_FULL, Announce, Message, Refusal
+from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
-from ridgeway.coordinator.round.federation import NODES, Federation
+from ridgeway.coordinator.round.federation import NODES, PRIOR, Federation, PrivacySettings
 from ridgeway.coordinator.round.membership import retire, rollback
-from ridgeway.coordinator.round.preflight import check_holders
 from ridgeway.coordinator.round.progress import (
     AnswerRefused,
     DeliveryBlocked,
     Event,
     HoldersAwaited,
+    HoldersWaiting,
     RoundOpened,
     Watch,
     no_watch,
 )
 from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, NO_ANSWER, OTHER_RELEASE, REMEDIES
-from ridgeway.coordinator.round.round import deliver_newest, run_round
+from ridgeway.coordinator.round.round import check_round, deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
-from tests.support.making import fixed_identity
-from tests.support.rosters import pin, unpin
+from tests.support.making import contents
 from tests.support.simulated_federation import Direct, Parties, found, own_texts, populate
 
 PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
@@ -67,10 +67,16 @@ class Asked(Direct):
     def __init__(self, parties: Parties, *unapproved: str) -> None:
         super().__init__(parties, list(PEOPLE))
         self.asked: list[tuple[str, str]] = []
+        self.announced: list[tuple[str, Message]] = []
         self.unapproved = unapproved
 
     def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
         self.asked += [(self.names[peer], open_packet(packet).message.kind) for peer, packet in packets.items()]
+        self.announced += [
+            (self.names[peer], message)
+            for peer, packet in packets.items()
+            if isinstance(message := open_packet(packet).message, Announce)
+        ]
         failing = {peer for peer in packets if self.names[peer] in self.unapproved}
         for peer in failing:
             yield peer, self.failure
@@ -116,7 +122,9 @@ def test_a_holder_whose_disk_is_full_is_named_so(parties: Parties, failure: Peer
     """Beforehand and in the round, by its own code, and not as one that gave no answer."""
     transport = Asked(parties, "medicine")
     transport.failure = failure
-    assert obstacles(parties, transport)["medicine"] == {"disk_full": []}
+    told: list[Event] = []
+    check_round(parties.federation(), transport, told.append)
+    assert [(each.name, each.code) for each in told if isinstance(each, AnswerRefused)] == [("medicine", "disk_full")]
     run_round(parties.federation(), Asked(parties), no_watch)
     new_epochs(parties)
     with pytest.raises(RoundFailed, match=r"medicine refused \(disk_full: this holder's disk is full\); its owner"):
@@ -185,56 +193,132 @@ def test_a_holder_that_claims_an_absurd_release_moves_no_number(clear: Parties) 
 
 
 def test_an_older_copy_opens_no_total_with_used_epochs(parties: Parties, tmp_path: Path) -> None:
-    """It does not know of the second total; the holders do, so pre-flight and round name them alike."""
+    """It does not know of the second total; the holders do, so dry run and round name them alike."""
     run_round(parties.federation(), Asked(parties), no_watch)
     shutil.copytree(parties.folder / "coordinator", tmp_path / "older", symlinks=True)
     new_epochs(parties)
     run_round(parties.federation(), Asked(parties), no_watch)
     restored(parties, tmp_path / "older")
     parties.ready("law-1")
-    waiting = sorted(set(PEOPLE) - {"law-1"})
-    found_ = obstacles(parties, Asked(parties))
-    assert {name for name, each in found_.items() if "epoch_used" in each} == set(waiting)
-    with pytest.raises(RoundFailed, match=r"code-1, code-2, .*medicine must open a new epoch"):
-        run_round(parties.federation(), Asked(parties), no_watch)
+    must_end_alike(parties, Asked(parties), r"code-1, code-2, .*medicine must open a new epoch")
 
 
-# Asked beforehand
+# A dry run: asked beforehand
 
 
-def obstacles(parties: Parties, transport: Direct) -> dict[str, dict[str, list[str]]]:
-    checked = check_holders(parties.federation(), transport, no_watch)
-    assert [each.name for each in checked] == sorted(PEOPLE)
-    return {each.name: {code: list(names) for code, names in each.obstacles} for each in checked}
+def snapshot(parties: Parties, name: str) -> tuple[Any, ...]:
+    """What a holder has paid, signed, opened and holds."""
+    holder = parties.holder(name)
+    noted = [(each.kind, each.facts) for each in holder.journal.entries("signed", "opened", "spent", "cohort")]
+    return noted, holder.account.expenses(), holder.account.epsilon(), holder.received, holder.epochs.current()
 
 
-def test_where_nothing_is_in_the_way_preflight_says_so_and_the_round_goes_well(parties: Parties) -> None:
-    """Holders read no corpus for it, and open and sign nothing."""
+@pytest.fixture(params=["masked", "clear", "columns", "full"])
+def any_mode(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+    make_haste(monkeypatch, once=False)
+    mode = request.param
+    terms: dict[str, Any] = {"mode": mode}
+    if mode in ("columns", "full"):
+        terms = {"mode": "private", "privacy": PrivacySettings(sums=mode, epsilon=0.5)}
+    made = found(tmp_path, **terms)
+    if mode in ("columns", "full"):
+        texts = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
+        write_prior(make_prior(made.encoder, texts), made.federation().folder / PRIOR)
+    populate(made, PEOPLE)
+    return made
+
+
+def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
+    """Before a first round, after it, and with new epochs: no round in the ledger, no sums, and nothing is paid; the
+    round that follows pays what it would have paid without."""
+    parties = any_mode
+    for number in (1, 1, 2):
+        federation = parties.federation()
+        rounds, written = federation.standing.rounds, federation.ledger.journal.verify()
+        files = contents(federation.folder / "contributions")
+        holders = {name: snapshot(parties, name) for name in PEOPLE}
+        transport = Asked(parties)
+        told: list[Event] = []
+        check_round(federation, transport, told.append)
+        assert {kind for _, kind in transport.asked} == {"announce"}
+        assert {open_packet(reply).message.kind for _, reply in transport.replies} == {"offer"}
+        assert federation.ledger.journal.verify() == written
+        assert (federation.standing.rounds, federation.standing.open_round) == (rounds, None)
+        assert contents(federation.folder / "contributions") == files
+        assert {name: snapshot(parties, name) for name in PEOPLE} == holders
+        assert [each.number for each in told if isinstance(each, RoundOpened)] == [0]
+        assert run_round(parties.federation(), Asked(parties), no_watch).number == number
+        if parties.federation().standing.rounds == 2:
+            new_epochs(parties)
+    costs = {name: len(parties.holder(name).account.expenses()) for name in PEOPLE}
+    assert costs == dict.fromkeys(PEOPLE, 4), "sums and counts of two epochs"
+
+
+def test_dry_runs_without_end_are_no_other_for_a_holder_than_one(any_mode: Parties) -> None:
+    """Whoever asks again and again learns what it learnt first, and the round after it goes well."""
+    offers = []
+    for _ in range(4):
+        transport = Asked(any_mode)
+        check_round(any_mode.federation(), transport, no_watch)
+        answers = {name: open_packet(reply).message for name, reply in transport.replies}
+        offers.append({name: each.model_copy(update={"advert": None}) for name, each in answers.items()})
+    assert all(each == offers[0] for each in offers)
+    assert run_round(any_mode.federation(), Asked(any_mode), no_watch).number == 1
+
+
+def test_a_dry_run_and_a_round_ask_the_same_of_a_holder(any_mode: Parties) -> None:
+    """But for the round's name and number: no holder can promise the one and refuse the other."""
+    asked = []
+    for work in (check_round, run_round):
+        transport = Asked(any_mode)
+        work(any_mode.federation(), transport, no_watch)
+        asked.append(transport.announced)
+    assert len(asked[0]) == len(asked[1]) == len(PEOPLE)
+    assert asked[0] == asked[1]
+
+
+def test_a_dry_run_ends_as_the_round_would(parties: Parties) -> None:
+    """By the same sentence: who waits for its next epoch, who is away, and what would be lost."""
     transport = Asked(parties)
-    assert obstacles(parties, transport) == {name: {} for name in PEOPLE}
-    assert {kind for _, kind in transport.asked} == {"hello"}
-    assert not parties.holder("law-1").journal.entries("session", "signed", "opened")
-    assert run_round(parties.federation(), Asked(parties), no_watch).number == 1
-    assert obstacles(parties, Asked(parties)) == {name: {} for name in PEOPLE}
-
-
-def test_each_holder_is_named_with_what_is_in_its_way(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Away, other code, unknown members, no epoch, a full disk, a policy of its own: each by its code."""
-    unpin(parties.homes["code-1"], [parties.holder(name).identity.public for name in ("law-1", "law-2")])
-    parties.rewrite("code-1", "min_cohort = 3", "min_cohort = 9")
-    without_epoch(parties, "code-2")
-    plain = shutil.disk_usage
-    full = SimpleNamespace(free=1 << 20)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: full if path == parties.homes["law-1"] else plain(path))
-    transport = Asked(parties, "law-2")
+    transport.down = set(PEOPLE) - {"law-1", "law-2"}
+    must_end_alike(parties, transport, "2 holders can take part, but a round under masks needs 3")
+    run_round(parties.federation(), Asked(parties), no_watch)
+    check_round(parties.federation(), Asked(parties), no_watch)
+    parties.ready("medicine")
+    must_end_alike(parties, Asked(parties), "code-1, code-2, law-1, law-2 must open a new epoch")
+    new_epochs(parties, "code-1", "law-1", "law-2")
+    told: list[Event] = []
+    check_round(parties.federation(), Asked(parties), told.append)
+    assert [each.names for each in told if isinstance(each, HoldersWaiting)] == [["code-2"]]
+    published = run_round(parties.federation(), Asked(parties), no_watch)
+    assert {member.name for member in published.members} == set(PEOPLE) - {"code-2"}
+    transport = Asked(parties)
     transport.down = {"medicine"}
-    assert obstacles(parties, transport) == {
-        "code-1": {"cohort_too_small": [], "not_pinned": ["law-1", "law-2"]},
-        "code-2": {"no_epoch": []},
-        "law-1": {"disk_full": []},
-        "law-2": {"bundle_refused": []},
-        "medicine": {"away": []},
-    }
+    new_epochs(parties)
+    must_end_alike(parties, transport, "would lose medicine")
+
+
+def must_end_alike(parties: Parties, transport: Direct, words: str) -> None:
+    said = []
+    for work in (check_round, run_round):
+        with pytest.raises(RoundFailed, match=words) as failed:
+            work(parties.federation(), transport, no_watch)
+        said.append(str(failed.value))
+    assert said[0] == said[1]
+
+
+def test_a_session_that_a_dry_run_announced_opens_nothing(parties: Parties) -> None:
+    """A holder's keys for it are gone with the next announcement, and its name serves no round."""
+    check_round(parties.federation(), Asked(parties), no_watch)
+    holder = parties.holder("law-1")
+    [named] = [entry.facts["round"] for entry in holder.journal.entries("session")]
+    assert run_round(parties.federation(), Asked(parties), no_watch).number == 1
+    state = parties.holder("law-1").sessions.load()
+    assert state is None or state.round != named
+    federation = parties.federation()
+    again = seal_packet(Announce(terms=federation.terms), federation.identity, round=named)
+    message = open_packet(answer(parties.holder("law-1"), again)).message
+    assert isinstance(message, Refusal) and message.code == "session_reused"
 
 
 def test_a_round_that_all_refuse_names_what_each_has_to_do(tmp_path: Path) -> None:
@@ -249,63 +333,8 @@ def test_a_round_that_all_refuse_names_what_each_has_to_do(tmp_path: Path) -> No
     assert "SuperNode" not in str(failed.value)
 
 
-def without_epoch(parties: Parties, name: str) -> None:
-    """Let a holder be one that has opened no epoch yet."""
-    home = parties.homes[name]
-    for path in home.glob("journal.db*"):
-        path.unlink()
-    shutil.rmtree(home / "epochs")
-
-
-def test_who_waits_for_its_next_epoch_is_named_with_the_round_of_its_total(parties: Parties) -> None:
-    """Pre-flight and round judge alike: who waits, who is in, and when nobody need wait."""
-    run_round(parties.federation(), Asked(parties), no_watch)
-    assert obstacles(parties, Asked(parties)) == {name: {} for name in PEOPLE}, "the kept total is used again"
-    parties.ready("medicine")
-    checked = check_holders(parties.federation(), Asked(parties), no_watch)
-    waiting = {each.name: each.total_of for each in checked if each.obstacles}
-    assert waiting == dict.fromkeys(set(PEOPLE) - {"medicine"}, 1)
-    with pytest.raises(RoundFailed, match="code-1, code-2, law-1, law-2 must open a new epoch"):
-        run_round(parties.federation(), Asked(parties), no_watch)
-    new_epochs(parties, "code-1", "law-1", "law-2")
-    assert {name for name, each in obstacles(parties, Asked(parties)).items() if each} == {"code-2"}
-    published = run_round(parties.federation(), Asked(parties), no_watch)
-    assert {member.name for member in published.members} == set(PEOPLE) - {"code-2"}
-
-
-def test_a_roster_of_which_too_few_are_there_is_foreseen(parties: Parties) -> None:
-    """A holder that has pinned many more says so beforehand, and refuses in the round."""
-    strangers = [Place(name=f"other-{n}", domain="law", key=fixed_identity(50 + n).public) for n in range(4)]
-    pin(parties.homes["code-1"], strangers)
-    assert obstacles(parties, Asked(parties))["code-1"] == {"too_few_of_roster": []}
-    published = run_round(parties.federation(), Asked(parties), no_watch)
-    assert "code-1" not in {member.name for member in published.members}
-
-
-def test_under_terms_that_it_has_not_agreed_to_a_holder_looks_at_nothing_else(parties: Parties) -> None:
-    """It names them, and whether it has an epoch is not even said by an obstacle."""
-    parties.rewrite("law-1", "window = 8", "window = 9")
-    without_epoch(parties, "law-1")
-    assert obstacles(parties, Asked(parties))["law-1"] == {"window_not_allowed": []}
-
-
-def test_what_a_holder_answers_holds_codes_and_known_keys_alone(parties: Parties) -> None:
-    """No path, no count, no text: not even where its corpus is gone."""
-    Path(parties.holder("code-2").settings.corpus[0]).unlink()
-    unpin(parties.homes["code-2"], [parties.holder("law-1").identity.public])
-    transport = Asked(parties)
-    obstacles(parties, transport)
-    [reply] = [each for name, each in transport.replies if name == "code-2"]
-    message = open_packet(reply).message
-    assert isinstance(message, Here) and not reply.blobs
-    known = {each.key for each in parties.federation().ledger.standing().roster.values()}
-    assert {key for each in message.obstacles for key in each.keys} <= known
-    assert {each.code for each in message.obstacles} == {"not_pinned"} <= set(REMEDIES)
-    assert set(message.model_dump()) == {"release", "epoch", "obstacles"}
-
-
 def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) -> None:
-    """Round, pre-flight, delivery, changes of membership and `up`: one sentence, and nobody is asked."""
+    """Round, dry run, delivery, changes of membership and `up`: one sentence, and nobody is asked."""
     run_round(parties.federation(), Asked(parties), no_watch)
     new_epochs(parties)
     with sqlite3.connect(parties.federation().folder / "ledger.db") as database:
@@ -314,7 +343,7 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
     transport = Asked(parties)
     for work in (
         lambda: run_round(parties.federation(), transport, no_watch),
-        lambda: check_holders(parties.federation(), transport, no_watch),
+        lambda: check_round(parties.federation(), transport, no_watch),
         lambda: deliver_newest(parties.federation(), transport, no_watch),
         lambda: retire(parties.federation(), "law"),
         lambda: supervisor.up(parties.federation(), lambda: True, lambda: None, lambda words: None),
@@ -324,7 +353,7 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
     assert not transport.asked
 
 
-def test_every_obstacle_and_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_own() -> None:
+def test_every_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_own() -> None:
     """The table speaks of codes that exist: each stands in the source of the side that refuses."""
     source = "".join(
         path.read_text() for room in ("client", "common", "coordinator") for path in Path(room).rglob("*.py")
@@ -333,47 +362,30 @@ def test_every_obstacle_and_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_
         assert source.count(f'"{code}"') > 1, code
 
 
-def test_the_command_shows_a_row_a_holder_and_what_each_has_to_do(
-    parties: Parties, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Yes, no, or not asked because of that; the exit code says whether something is in the way."""
+def test_the_command_says_what_each_has_to_do(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line by line, like a round; the exit code says whether there could be a release, and none is made."""
     transport = Asked(parties, "law-2")
     transport.down = {"medicine"}
-    unpin(parties.homes["code-1"], [parties.holder("law-1").identity.public])
+    orders: list[RunOrder] = []
 
-    def run_work(federation: Federation, order: RunOrder, watch: Watch, bundle: str | None) -> str:
-        assert order.work == "preflight"
-        check_holders(parties.federation(), transport, watch)
-        return HASH
+    def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
+        orders.append(order)
+        check_round(parties.federation(), transport, watch, order)
 
     monkeypatch.setattr(round_commands, "run_work", run_work)
-    shop = Workshop(parties.folder)
-    done = shop.call("coordinator", "preflight", "coordinator")
-    assert done.code == 1, done.stderr
-    rows = {words[0]: words[2:] for words in map(str.split, done.stdout.splitlines()) if words}
-    assert {name: rows[name] for name in PEOPLE} == {
-        "code-1": ["yes", "yes", "no", "yes", "yes", "yes"],
-        "code-2": ["yes"] * 6,
-        "law-1": ["yes"] * 6,
-        "law-2": ["yes", "no", *["?"] * 4],
-        "medicine": ["no", *["?"] * 5],
-    }
+    shop, command = Workshop(parties.folder), ("coordinator", "round", "coordinator", "--dry-run")
+    done = shop.call(*command)
+    assert (done.code, done.stdout) == (0, "")
     said = [line.split()[:3] for line in done.stderr.splitlines()]
-    assert said.pop(0)[:2] == ["mode", "masked"]
-    assert said.pop()[0] == "stops" and "2 holders can take part, but a round under masks needs 3" in done.stderr
-    assert said == [
-        ["next", name, code]
-        for name, code in (("code-1", "not_pinned:"), ("law-2", "bundle_refused"), ("medicine", "away"))
-    ]
-    assert "law-1" in done.stderr and HASH in done.stderr
-    parties.pin_all()
-    transport = Asked(parties)
-    assert shop.call("coordinator", "preflight", "coordinator").code == 0
-    told = shop.call("coordinator", "preflight", "coordinator", "--json").json
-    assert told["stops"] is None
-    assert (told["clear"], told["mode"], "under masks" in told["sentence"]) == (True, "masked", True)
-    run_round(parties.federation(), transport, no_watch)
-    parties.ready("medicine")
-    transport = Asked(parties)
-    waits = shop.call("coordinator", "preflight", "coordinator")
-    assert waits.code == 1 and "law-1 waits for its next epoch: its data is in the total of round 1" in waits.stderr
+    assert said[0][:2] == ["dry", "run"] and said[1][:2] == ["mode", "masked"] and said[-1][0] == "clear"
+    assert ["refused", "law-2", "bundle_refused"] in said and ["next", "law-2", "its"] in said
+    assert ["absent", "medicine", "no"] in said
+    told = shop.call(*command, "--json").json
+    assert (told["released"], told["absent"]) == (False, ["medicine"])
+    assert [(each["name"], each["code"]) for each in told["refused"]] == [("law-2", "bundle_refused")]
+    transport = Asked(parties, "law-1", "law-2", "code-1")
+    failed = shop.call(*command, "--json")
+    assert (failed.code, failed.json["released"]) == (2, False)
+    assert "2 holders can take part, but a round under masks needs 3" in failed.json["error"]
+    assert {order.work for order in orders} == {"dry_run"}
+    assert parties.federation().newest is None
