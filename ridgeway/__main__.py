@@ -44,8 +44,8 @@ COMMANDS = {
         "simulations.cli.cohort_audit_command",
         "audit",
         RESEARCHER,
-        "simulation",
-        "Attack the sums of a cohort, where the text is known.",
+        "client",
+        "Attack the sums of a holder, as a coordinator could.",
     ),
     "client": CommandEntry(
         "client.cli.corpus_commands",
