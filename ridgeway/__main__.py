@@ -42,8 +42,8 @@ COMMANDS = {
     "audit": CommandEntry(
         "simulations.cli.cohort_audit_command",
         RESEARCHER,
-        "simulation",
-        "Attack the sums of a cohort, where the text is known.",
+        "client",
+        "Attack the sums of a holder, as a coordinator could.",
     ),
     "client": CommandEntry(
         "client.cli.corpus_commands",

@@ -23,21 +23,6 @@ class Encoder:
         self, texts: Sequence[str], table: Numbers = ..., /
     ) -> tuple[bytearray, bytearray]: ...
 
-def chances(
-    names: tuple[str, ...],
-    points: Numbers,
-    voters: Numbers,
-    whole: bool,
-    unit: float,
-    half: float,
-    growth: float,
-    tail: float,
-    temperature: float,
-    slope: float = ...,
-    longer: float = ...,
-    offset: float = ...,
-    /,
-) -> list[tuple[int, float, dict[str, float], float | None]]: ...
 def row_means(
     table: Numbers,
     width: int,

@@ -40,7 +40,7 @@ ROOMS = {
     "common/serve": "common/base common/http common/routing common/experts common/cli common/serve/*",
     "common/serve/routing": "common/base common/http common/routing common/experts common/serve",
     "common/serve/gateway": "common/base common/http common/routing common/experts common/serve common/serve/routing",
-    "common": "common/base common/privacy common/statistics",
+    "common": "",
     "client/sums": "common/base common/encoding common/privacy common/statistics",
     "client/round": "common/base common/encoding common/privacy common/statistics common/routing common/masking "
     "common/protocol",

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ridgeway.client.cli.audit_commands import audit
 from ridgeway.client.cli.backup_commands import backup, restore
 from ridgeway.client.cli.bundle_commands import approve, bundle
 from ridgeway.client.cli.evidence_commands import export, page, statement, verify
@@ -386,7 +385,7 @@ def inspect(
 
 
 _PANELS = {
-    "Prepare": (prepare, inspect, audit),
+    "Prepare": (prepare, inspect),
     "Take part": (
         init,
         ready,

@@ -312,7 +312,7 @@ def _warnings(terms: Terms) -> list[tuple[str, ...]]:
         warnings.append(("warning", words, "ask the operator for larger ones"))
     if terms.mode == "clear":
         words = "statistics are sent in the clear: the coordinator will see yours"
-        warnings.append(("warning", words, "see `ridgeway client audit`"))
+        warnings.append(("warning", words, "see `ridgeway audit`"))
     if terms.weighting == "tokens":
         words = "weighting by tokens reveals how large your corpus is"
         warnings.append(("warning", words))

@@ -10,7 +10,6 @@ static int fill(PyObject *module) {
 }
 
 static PyMethodDef functions[] = {
-    {"chances", chances, METH_VARARGS, "The chances of the domains in each text, and of any of them."},
     {"row_means", row_means, METH_VARARGS, "Fill the rounded mean row of each window, and its words."},
     {"sentence_vectors", sentence_vectors, METH_VARARGS, "Fill the sentence vector of each text."},
     {"token_sums", token_sums, METH_VARARGS, "The sums of table rows over the tokens of each text, and its words."},

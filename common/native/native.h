@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-PyObject *chances(PyObject *module, PyObject *args);
 PyObject *encoder_type(void);
 PyObject *row_means(PyObject *module, PyObject *args);
 PyObject *sentence_vectors(PyObject *module, PyObject *args);

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import Confidence, Scope
 
 _Floats = NDArray[np.float64]
@@ -197,21 +196,6 @@ def chances(
     """Of each prompt: the place of the domain ahead in points, its chance, every domain's, and the
     chance that it belongs to any, if the law has a scope.
     """
-    whole = counted.points.dtype == np.int64
-    if native:
-        kind = np.int64 if whole else np.float64
-        curve = (law.half, law.growth, law.tail, law.temperature)
-        scope = law.scope
-        learnt = (scope.slope, scope.growth, scope.offset) if scope else ()
-        return native.chances(
-            tuple(domains),
-            np.asarray(counted.points, kind),
-            np.asarray(counted.voters, kind),
-            whole,
-            counted.unit,
-            *curve,
-            *learnt,
-        )
     return [
         _row_chances(domains, law, row, voters, counted.unit)
         for row, voters in zip(

@@ -5,7 +5,6 @@ large.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +21,11 @@ from ridgeway.common.encoding.table_encoder import (
 from ridgeway.common.statistics.sums import Statistics
 
 _Matrix = NDArray[np.float64]
-Tensor = Any
-"""torch.Tensor, which this module may not name before it is needed."""
 
 MIN_GPU_FEATURES = 4096
 """From this many features on a GPU is used where there is one; below it, the CPU is done before a
 GPU is set up.
 """
-
-MAX_CLIMBS = 5
-"""How often the estimate of ‖A⁻¹‖ may climb; LAPACK's own limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -113,20 +107,26 @@ def on_cpu(posed: Equation) -> Solution:
     UnsolvableTotal.
     """
     from scipy.linalg import cho_factor, cho_solve
-    from scipy.linalg.lapack import dpocon
 
     with one_blas_thread():
         try:
             factor = cho_factor(posed.gram, lower=True)
         except np.linalg.LinAlgError as error:
             raise _unsolvable(posed) from error
-        norm = np.abs(posed.gram).sum(axis=0).max()
-        reciprocal, _ = dpocon(factor[0], norm, uplo="L")
+        condition = estimated_condition(posed.gram, factor[0])
         weights = cho_solve(factor, posed.cross)
         rest = np.linalg.norm(posed.gram @ weights - posed.cross)
         residual = float(rest / np.linalg.norm(posed.cross))
-    condition = float(1 / reciprocal) if reciprocal else float("inf")
     return Solution(weights, posed.added, condition, residual)
+
+
+def estimated_condition(gram: _Matrix, factor: _Matrix) -> float:
+    """LAPACK's estimate of a matrix's condition number in the 1-norm, from its Cholesky factor."""
+    from scipy.linalg.lapack import dpocon
+
+    norm = np.abs(gram).sum(axis=0).max()
+    reciprocal, _ = dpocon(factor, norm, uplo="L")
+    return float(1 / reciprocal) if reciprocal else float("inf")
 
 
 def on_gpu(posed: Equation, device: str) -> Solution:
@@ -152,13 +152,8 @@ def _unsolvable(posed: Equation) -> UnsolvableTotal:
     )
 
 
-# On a GPU: the same figures as LAPACK gives, by the same code on every device of torch,
-# `cpu` among them
-
-
 def solved(gram: _Matrix, cross: _Matrix, device: str) -> tuple[_Matrix, float, float]:
-    """Weights, condition number (an estimate in the 1-norm) and residual of `gram @ weights =
-    cross`.
+    """Weights, estimated condition number and residual of `gram @ weights = cross`, by torch.
 
     Raises LinAlgError if the matrix is not positive definite.
     """
@@ -175,39 +170,5 @@ def solved(gram: _Matrix, cross: _Matrix, device: str) -> tuple[_Matrix, float, 
     residual = float(
         torch.linalg.norm(matrix @ weights - right) / torch.linalg.norm(right)
     )
-    condition = float(matrix.abs().sum(dim=0).max()) * inverse_norm(factor)
+    condition = estimated_condition(gram, factor.cpu().numpy())
     return np.ascontiguousarray(weights.cpu().numpy()), condition, residual
-
-
-def inverse_norm(factor: Tensor) -> float:
-    """An estimate of ‖A⁻¹‖ in the 1-norm from A's Cholesky factor, by a few solves: Hager's climb
-    as in LAPACK.
-
-    Each step solves for the unit vector that promises most, until none promises more. The last
-    guess, a vector of alternating signs, catches matrices on which the climb stands still.
-    """
-    import torch
-
-    size = len(factor)
-
-    def solve(vector: Tensor) -> Tensor:
-        return torch.cholesky_solve(vector[:, None], factor)[:, 0]
-
-    found = solve(torch.full_like(factor[0], 1 / size))
-    best = float(found.abs().sum())
-    seen = -1
-    for _ in range(MAX_CLIMBS):
-        signs = (found >= 0).to(found.dtype) * 2 - 1
-        promising = int(solve(signs).abs().argmax())
-        if promising == seen:
-            break
-        unit = torch.zeros_like(factor[0])
-        unit[promising] = 1
-        found = solve(unit)
-        seen = promising
-        if float(found.abs().sum()) <= best:
-            break
-        best = float(found.abs().sum())
-    places = torch.arange(size, dtype=factor.dtype, device=factor.device)
-    slanted = (1 - 2 * (places % 2)) * (1 + places / max(1, size - 1))
-    return max(best, 2 * float(solve(slanted).abs().sum()) / (3 * size))

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from ridgeway.client.audit import text_batches
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, Sampling, WordFeatures
@@ -21,6 +20,7 @@ from ridgeway.common.encoding.table_encoder import (
     of_tokens_alone,
     with_words,
 )
+from ridgeway.simulations.audit import text_batches
 from ridgeway.simulations.bench.bench_text import bench_text, repeated
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,

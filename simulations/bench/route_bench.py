@@ -14,7 +14,6 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tokenizers import Tokenizer
 
-from ridgeway.client.audit import text_batches
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.operating_system import cores
@@ -23,6 +22,7 @@ from ridgeway.common.base.threads import serial_tokenizers
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.simulations.audit import text_batches
 from ridgeway.simulations.bench.bench_text import BenchText, bench_text
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,

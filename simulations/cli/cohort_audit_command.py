@@ -1,6 +1,4 @@
-"""ridgeway audit: what a coordinator could learn of a holder's tokens, measured where the text is
-known.
-"""
+"""ridgeway audit: what a coordinator could learn of a holder's text by the sums that it is sent."""
 
 from __future__ import annotations
 
@@ -11,33 +9,49 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from ridgeway.client.cli.audit_commands import (
-    RARE,
-    AuditedEpsilon,
-    AuditedMode,
-    EncoderOption,
-    PriorFile,
-    audit_under_noise,
-    audited_terms,
-    finding_lines,
-    job_of,
-    private_lines,
-    told_findings,
-    watching,
-)
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT, Sampling
-from ridgeway.common.cli.options import Json, option
-from ridgeway.common.cli.terminal import count, show, step, ticking
+from ridgeway.common.base.settings import DEFAULT, ENCODERS, Sampling
+from ridgeway.common.cli.options import Fields, Json, SkipBroken, argument, option
+from ridgeway.common.cli.terminal import (
+    TextTable,
+    count,
+    progress_bar,
+    show,
+    step,
+    stop_on_signal,
+    ticking,
+)
 
 if TYPE_CHECKING:
-    from ridgeway.client.audit import Finding
+    from ridgeway.client.sums.prepare import PrepareJob, Watch
     from ridgeway.common.encoding.table_encoder import TableEncoder
+    from ridgeway.common.statistics.statistics_file import Prepared
+    from ridgeway.common.statistics.sums import Integers
+    from ridgeway.simulations.audit import Finding, PrivateAudit
 
 CANARY_RUNS = 100
+RARE = "rare tokens: those that occur once or twice in what was summed"
+CHANCE = "by chance: what a random guess of as many tokens recovers"
+UNDONE = (
+    "hides nothing; the raw sums and the number of samples were computed from the"
+    " weighted ones"
+)
+HIDES = "hides the raw sums; they could not be computed from the weighted ones"
+TOKENS_SHOWN = 12
+_SHARES = ("recovered", "rare_recovered", "chance", "precision", "exact")
 
 
 def audit(
+    statistics: Annotated[
+        Path | None,
+        argument("A statistics file. (default: a cohort, as --data has it)", "[FILE]"),
+    ] = None,
+    corpus: Annotated[
+        list[Path] | None,
+        option("With FILE: the files and folders it was made of; repeatable."),
+    ] = None,
+    text_field: Fields = "text",
+    skip_broken: SkipBroken = 0.0,
     data: Annotated[
         Path | None,
         option("A folder with DOMAIN.train.jsonl. (default: text on this machine)"),
@@ -52,45 +66,80 @@ def audit(
             "Holder to attack. (default: the one with the least text)", metavar="DOMAIN"
         ),
     ] = None,
-    encoder: EncoderOption = DEFAULT.encoder,
-    epsilon: AuditedEpsilon = None,
-    privacy: AuditedMode = "columns",
-    prior: PriorFile = None,
+    encoder: Annotated[
+        str | None, option(f"{ENCODERS} (default: that of FILE, or {DEFAULT.encoder})")
+    ] = None,
+    epsilon: Annotated[
+        float | None, option("Attack sums under noise of this ε instead.")
+    ] = None,
+    privacy: Annotated[
+        str, option("What the noise covers: columns or full.")
+    ] = "columns",
+    prior: Annotated[
+        Path | None,
+        option("The public prior. (default: of built-in text)", metavar="FILE"),
+    ] = None,
     canaries: Annotated[
         int, option("With --epsilon: documents to plant in each run.", min=0)
     ] = 200,
     json: Json = False,
 ) -> None:
-    """Attack the sums of a cohort, where the text is known.
+    """Attack the sums of a holder, as a coordinator could. Nothing is sent.
 
-    Every view that a coordinator may get of a holder is attacked.
+    Of FILE, the attacks are those on statistics in the clear and on a column of B alone. With its
+    corpus, the result is the share of its tokens that come back; without, what the attack believes
+    to have found, and whether that is proven.
 
-    The views: the holder's statistics in the clear, its column of B alone, a total over all
-    holders, and two totals that differ by the holder. Each attack takes up to a few minutes with
-    the default encoder.
+    Of a cohort, where the text is known, every view of one holder is attacked: also a total over
+    all holders, and two totals that differ by the holder.
 
-    With --epsilon, the holder's documents are summed under noise, as in a private round, and held
-    against a control; and planted documents (canaries) show the ε that can be proven at least.
+    With --epsilon, one half of the holder's documents is summed under noise, as in a private round,
+    and what the attacks find is held against both halves: the other one is a control. Planted
+    documents (canaries) show the ε that can be proven at least.
     """
-    from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.encoding.table_encoder import without_words
+    from ridgeway.common.encoding.encoder_sources import (
+        find_by_fingerprint,
+        find_encoder,
+    )
+    from ridgeway.common.statistics.statistics_file import load_prepared
+    from ridgeway.simulations.audit import must_fit
 
+    noise = None if epsilon is None else (epsilon, privacy, prior)
+    if statistics is not None:
+        if data or windows or holder:
+            raise InputError(
+                "--data, --windows and --holder are for a cohort, not FILE"
+            )
+        prepared = load_prepared(statistics)
+        found = find_by_fingerprint(
+            prepared.fingerprint, prepared.encoder_name, encoder
+        )
+        must_fit(prepared, found)
+        job = _job(prepared.domain, corpus or [], prepared.sampling, text_field)
+        job = replace(job, holdout=prepared.holdout, skip_broken=skip_broken)
+        if noise:
+            _audit_under_noise(job, found, noise, canaries, json)
+        else:
+            _audit_file(prepared, job, found, json)
+        return
+    if corpus:
+        raise InputError(
+            "--corpus is that of a statistics file; of a cohort, use --data"
+        )
     samplings = [Sampling(window=each) for each in sorted({*(windows or ())})]
-    found = find_encoder(encoder)
+    found = find_encoder(encoder or DEFAULT.encoder)
     with _texts(data) as texts:
         chosen = holder or min(texts, key=lambda name: texts[name].stat().st_size)
         if chosen not in texts:
             raise InputError(
                 f"there is no holder {chosen!r}; there are {', '.join(texts)}"
             )
-        if epsilon is None:
+        if noise:
+            job = _job(chosen, [texts[chosen]], DEFAULT.sampling)
+            _audit_under_noise(job, found, noise, canaries, json)
+        else:
             usual = [Sampling(window=1), DEFAULT.sampling]
-            _audit_sums(texts, chosen, samplings or usual, found, json)
-            return
-        plain = without_words(found)
-        _audit_private(
-            texts[chosen], chosen, plain, (epsilon, privacy, prior), canaries, json
-        )
+            _audit_cohort(texts, chosen, samplings or usual, found, json)
 
 
 @contextmanager
@@ -111,7 +160,68 @@ def _texts(data: Path | None) -> Iterator[dict[str, Path]]:
         yield {path.name.removesuffix(TRAIN): path for path in paths}
 
 
-def _audit_sums(
+def _job(
+    domain: str, corpus: Sequence[Path], sampling: Sampling, text_field: str = "text"
+) -> PrepareJob:
+    """How to read a corpus for an audit."""
+    from ridgeway.client.sums.prepare import PrepareJob
+    from ridgeway.common.base.jsonl import field_names
+    from ridgeway.common.base.operating_system import cores
+
+    fields = field_names(text_field)
+    return PrepareJob(tuple(corpus), domain, sampling, DEFAULT.holdout, fields, cores())
+
+
+@contextmanager
+def _watching(label: str) -> Iterator[Watch]:
+    """A bar over the bytes that are read; a signal stops the reading."""
+    from ridgeway.client.sums.prepare import Watch
+
+    with stop_on_signal() as stopped, progress_bar(label) as progress:
+        yield Watch(progress, stopped)
+
+
+# Exact sums
+
+
+def _audit_file(
+    prepared: Prepared, job: PrepareJob, encoder: TableEncoder, json: bool
+) -> None:
+    """Attack the sums of a file; what comes back is held against its corpus, if that is given."""
+    from ridgeway.simulations.audit import (
+        AuditedHolder,
+        advice,
+        attack_cohort,
+        survives_weighting,
+        true_counts,
+    )
+
+    truth = None
+    if job.roots:
+        with _watching(job.domain) as watch:
+            truth = true_counts(prepared, job, encoder, watch)
+        _say_read(job.domain, truth)
+    alone = AuditedHolder(job.domain, prepared.statistics, truth)
+    findings = _told(attack_cohort([alone], 0, prepared.sampling, encoder))
+    weighting = survives_weighting(prepared.statistics)
+    words = advice(findings[0])
+    show(
+        {
+            "domain": job.domain,
+            "rare": RARE,
+            "findings": [each.to_json() for each in findings],
+            "weighting_undone": weighting,
+            "advice": words,
+        },
+        *_finding_lines(findings),
+        *(_token_lines(findings[0], encoder) if truth is None else ()),
+        f"equal weighting: {UNDONE if weighting else HIDES}",
+        words,
+        json=json,
+    )
+
+
+def _audit_cohort(
     texts: Mapping[str, Path],
     holder: str,
     samplings: Sequence[Sampling],
@@ -119,25 +229,22 @@ def _audit_sums(
     json: bool,
 ) -> None:
     """Attack one holder of a cohort by every view of its exact sums."""
-    from ridgeway.client.audit import AuditedHolder, attack_cohort, read_summed
+    from ridgeway.simulations.audit import AuditedHolder, attack_cohort, read_summed
 
     read = {}
-    with watching("corpora") as watch:
+    with _watching("corpora") as watch:
         for domain, path in texts.items():
-            job = job_of(domain, [path], Sampling(), "text")
-            counts, sums = read_summed(job, encoder, samplings, watch)
-            read[domain] = counts, sums
-            tokens = count(int(counts.sum()), "token")
-            step("holder", domain, tokens, f"{(counts > 0).sum():,} distinct tokens")
-    findings: list[Finding] = []
+            job = _job(domain, [path], Sampling())
+            read[domain] = read_summed(job, encoder, samplings, watch)
+            _say_read(domain, read[domain][0])
+    findings = []
     for sampling in samplings:
         members = [
             AuditedHolder(domain, sums[sampling], counts)
             for domain, (counts, sums) in read.items()
         ]
         place = list(read).index(holder)
-        attacks = attack_cohort(members, place, sampling, encoder)
-        findings += told_findings(attacks)
+        findings += _told(attack_cohort(members, place, sampling, encoder))
     facts = {
         "holder": holder,
         "cohort": list(texts),
@@ -145,29 +252,141 @@ def _audit_sums(
         "findings": [each.to_json() for each in findings],
     }
     title = f"holder {holder} in a cohort of {len(texts)}"
-    show(facts, *finding_lines(findings, title), json=json)
+    show(facts, *_finding_lines(findings, title), json=json)
 
 
-def _audit_private(
-    path: Path,
-    holder: str,
+def _say_read(domain: str, counts: Integers) -> None:
+    distinct = f"{(counts > 0).sum():,} distinct"
+    step("read", domain, count(int(counts.sum()), "token"), distinct)
+
+
+def _told(attacks: Iterator[Finding]) -> list[Finding]:
+    """A line about each attack as it ends."""
+    findings = []
+    for each in attacks:
+        step("attacked", each.view, str(each.sampling), f"{each.seconds:.0f} s")
+        findings.append(each)
+    return findings
+
+
+def _finding_lines(
+    findings: Sequence[Finding], title: str = ""
+) -> Iterator[str | TextTable]:
+    rows = []
+    for each in findings:
+        facts = each.to_json()
+        shares = (_percent(facts.get(name)) for name in _SHARES)
+        proven = "yes" if each.proven else "no"
+        seconds = f"{each.seconds:.0f} s"
+        sampling = str(each.sampling)
+        rows.append([each.view, sampling, facts["found"], *shares, proven, seconds])
+    measured = ("recovered", "rare", "by chance", "precision", "counts exact")
+    headings = ["view", "samples", "found", *measured, "proven", "time"]
+    yield TextTable(headings, rows, title)
+    if any(each.measures for each in findings):
+        yield RARE
+        yield CHANCE
+
+
+def _token_lines(finding: Finding, encoder: TableEncoder) -> Iterator[str]:
+    """The most frequent and some of the rarest tokens that the attack believes in."""
+    import numpy as np
+
+    from ridgeway.simulations.audit import token_texts
+
+    found = np.flatnonzero(finding.counts)
+    ranked = found[np.argsort(-finding.counts[found], kind="stable")].tolist()
+    shown = {
+        "most frequent": ranked[:TOKENS_SHOWN],
+        "rarest": ranked[TOKENS_SHOWN:][-TOKENS_SHOWN:],
+    }
+    for words, chosen in shown.items():
+        texts = zip(token_texts(encoder, chosen), chosen, strict=True)
+        counted = (f"{text!r} {finding.counts[number]:,}" for text, number in texts)
+        yield f"{words}: {'  '.join(counted)}"
+
+
+# Sums under noise
+
+
+def _audit_under_noise(
+    job: PrepareJob,
     encoder: TableEncoder,
-    asked: tuple[float, str, Path | None],
+    noise: tuple[float, str, Path | None],
     planted: int,
     json: bool,
 ) -> None:
-    """Attack the documents of one holder under noise, then those that are planted."""
+    """Attack the documents of one holder under noise, then those that are planted.
+
+    noise: ε, what it covers, and the file of the prior.
+    """
     import numpy as np
 
-    from ridgeway.client.audit import canaries, plant
+    from ridgeway.common.encoding.table_encoder import without_words
+    from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy
+    from ridgeway.common.privacy.public_prior import built_in_prior, read_prior
+    from ridgeway.simulations.audit import (
+        audit_halves,
+        canaries,
+        halves,
+        plant,
+        summed_documents,
+    )
 
-    terms, public = audited_terms(encoder, *asked)
-    job = job_of(holder, [path], DEFAULT.sampling, "text")
-    told = audit_under_noise(job, encoder, terms, public)
+    plain = without_words(encoder)
+    epsilon, mode, path = noise
+    chosen = check_privacy(mode, epsilon)
+    public = built_in_prior(plain) if path is None else read_prior(path)
+    public.must_fit(plain)
+    terms = Privacy(mode=chosen, epsilon=epsilon, prior=public.fingerprint)
+    if not job.roots:
+        raise InputError("an audit under noise needs the text; use --corpus")
+    with _watching(job.domain) as watch:
+        texts = summed_documents(replace(job, whole=True), watch)
+        own, control = halves(texts, plain, public)
+    documents = count(len(own.rows), "document")
+    step("read", job.domain, documents, f"{len(control.rows):,} as a control")
+    told = audit_halves(own, control, plain, public, terms)
     if planted:
         rng = np.random.default_rng()
-        rows = canaries(encoder, public, planted, rng)
+        rows = canaries(plain, public, planted, rng)
         with ticking("planted", CANARY_RUNS) as tick:
             found = plant(terms, rows, CANARY_RUNS, rng, tick=tick)
         told = replace(told, canaries=found)
-    show({"holder": holder, **asdict(told)}, *private_lines(told), json=json)
+    show({"domain": job.domain, **asdict(told)}, *_private_lines(told), json=json)
+
+
+def _private_lines(told: PrivateAudit) -> Iterator[str | TextTable]:
+    rows = [
+        [
+            each.view,
+            each.own.found,
+            _percent(each.own.recovered),
+            _percent(each.control.recovered),
+            _percent(each.own.rare_recovered),
+            _percent(each.control.rare_recovered),
+            _percent(each.own.chance),
+        ]
+        for each in told.findings
+    ]
+    of_rare = "rare", "of the control", "by chance"
+    yield TextTable(["view", "named", "recovered", "of the control", *of_rare], rows)
+    yield RARE
+    yield CHANCE
+    auc = told.membership_auc
+    yield (
+        "membership AUC (50 % is guessing):"
+        f" {_percent(auc.own_against_control)} measured, {_percent(auc.worst_case)} for"
+        " an attacker who knows all else, and"
+        f" ε = {told.epsilon:g} allows {_percent(auc.allowed)}"
+    )
+    if planted := told.canaries:
+        yield (
+            f"canaries: AUC {_percent(planted.auc)} over {planted.guesses:,} guesses,"
+            f" which proves ε ≥ {planted.at_least:.2f} (95 %) where {told.epsilon:g} is"
+            " promised"
+        )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from ridgeway.common.attacks import auc_allowed, auc_of_noise
 from ridgeway.common.base.settings import DEFAULT_DELTA
 from ridgeway.common.privacy.accountant import epsilon_of, rho_for
+from ridgeway.simulations.attacks import auc_allowed, auc_of_noise
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from ridgeway.client.audit import audit_halves, canaries, halves, plant
 from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError
@@ -43,6 +42,7 @@ from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.sentence_table import compile_router, margin_for
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.coordinator.solving.total import add_weighted
+from ridgeway.simulations.audit import audit_halves, canaries, halves, plant
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable

@@ -1,20 +1,18 @@
-"""The audit as users run it: on one holder's file, on a cohort of files, on folders of text, and on what is no use."""
+"""The audit as users run it: on one holder's file, on folders of text, and on what is no use."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-from ridgeway.client.audit import AuditedHolder, attack_cohort, attack_holder, read_summed
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import with_words
+from ridgeway.simulations.audit import AuditedHolder, attack_cohort, read_summed
 from tests.support.commands import Finished, Workshop, listing, workshop
 from tests.support.corpora_on_disk import ALPHABETS, job, sentences, write_jsonl
-from tests.support.simulated_federation import found, own_texts
 from tests.support.tiny import tiny_encoder
 
 SHARES = {"tokens", "rare", "found", "recovered", "rare_recovered", "exact", "precision", "chance"}
@@ -33,12 +31,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return made
 
 
-def audit_own(shop: Workshop, *words: str | Path) -> Finished:
-    done = shop.call("client", "audit", "--encoder", shop.encoder, *words)
-    assert done.code == 0, done
-    return done
-
-
 def audit(shop: Workshop, *words: str | Path) -> Finished:
     done = shop.call("audit", "--encoder", shop.encoder, *words)
     assert done.code == 0, done
@@ -50,7 +42,7 @@ def audit(shop: Workshop, *words: str | Path) -> Finished:
 
 def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     """Held-out and cut-off text is not in the sums, and the truth counts neither: all that was summed is recovered."""
-    told = audit_own(shop, "law.one.stats", "--corpus", "law.jsonl", "--json").json
+    told = audit(shop, "law.one.stats", "--corpus", "law.jsonl", "--json").json
     clear, alone = told["findings"]
     assert SHARES | {"view", "window", "max_tokens", "proven", "seconds"} == set(clear)
     assert clear["proven"]
@@ -59,7 +51,7 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     assert not alone["proven"]
     assert told["weighting_undone"]
     assert told["advice"].startswith("Every token of this corpus and its exact count can be computed")
-    shown = audit_own(shop, "law.one.stats", "--corpus", "law.jsonl").stdout
+    shown = audit(shop, "law.one.stats", "--corpus", "law.jsonl").stdout
     assert "rare tokens: those that occur once or twice in what was summed" in shown and "100.0 %" in shown
 
 
@@ -69,7 +61,7 @@ def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "law.jsonl", [text.upper() for text in sentences("law", 40)])
     work = job(tmp_path / "law.jsonl", window=1)
     truth, summed = read_summed(work, encoder, [work.sampling])
-    clear, alone = attack_holder(encoder, summed[work.sampling], work.sampling, truth)
+    clear, alone = attack_cohort([AuditedHolder("law", summed[work.sampling], truth)], 0, work.sampling, encoder)
     assert clear.proven
     assert clear.measures is not None
     assert (clear.measures.recovered, clear.measures.exact, alone.proven) == (1.0, 1.0, False)
@@ -78,25 +70,9 @@ def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
     assert named == {"clear statistics", "total of 2: union", "difference of totals"}
 
 
-def test_a_holders_folder_is_audited_with_its_own_corpus(shop: Workshop, tmp_path: Path) -> None:
-    """The sums of its epoch, against the text that its settings name, broken records passed over as it does."""
-    parties = found(tmp_path, window=1)
-    holder = parties.settle("law", "law", own_texts("law", "law", 20))
-    with Path(holder.settings.corpus[0]).open("a") as file:
-        file.write("{broken\n")
-    parties.rewrite("law", "skip_broken = 0.0", "skip_broken = 0.1")
-    bare = shutil.copytree(holder.folder, tmp_path / "bare", ignore=shutil.ignore_patterns("journal.db*", "epochs"))
-    assert "ridgeway client ready" in shop.call("client", "audit", bare).stderr
-    parties.ready("law")
-    told = shop.call("client", "audit", holder.folder, "--json").json
-    clear = told["findings"][0]
-    assert (told["domain"], clear["view"], clear["window"]) == ("law", "clear statistics", 1)
-    assert clear["recovered"] > 0.75 > clear["chance"]
-
-
 def test_windows_prove_nothing(shop: Workshop) -> None:
     """The advice speaks of frequent tokens, and no count is claimed to be proven."""
-    told = audit_own(shop, "law.stats", "--corpus", "law.jsonl", "--json").json
+    told = audit(shop, "law.stats", "--corpus", "law.jsonl", "--json").json
     assert [finding["window"] for finding in told["findings"]] == [64, 64]
     assert not any(finding["proven"] for finding in told["findings"])
     assert told["findings"][0]["exact"] < 1
@@ -105,11 +81,11 @@ def test_windows_prove_nothing(shop: Workshop) -> None:
 
 def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
     """What was found is in the holder's own terminal, the proof beside it; shares are left open."""
-    done = audit_own(shop, "law.one.stats")
+    done = audit(shop, "law.one.stats")
     assert re.search(r"clear statistics +windows? (of )?1\b.* +\d+ +– .* yes ", done.stdout)
     assert re.search(r"^most frequent: '[^']+' \d", done.stdout, re.MULTILINE)
     assert done.stdout.rstrip().endswith("prefer windows in a masked round.")
-    told = audit_own(shop, "law.one.stats", "--json").json["findings"][0]
+    told = audit(shop, "law.one.stats", "--json").json["findings"][0]
     assert set(told) == {"view", "window", "max_tokens", "found", "proven", "seconds"}
 
 
@@ -152,14 +128,15 @@ def test_a_folder_of_text_is_audited_for_each_window(shop: Workshop) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("client audit nowhere", r"there is no statistics file nowhere"),
-        ("client audit law.jsonl", r"law\.jsonl is not a statistics file, or is corrupt"),
-        ("client audit data", r"data is not a holder's folder"),
-        ("client audit data --corpus law.jsonl", r"--corpus needs a statistics file"),
-        ("client audit law.stats --corpus nowhere", r"there is no file or folder nowhere"),
-        ("client audit law.stats --corpus code.jsonl", r"the statistics of 'law' have"),
-        ("client audit law.stats --corpus law.jsonl --text-field body", r"no field 'body'; its fields are text"),
-        ("client audit law.stats --encoder dir:other", r"not with tiny \(.*\); use --encoder"),
+        ("audit nowhere", r"there is no statistics file nowhere"),
+        ("audit law.jsonl", r"law\.jsonl is not a statistics file, or is corrupt"),
+        ("audit data", r"there is no statistics file data"),
+        ("audit --data data --corpus law.jsonl", r"--corpus is that of a statistics file"),
+        ("audit law.stats --data data", r"--data, --windows and --holder are for a cohort"),
+        ("audit law.stats --corpus nowhere", r"there is no file or folder nowhere"),
+        ("audit law.stats --corpus code.jsonl", r"the statistics of 'law' have"),
+        ("audit law.stats --corpus law.jsonl --text-field body", r"no field 'body'; its fields are text"),
+        ("audit law.stats --encoder dir:other", r"not with tiny \(.*\); use --encoder"),
         ("audit --data nowhere", r"there is no folder nowhere"),
         ("audit --data encoder", r"encoder has no file named DOMAIN\.train\.jsonl"),
         ("audit --data data --windows 0", r"window is 0"),
@@ -198,7 +175,7 @@ def test_documents_under_noise_are_held_against_a_control(shop: Workshop, public
     """Both halves, chance, and membership beside what ε allows; in words and for programs."""
     words = ("--data", shop / "more", "--epsilon", "1", "--privacy", mode, "--prior", public)
     told = audit(shop, *words, "--json").json
-    assert (told["holder"], told["privacy"], told["epsilon"]) == ("law", mode, 1.0)
+    assert (told["domain"], told["privacy"], told["epsilon"]) == ("law", mode, 1.0)
     assert {"own", "control", "view"} == set(told["findings"][0]) and set(told["findings"][0]["own"]) == SHARES
     assert told["membership_auc"]["worst_case"] < told["membership_auc"]["allowed"] < 0.74
     assert told["canaries"]["guesses"] == 20_000 and told["canaries"]["at_least"] < 1
@@ -210,7 +187,7 @@ def test_a_holder_audits_its_own_documents_under_noise(shop: Workshop, public: P
     """The statistics file names domain and held-out share; the documents are read whole."""
     text = shop / "more" / "law.train.jsonl"
     assert shop.prepare(text, "--domain", "law", "--out", shop / "more.stats").code == 0
-    told = audit_own(shop, "more.stats", "--corpus", text, "--epsilon", "8", "--prior", public, "--json").json
+    told = audit(shop, "more.stats", "--corpus", text, "--epsilon", "8", "--prior", public, "--json").json
     assert told["domain"] == "law" and 20 <= told["documents"] < 100
 
 
@@ -218,10 +195,10 @@ def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -
     """One sentence each, and no traceback."""
     for words, told in (
         (("audit", "--data", "more", "--holder", "nobody", "--epsilon", "1", "--prior", public), "no holder 'nobody'"),
-        (("client", "audit", "law.stats", "--epsilon", "1", "--prior", public), "use --corpus"),
-        (("client", "audit", "law.stats", "--epsilon", "99", "--prior", public), "ε must be above 0"),
-        (("client", "audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "there is no privacy mode 'none'"),
-        (("client", "audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"), "not a prior"),
+        (("audit", "law.stats", "--epsilon", "1", "--prior", public), "use --corpus"),
+        (("audit", "law.stats", "--epsilon", "99", "--prior", public), "ε must be above 0"),
+        (("audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "there is no privacy mode 'none'"),
+        (("audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"), "not a prior"),
     ):
         done = shop.call(*words, "--encoder", shop.encoder)
         assert done.code == 2 and told in done.stderr and "Traceback" not in done.stderr, done

@@ -86,7 +86,7 @@ def test_a_federation_is_simulated(shop: Workshop, mode: list[str]) -> None:
 def test_its_sums_are_audited(shop: Workshop) -> None:
     """As those of any encoder: the attacks use its table."""
     path = prepared(shop, shop / "law-1.jsonl", "law", "audited.stats")
-    finished = shop.call("client", "audit", path, "--encoder", ENCODER, "--corpus", "law-1.jsonl", "--json")
+    finished = shop.call("audit", path, "--encoder", ENCODER, "--corpus", "law-1.jsonl", "--json")
     assert isinstance(done(finished).json, dict)
 
 

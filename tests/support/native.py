@@ -10,7 +10,7 @@ import pytest
 from ridgeway.client.sums import accumulate
 from ridgeway.common.base.native import native
 from ridgeway.common.encoding import fast_bpe, sentence_encoder
-from ridgeway.common.routing import decision, token_table, word_table
+from ridgeway.common.routing import token_table, word_table
 
 needs_native = pytest.mark.skipif(native is None, reason="there is no compiled module here")
 
@@ -19,6 +19,6 @@ needs_native = pytest.mark.skipif(native is None, reason="there is no compiled m
 def without_native() -> Iterator[None]:
     """While this lasts, the references in Python do all the work."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (accumulate, decision, fast_bpe, sentence_encoder, token_table, word_table):
+        for module in (accumulate, fast_bpe, sentence_encoder, token_table, word_table):
             patch.setattr(module, "native", None)
         yield

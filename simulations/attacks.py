@@ -49,6 +49,12 @@ does not bring the residual below this ratio of the least so far; after the roun
 number of idle ones ends the search.
 """
 
+COLUMN_TOKENS = 1024
+MIN_SLOPE = 1e-9
+"""A column's tokens are looked for among so many more at a time: those that would lower the
+residual most, while any would by more than this.
+"""
+
 RELATIVE_RIDGE = 1e-9
 """What is added to a diagonal before it is inverted, relative to its mean."""
 
@@ -302,7 +308,8 @@ def column(table: NDArray[np.int16], cross: Integers, window: int) -> Integers:
 
     F equations for V unknowns: right where a corpus has few distinct tokens (about F/10), a guess
     beyond. Lawson and Hanson's active sets (scipy's nnls) end at a vertex, which has at most F
-    tokens; gradient methods would spread the counts over all tokens that are alike.
+    tokens; gradient methods would spread the counts over all tokens that are alike. All tokens at
+    once would take forty times as long as a few at a time.
     """
     from scipy.optimize import nnls
 
@@ -313,9 +320,20 @@ def column(table: NDArray[np.int16], cross: Integers, window: int) -> Integers:
     features /= scale[:, None]
     wanted = window * cross.astype(np.float64) @ change
     size = float(np.linalg.norm(wanted)) or 1.0
-    solution, _ = nnls(
-        np.ascontiguousarray(features.T), wanted / size, maxiter=10 * len(table)
-    )
+    wanted /= size
+    solution = np.zeros(len(table))
+    chosen = np.zeros(0, dtype=np.int64)
+    for _ in range(_MAX_ROUNDS):
+        slope = features @ (wanted - features.T @ solution)
+        slope[chosen] = 0
+        more = np.argsort(-slope)[:COLUMN_TOKENS]
+        more = more[slope[more] > MIN_SLOPE]
+        if not len(more):
+            break
+        chosen = np.union1d(np.flatnonzero(solution), more)
+        few = np.ascontiguousarray(features[chosen].T)
+        solution[:] = 0
+        solution[chosen], _ = nnls(few, wanted, maxiter=10 * len(chosen))
     counts: Integers = np.rint(solution * size / scale).astype(np.int64)
     return counts
 

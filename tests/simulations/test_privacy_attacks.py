@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeway.client.audit import audit_halves, half_of, halves
-from ridgeway.common.attacks import (
+from ridgeway.common.base.errors import CorpusError
+from ridgeway.common.privacy.document_bound import PrivacyMode, bounded_sums
+from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
+from ridgeway.simulations.attacks import (
     auc,
     auc_allowed,
     auc_of_noise,
@@ -15,11 +19,7 @@ from ridgeway.common.attacks import (
     tokens_by_column,
     tokens_by_products,
 )
-from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.privacy.document_bound import PrivacyMode, bounded_sums
-from ridgeway.common.privacy.document_vectors import document_vectors
-from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
+from ridgeway.simulations.audit import audit_halves, half_of, halves
 from tests.support.tiny import LETTERS, tiny_encoder
 
 ENCODER = tiny_encoder(width=32)

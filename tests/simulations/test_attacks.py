@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ridgeway.client.sums.accumulate import accumulators, gram_of_counts
-from ridgeway.common.attacks import attribution, column, histogram, measure, unweighted
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
+from ridgeway.simulations.attacks import attribution, column, histogram, measure, unweighted
 
 ROWS, WIDTH = 300, 40
 """More equations (41 · 42 / 2) than tokens, as with the default encoder."""

@@ -1,6 +1,6 @@
 """What sums give away: the known attacks run on them, measured against the text that was summed.
 
-    exact sums ──▶ attack_holder, attack_cohort ──▶ a Finding for every view of a coordinator
+    exact sums ──▶ attack_cohort ──▶ a Finding for every view of a coordinator
     documents  ──▶ one half summed under noise ──▶ audit_halves ──▶ PrivateAudit
                ──▶ the other half, a control
     canaries   ──▶ planted or not, under noise ──▶ plant ──▶ the ε that is proven at least
@@ -27,33 +27,12 @@ from tokenizers import Tokenizer as Backend
 
 from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.accumulate import accumulators, gram_of_counts, only_counts
-from ridgeway.client.sums.corpus import (
-    Counters,
-    Position,
-    documents,
-    find_sources,
-    is_held_out,
-)
+from ridgeway.client.sums.corpus import Counters
 from ridgeway.client.sums.prepare import (
     BATCH_CHARACTERS,
-    Interrupted,
     PrepareJob,
     Watch,
-)
-from ridgeway.common.attacks import (
-    Measures,
-    attribution,
-    auc,
-    auc_allowed,
-    auc_of_noise,
-    column,
-    histogram,
-    measure,
-    membership_scores,
-    token_directions,
-    tokens_by_column,
-    tokens_by_products,
-    unweighted,
+    corpus_documents,
 )
 from ridgeway.common.base.errors import CorpusError, EncoderMismatch
 from ridgeway.common.base.operating_system import cores
@@ -73,6 +52,21 @@ from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
+from ridgeway.simulations.attacks import (
+    Measures,
+    attribution,
+    auc,
+    auc_allowed,
+    auc_of_noise,
+    column,
+    histogram,
+    measure,
+    membership_scores,
+    token_directions,
+    tokens_by_column,
+    tokens_by_products,
+    unweighted,
+)
 
 CLEAR = "clear statistics"
 COLUMN = "column of B alone"
@@ -131,25 +125,11 @@ def read_summed(
     }
 
 
-def summed_documents(
-    job: PrepareJob, watch: Watch, *, whole: bool = False
-) -> Iterator[str]:
-    """The documents that `prepare` sums, one after another; whole: long ones are not cut."""
-    sources, _ = find_sources(job.roots)
-    total = sum(source.bytes for source in sources)
-    done = 0
-    for source in sources:
-        position = Position()
-        skipped: list[str] | None = [] if job.skip_broken else None
-        for text in documents(
-            source, job.text_fields, Counters(), position, skipped, whole=whole
-        ):
-            if watch.stopped():
-                raise Interrupted("interrupted; nothing was written")
-            if not is_held_out(text, job.holdout):
-                yield text
-            watch.progress(min(done + position.bytes, total), total)
-        done += source.bytes
+def summed_documents(job: PrepareJob, watch: Watch) -> Iterator[str]:
+    """The documents that `prepare` sums, one after another."""
+    for text, held_out in corpus_documents(job, Counters(), watch):
+        if not held_out:
+            yield text
 
 
 def text_batches(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -242,30 +222,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AuditedHolder:
-    """A holder of a cohort, alone in its domain: its sums, and its counts where known."""
+    """A holder, alone in its domain: its sums, and its counts where known."""
 
     domain: str
     statistics: Statistics
     counts: Integers | None
-
-
-def attack_holder(
-    encoder: TableEncoder,
-    statistics: Statistics,
-    sampling: Sampling,
-    truth: Integers | None,
-) -> Iterator[Finding]:
-    """The attacks on one holder's statistics: on all of them, and on the column of its domain
-    alone.
-
-    Masking does not hide the column where the domain has one holder.
-    """
-    yield _attack_gram(CLEAR, encoder, statistics, sampling, truth)
-    started = time.monotonic()
-    window, parts = _windows(sampling)
-    cross = _of_tokens(statistics, encoder).cross[:, 0] // parts
-    found = column(encoder.table, cross, window)
-    yield _measured(COLUMN, sampling, found, truth, started)
 
 
 def attack_cohort(
@@ -274,13 +235,17 @@ def attack_cohort(
     sampling: Sampling,
     encoder: TableEncoder,
 ) -> Iterator[Finding]:
-    """Attack one holder by every view of a coordinator: its statistics, its column, the total, and
-    the difference of two totals.
+    """Attack one holder by every view of a coordinator: its statistics, its column, which masking
+    does not hide where a domain has one holder, the total, and the difference of two totals.
     """
     own = members[holder]
-    clear, alone = attack_holder(encoder, own.statistics, sampling, own.counts)
+    clear = _attack_gram(CLEAR, encoder, own.statistics, sampling, own.counts)
     yield clear
-    yield alone
+    started = time.monotonic()
+    window, parts = _windows(sampling)
+    cross = _of_tokens(own.statistics, encoder).cross[:, 0] // parts
+    found = column(encoder.table, cross, window)
+    yield _measured(COLUMN, sampling, found, own.counts, started)
     if len(members) == 1:
         return
     total = _total(members)
