@@ -51,9 +51,9 @@ from ridgeway.simulations.experiments.token_routers import table_route
 
 _MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 EPSILONS = (1.0, 8.0)
-SEEDS = 5
+NOISE_DRAWS = 5
 """Draws of noise."""
-RUNS = 20
+PLANTED_RUNS = 20
 """In which some documents are planted."""
 CANARIES = 100
 _BLOCK = 50
@@ -102,7 +102,7 @@ def _accuracies(plan: ExperimentPlan, ground: PrivateGround) -> ReportTable:
     rows: list[tuple[Cell, ...]] = []
     for mode, epsilon in product(_MODES, EPSILONS):
         privacy = ground.privacy(mode, epsilon)
-        seeds = range(plan.seed, plan.seed + SEEDS)
+        seeds = range(plan.seed, plan.seed + NOISE_DRAWS)
         found = [accuracy(ground, privacy, seed) for seed in seeds]
         rows.append((mode, f"{epsilon:g}", mean(found), min(found), max(found)))
     exact = learnt(plan, dataset, "ridgeway with sentences", OURS_WITH_SENTENCES)
@@ -113,7 +113,7 @@ def _accuracies(plan: ExperimentPlan, ground: PrivateGround) -> ReportTable:
         f"Accuracy under differential privacy, {dataset.name}, percent",
         ("mode", "ε", "mean", "lowest", "highest"),
         tuple(rows),
-        f"Mean over domains of the test texts that reach theirs, over {SEEDS} draws"
+        f"Mean over domains of the test texts that reach theirs, over {NOISE_DRAWS} draws"
         f" of noise; domains have {min(sizes):,} to {max(sizes):,} documents; the prior"
         " is of built-in text; δ is 10⁻⁸.",
     )
@@ -197,7 +197,7 @@ def _attacks(seed: int, ground: PrivateGround) -> ReportTable:
         " that was summed scores above one that was not, with either half summed, 50 %"
         " is guessing; planted"
         " ones: the same for documents of random tokens by someone who knows all else,"
-        f" in {RUNS} runs, each with its own noise, so that a few points are chance;"
+        f" in {PLANTED_RUNS} runs, each with its own noise, so that a few points are chance;"
         " by this noise: the best that can be; allowed: what ε allows any mechanism.",
     )
 
@@ -220,7 +220,7 @@ def _attack_rows(
     # halves that differ by chance favour one direction as much as they hinder the other
     pairs = mean(each.membership_auc.own_against_control for each in (told, swapped))
     documents = canaries(ground.encoder, prior, CANARIES, chance)
-    planted = plant(privacy, documents, RUNS, chance, chance.bytes)
+    planted = plant(privacy, documents, PLANTED_RUNS, chance, chance.bytes)
     for each in told.findings:
         shares = (
             each.own.recovered,

@@ -16,14 +16,13 @@ from typing import Any, Literal, NamedTuple
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.simulations.bench.measuring import Row
+from ridgeway.simulations.bench.peers.peer_process import Answered
 
 ENVIRONMENTS_VARIABLE = "RIDGEWAY_PEERS"
 """Names the folder in which the environments lie, if that is not the checkout."""
 _MINUTES = 10
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """Threads that wait for each other would count as work."""
-
-Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def peer_python(peer: Peer) -> Path:
     return python
 
 
-def asked_peer(peer: Peer, request: Mapping[str, Any], work: Path) -> Answer:
+def asked_peer(peer: Peer, request: Mapping[str, Any], work: Path) -> Answered:
     """What a peer's script answers; raises PeerMissing with its last words if it fails."""
     path = work / f"{peer.script}.json"
     path.write_text(json.dumps(request), encoding="utf-8")
@@ -71,7 +70,7 @@ def asked_peer(peer: Peer, request: Mapping[str, Any], work: Path) -> Answer:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise PeerMissing(f"{peer.name} does not run here: {last}")
-    answer: Answer = json.loads(done.stdout.splitlines()[-1])
+    answer: Answered = json.loads(done.stdout.splitlines()[-1])
     if "failed" in answer:
         raise PeerMissing(f"{peer.name}: {answer['failed']}")
     return answer
@@ -111,8 +110,8 @@ def compared(what: str, peer: str, *contests: Contest) -> Row:
 def rows_beside(
     what: str,
     peer: str,
-    ask: Callable[[], Answer],
-    contests: Callable[[Answer], Mapping[str, Sequence[Contest]]],
+    ask: Callable[[], Answered],
+    contests: Callable[[Answered], Mapping[str, Sequence[Contest]]],
 ) -> Iterator[Row]:
     """The rows that a peer's answer makes, by what they say; one with the reason, where it has
     none.

@@ -20,12 +20,12 @@ from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.simulations.bench.measuring import Row
 from ridgeway.simulations.bench.peers.peer import (
-    Answer,
     Contest,
     Peer,
     asked_peer,
     rows_beside,
 )
+from ridgeway.simulations.bench.peers.peer_process import Answered
 
 _PFL = Peer("pfl", ".venv-peers-pfl", "peer_pfl")
 _ROWS = 2000
@@ -49,7 +49,7 @@ def private_mean_rows(work: Path) -> Iterator[Row]:
         "repeats": _REPEATS,
     }
 
-    def contests(answer: Answer) -> dict[str, list[Contest]]:
+    def contests(answer: Answered) -> dict[str, list[Contest]]:
         found = {}
         for epsilon, theirs in zip(_EPSILONS, answer["errors"], strict=True):
             for holders in _HOLDERS:

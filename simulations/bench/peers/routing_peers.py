@@ -20,12 +20,12 @@ from ridgeway.common.encoding.table_encoder import WORDS
 from ridgeway.simulations import corpora
 from ridgeway.simulations.bench.measuring import BenchOptions, Row
 from ridgeway.simulations.bench.peers.peer import (
-    Answer,
     Contest,
     Peer,
     asked_peer,
     rows_beside,
 )
+from ridgeway.simulations.bench.peers.peer_process import Answered
 from ridgeway.simulations.experiments.dataset import (
     DATA_FOLDER,
     Dataset,
@@ -112,7 +112,7 @@ class RoutingContest:
     def _what(self) -> str:
         return f"routing {self.dataset.name}"
 
-    def _of_release(self, features: str, sentences: str) -> Answer:
+    def _of_release(self, features: str, sentences: str) -> Answered:
         plan = ExperimentPlan((self.dataset,), self.work, encoder=self.encoder)
         release = our_release(plan, self.dataset, features)
         request = {
@@ -123,7 +123,7 @@ class RoutingContest:
         }
         return self._asked(_OWN, request)
 
-    def _asked(self, peer: Peer, request: dict[str, Any]) -> Answer:
+    def _asked(self, peer: Peer, request: dict[str, Any]) -> Answered:
         """Of one that reads the test texts themselves."""
         texts, _ = labelled(self.dataset.test)
         return asked_peer(peer, request | {"test": texts}, self.work)
@@ -150,7 +150,7 @@ class RoutingContest:
         }
 
     def _contests(
-        self, ours: dict[str, Answer], reading: Answer, theirs: Answer
+        self, ours: dict[str, Answered], reading: Answered, theirs: Answered
     ) -> dict[str, list[Contest]]:
         """reading: what the encoder takes of time and memory, where an answer is without it."""
         accuracy = self._accuracy(theirs)
@@ -173,7 +173,7 @@ class RoutingContest:
             ]
         return found
 
-    def _accuracy(self, answer: Answer) -> float:
+    def _accuracy(self, answer: Answered) -> float:
         """Percent, the mean over domains."""
         _, truth = labelled(self.dataset.test)
         right = np.equal(answer["choices"], truth)

@@ -20,12 +20,12 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.reference_session import Step, Transcript, masked_sum
 from ridgeway.simulations.bench.measuring import Row
 from ridgeway.simulations.bench.peers.peer import (
-    Answer,
     Contest,
     Peer,
     asked_peer,
     rows_beside,
 )
+from ridgeway.simulations.bench.peers.peer_process import Answered
 
 _LARGEST = 1 << 22
 _CASES = ((10, 1), (30, 3))
@@ -55,7 +55,7 @@ def secure_sum_rows(work: Path) -> Iterator[Row]:
             yield from rows_beside(what, peer.name, ask, contests)
 
 
-def _contests(what: str, ours: Answer, theirs: Answer) -> dict[str, list[Contest]]:
+def _contests(what: str, ours: Answered, theirs: Answered) -> dict[str, list[Contest]]:
     return {
         what: [
             Contest(ours["seconds"], theirs["seconds"], "CPU s"),
@@ -65,7 +65,7 @@ def _contests(what: str, ours: Answer, theirs: Answer) -> dict[str, list[Contest
     }
 
 
-def our_sum(vectors: Any, away: int) -> Answer:
+def our_sum(vectors: Any, away: int) -> Answered:
     members = [Identity(Ed25519PrivateKey.generate()) for _ in vectors]
     in_order = sorted(range(len(members)), key=lambda place: members[place].public)
     dropped: dict[int, Step] = dict.fromkeys(

@@ -37,9 +37,14 @@ def test_a_seed_decides_the_noise(ground: PrivateGround, mode: PrivacyMode) -> N
 def found(tmp_path_factory: pytest.TempPathFactory) -> ReportPart:
     """Of tokens alone: to read sentences would take minutes."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"SENTENCE": "", "OURS_WITH_SENTENCES": OURS, "EPSILONS": EPSILONS, "SEEDS": 2}.items():
+        for name, value in {
+            "SENTENCE": "",
+            "OURS_WITH_SENTENCES": OURS,
+            "EPSILONS": EPSILONS,
+            "NOISE_DRAWS": 2,
+        }.items():
             patch.setattr(privacy_part, name, value)
-        patch.setattr(privacy_part, "RUNS", 30)
+        patch.setattr(privacy_part, "PLANTED_RUNS", 30)
         patch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000)
         two = tiny_dataset(train=120), replace(tiny_dataset(("law", "medicine")), name="two")
         return privacy_part.run(replace(tiny_plan(tmp_path_factory.mktemp("private")), datasets=two))
