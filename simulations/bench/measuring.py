@@ -47,10 +47,10 @@ class BenchOptions:
     text: Path | None = None
     only: str = ""
 
-    def find_encoder(self) -> TableEncoder:
+    def find_encoder(self, endings: str = "") -> TableEncoder:
         from ridgeway.common.encoding.encoder_sources import find_encoder
 
-        return find_encoder(self.encoder)
+        return find_encoder(self.encoder + endings)
 
 
 @dataclass(frozen=True, slots=True)

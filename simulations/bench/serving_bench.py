@@ -23,11 +23,9 @@ import uvloop
 from tokenizers import Tokenizer
 
 from ridgeway.common.base.errors import ProcessError
-from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.table_encoder import with_words
+from ridgeway.common.encoding.table_encoder import WORDS
 from ridgeway.common.routing.router import Router
 from ridgeway.simulations.bench.bench_text import bench_text
 from ridgeway.simulations.bench.measuring import (
@@ -62,10 +60,9 @@ PACE_S = 0.5
 
 def rows(options: BenchOptions) -> Iterator[Row]:
     text = bench_text(options)
-    encoder = with_words(options.find_encoder(), WordFeatures())
-    release = make_release(encoder, text, options.work)
+    release = make_release(options.find_encoder(WORDS), text, options.work)
     yield from release_rows(release, "\n".join(text.documents), options.work)
-    reading = find_encoder(f"{options.encoder}+words{SENTENCE}")
+    reading = options.find_encoder(WORDS + SENTENCE)
     folder = options.work / "reading"
     folder.mkdir()
     with_sentences = make_release(reading, text, folder)
@@ -114,25 +111,22 @@ async def _both(ours: Server, table: Sequence[Any], sentences: Sequence[Any]) ->
 
 
 def release_rows(release: Path, text: str, work: Path) -> Iterator[Row]:
-    tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
-    with stand_in(work) as expert:
-        experts = work / "experts.toml"
-        experts.write_text(experts_toml(Router.load(release).domains, expert.url))
-        with ridgeway_serve(work, str(release), "--experts", str(experts)) as ours:
-            for size in _SIZES:
-                prompts = prompts_of(tokenizer, text, size)
-                yield from _route_rows(size, prompts, ours, expert)
-            usual = prompts_of(tokenizer, text, TOKENS)
-            yield _batch_row(tokenizer, usual, ours)
-            yield from _chat_rows(usual, ours, expert)
-            yield uvloop.run(_first_piece_row(usual, ours, expert))
-            yield uvloop.run(many_streams_row(usual, ours))
+    with gateway(release, work) as (ours, expert):
+        for size in _SIZES:
+            prompts = prompts_of(release, text, size)
+            yield from _route_rows(size, prompts, ours, expert)
+        usual = prompts_of(release, text, TOKENS)
+        yield _batch_row(tokenizer_of(release), usual, ours)
+        yield from _chat_rows(usual, ours, expert)
+        yield uvloop.run(_first_piece_row(usual, ours, expert))
+        yield uvloop.run(many_streams_row(usual, ours))
 
 
-def prompts_of(tokenizer: Tokenizer, text: str, size: int) -> list[str]:
-    """Stretches of the text of this many tokens."""
+def prompts_of(release: Path, text: str, size: int) -> list[str]:
+    """Stretches of the text of this many of a release's tokens."""
     # no token of ordinary text has more than ten characters on average
     start = text[: 10 * size * BODIES]
+    tokenizer = tokenizer_of(release)
     offsets = tokenizer.encode(start, add_special_tokens=False).offsets
     return [
         start[offsets[first][0] : offsets[first + size - 1][1]]
@@ -140,12 +134,8 @@ def prompts_of(tokenizer: Tokenizer, text: str, size: int) -> list[str]:
     ][:BODIES]
 
 
-def experts_toml(domains: Sequence[str], url: str) -> str:
-    return "\n".join(
-        f'[experts."{domain}"]\nbase_url = "{url}/v1"\nmodel = "steady"\n'
-        f"max_concurrent = {2 * STREAMS}\n"
-        for domain in domains
-    )
+def tokenizer_of(release: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(release / "tokenizer.json"))
 
 
 # Servers
@@ -177,6 +167,22 @@ def ridgeway_serve(work: Path, *words: str) -> Iterator[Server]:
     command = [sys.executable, "-m", "ridgeway", "serve", *words, "--port", str(port)]
     with running(command, "serving", work / f"{port}.log") as pid:
         yield Server(port, pid)
+
+
+@contextmanager
+def gateway(release: Path, work: Path) -> Iterator[tuple[Server, Server]]:
+    """`ridgeway serve` before one expert for all domains, and that expert."""
+    with stand_in(work) as expert:
+        experts = work / "experts.toml"
+        experts.write_text(
+            "\n".join(
+                f'[experts."{domain}"]\nbase_url = "{expert.url}/v1"\n'
+                f'model = "steady"\nmax_concurrent = {2 * STREAMS}\n'
+                for domain in Router.load(release).domains
+            )
+        )
+        with ridgeway_serve(work, str(release), "--experts", str(experts)) as ours:
+            yield ours, expert
 
 
 # Short requests

@@ -26,18 +26,17 @@ from string import ascii_lowercase
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from tokenizers import Tokenizer
 
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import DEFAULT, Ridge, Sampling, WordFeatures
+from ridgeway.common.base.settings import DEFAULT, Ridge, Sampling
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.table_encoder import WORDS, with_words
+from ridgeway.common.encoding.table_encoder import WORDS
 from ridgeway.common.protocol.messages import SealedSums
 from ridgeway.common.protocol.packet import Packet, seal_packet
 from ridgeway.common.routing.router import Router
@@ -95,7 +94,7 @@ def documents(megabytes: int, work: Path) -> Figures:
     text = bench_text(BenchOptions(work))
     path = work / "text.jsonl"
     _write_lines(list(text.training.values()), megabytes * 1_000_000, path)
-    encoder = with_words(find_encoder(_ENCODER), WordFeatures())
+    encoder = find_encoder(_ENCODER + WORDS)
     job = PrepareJob((path,), "scale", DEFAULT.sampling, 0.0, ("text",), cores())
     before = _cpu_seconds()
     prepare(job, encoder, work / "cache")
@@ -283,8 +282,7 @@ def prompt_tokens(tokens: int, work: Path) -> Figures:
     text = bench_text(BenchOptions(work))
     long = "\n".join(text.documents)
     release = _release(text, work, WORDS + SENTENCE)
-    tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
-    prompts = prompts_of(tokenizer, long, tokens)
+    prompts = prompts_of(release, long, tokens)
     table = Router.load(release, sentences="never")
     table.make_fast()
     reader = Router.load(release, sentences="always")
@@ -300,8 +298,7 @@ def clients(connections: int, work: Path) -> Figures:
     """`POST /v1/route` over so many connections, which ask again when they have their answer."""
     text = bench_text(BenchOptions(work))
     release = _release(text, work, WORDS)
-    tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
-    prompts = prompts_of(tokenizer, "\n".join(text.documents), TOKENS)
+    prompts = prompts_of(release, "\n".join(text.documents), TOKENS)
     bodies = [{"prompt": prompt} for prompt in prompts]
     with ridgeway_serve(work, str(release)) as server:
         asyncio.run(put_load(server, ROUTE, bodies, connections))  # warms up

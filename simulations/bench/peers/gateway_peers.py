@@ -16,13 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import uvloop
-from tokenizers import Tokenizer
 
 from ridgeway.common.base.errors import ProcessError
-from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.table_encoder import with_words
-from ridgeway.common.routing.router import Router
+from ridgeway.common.encoding.table_encoder import WORDS
 from ridgeway.simulations.bench.bench_text import bench_text
 from ridgeway.simulations.bench.measuring import (
     START_SECONDS,
@@ -44,12 +41,10 @@ from ridgeway.simulations.bench.serving_bench import (
     TOKENS,
     Server,
     chat,
-    experts_toml,
+    gateway,
     open_session,
     prompts_of,
     put_load,
-    ridgeway_serve,
-    stand_in,
     stream,
 )
 from ridgeway.simulations.bench.stand_ins import CHAT
@@ -71,38 +66,35 @@ def gateway_rows(options: BenchOptions) -> Iterator[Row]:
         yield Row(f"{what}, to {_LITELLM.name}", "", str(missing), None)
         return
     text = bench_text(options)
-    encoder = with_words(options.find_encoder(), WordFeatures())
-    release = make_release(encoder, text, options.work)
-    tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
-    prompts = prompts_of(tokenizer, "\n".join(text.documents), TOKENS)
-    with stand_in(options.work) as expert:
-        experts = options.work / "experts.toml"
-        experts.write_text(experts_toml(Router.load(release).domains, expert.url))
-        serving = ridgeway_serve(options.work, str(release), "--experts", str(experts))
-        with serving as ours, litellm_proxy(command, expert, options.work) as theirs:
-            servers = (ours, theirs, expert)
+    release = make_release(options.find_encoder(WORDS), text, options.work)
+    prompts = prompts_of(release, "\n".join(text.documents), TOKENS)
+    with (
+        gateway(release, options.work) as (ours, expert),
+        litellm_proxy(command, expert, options.work) as theirs,
+    ):
+        servers = (ours, theirs, expert)
 
-            def whole(server: Server) -> tuple[float, float]:
-                """Whole answers over one connection."""
-                bodies = [chat(prompt) for prompt in prompts]
-                load = uvloop.run(put_load(server, CHAT, bodies, connections=1))
-                return load.p50_ms, load.cpu_ms
+        def whole(server: Server) -> tuple[float, float]:
+            """Whole answers over one connection."""
+            bodies = [chat(prompt) for prompt in prompts]
+            load = uvloop.run(put_load(server, CHAT, bodies, connections=1))
+            return load.p50_ms, load.cpu_ms
 
-            def streamed(server: Server) -> tuple[float, float]:
-                """Streams one after another, to the first piece."""
-                before = cpu_seconds(server.pid)
-                found = uvloop.run(_first_pieces(server, prompts))
-                spent = cpu_seconds(server.pid) - before
-                return 1e3 * statistics.median(found), 1e3 * spent / _STREAMS
+        def streamed(server: Server) -> tuple[float, float]:
+            """Streams one after another, to the first piece."""
+            before = cpu_seconds(server.pid)
+            found = uvloop.run(_first_pieces(server, prompts))
+            spent = cpu_seconds(server.pid) - before
+            return 1e3 * statistics.median(found), 1e3 * spent / _STREAMS
 
-            yield _cost_row(f"{what}, a whole answer", servers, whole)
-            words = f"{what}, a stream of {_PIECES} pieces"
-            yield _cost_row(words, servers, streamed)
-            own, other = (
-                resident_bytes("VmRSS", server.pid) / 1e6 for server in (ours, theirs)
-            )
-            memory = Contest(own, other, "MB")
-            yield compared(f"{what}, memory", _LITELLM.name, memory)
+        yield _cost_row(f"{what}, a whole answer", servers, whole)
+        words = f"{what}, a stream of {_PIECES} pieces"
+        yield _cost_row(words, servers, streamed)
+        own, other = (
+            resident_bytes("VmRSS", server.pid) / 1e6 for server in (ours, theirs)
+        )
+        memory = Contest(own, other, "MB")
+        yield compared(f"{what}, memory", _LITELLM.name, memory)
 
 
 async def _first_pieces(server: Server, prompts: Sequence[str]) -> list[float]:
