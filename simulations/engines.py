@@ -36,8 +36,6 @@ from ridgeway.simulations.simulated_federation import MANY_HOLDERS, SimulatedFed
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
 
-    from ridgeway.coordinator.server_app import GridTransport
-
 _SILENCE_S = 10.0
 """After no event for this long, Flower is asked whether the run has ended; asking starts a process.
 """
@@ -69,14 +67,6 @@ def run_in_memory(
         partial(dropout_app, dropouts, app), _numbered(simulated), processes
     ) as grid:
         run_round(simulated.federation, GridTransport(grid, least_pause_s=0.0), watch)
-
-
-def memory_transport(simulated: SimulatedFederation, app: ClientApp) -> GridTransport:
-    """The way to the holders that are there, each of which runs `app` in this process."""
-    from ridgeway.coordinator.server_app import GridTransport
-    from ridgeway.simulations.local_grid import LocalGrid
-
-    return GridTransport(LocalGrid(app, _numbered(simulated)), least_pause_s=0.0)
 
 
 def _numbered(simulated: SimulatedFederation) -> dict[int, Path]:

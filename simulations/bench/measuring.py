@@ -1,4 +1,4 @@
-"""The rows of a benchmark, the clock, and how rows are shown: as a table or as JSON.
+"""The rows of a benchmark, and the clock.
 
 Contenders take turns, so that a busy moment of the machine meets all of them alike.
 """
@@ -13,19 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.operating_system import proc
-from ridgeway.common.cli import terminal
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.simulations.bench.provenance import Machine
-
-if TYPE_CHECKING:
-    from ridgeway.common.protocol.packet import Packet
 
 ROW_HEADINGS = ("what", "ratio", "from – to", "aim", "met", "ours", "beside it")
 START_SECONDS = 300.0
@@ -39,29 +35,22 @@ SecondsClock = Callable[[], float]
 class BenchOptions:
     """What is measured, and on what.
 
-    work:    a folder for files of this run.
-    gpus:    the GPU to measure on; empty for the CPU.
-    text:    a folder of DOMAIN.train.jsonl; None for the usual text.
-    size_mb: text to prepare is repeated up to this size.
-    holders: the sizes of cohorts. drop_rate: the share of holders that drop out.
-    width:   the features of a deployment's encoder.
-    only:    the part of `peers` to measure; empty for all.
+    work: a folder for files of this run.
+    gpus: the GPU to measure on; empty for the CPU.
+    text: a folder of DOMAIN.train.jsonl; None for the usual text.
+    only: the part of `peers` to measure; empty for all.
     """
 
     work: Path
     gpus: tuple[str, ...] = ()
     encoder: str = "smollm2"
     text: Path | None = None
-    size_mb: float = 0.0
-    holders: tuple[int, ...] = (1000,)
-    drop_rate: float = 0.0
-    width: int = 576
     only: str = ""
 
-    def find_encoder(self) -> TableEncoder:
+    def find_encoder(self, endings: str = "") -> TableEncoder:
         from ridgeway.common.encoding.encoder_sources import find_encoder
 
-        return find_encoder(self.encoder)
+        return find_encoder(self.encoder + endings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +97,6 @@ class Row:
         verdict = self.verdict(machine)
         ratio = "–" if self.ratio is None else f"{self.ratio:.3g}"
         return self.name, ratio, spread, self.aim, verdict, self.ours, self.theirs
-
-
-def show(name: str, machine: Machine, rows: Sequence[Row], *, as_json: bool) -> bool:
-    """Print the rows; returns whether every aim was met."""
-    facts = {"bench": name, "busy": machine.is_busy, **asdict(machine)}
-    found = [{**asdict(row), "met": row.verdict(machine)} for row in rows]
-    cells = [row.cells(machine) for row in rows]
-    table = terminal.TextTable(ROW_HEADINGS, cells, title=str(machine))
-    terminal.show({**facts, "rows": found}, table, json=as_json)
-    return all(row.verdict(machine) in ("yes", "") for row in rows)
 
 
 def runs_in_turns(
@@ -199,12 +178,6 @@ def running(
         yield child.process.pid
     finally:
         child.stop(STOP_SECONDS)
-
-
-def packet_bytes(packet: Packet) -> int:
-    """Of a header, a signature and numbers."""
-    blobs = sum(memoryview(blob).nbytes for blob in packet.blobs)
-    return len(packet.header) + len(packet.signature) + blobs
 
 
 def cpu_seconds(pid: int) -> float:

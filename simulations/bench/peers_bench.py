@@ -20,9 +20,7 @@ _PARTS: dict[str, Callable[[BenchOptions], Iterator[Row]]] = {
     "means": lambda options: private_mean_rows(options.work),
     "sums": lambda options: secure_sum_rows(options.work),
     "gateway": gateway_rows,
-    "routing": lambda options: routing_rows(
-        options.text, options.encoder, options.work
-    ),
+    "routing": routing_rows,
 }
 
 

@@ -21,7 +21,7 @@ from ridgeway.common.encoding.table_encoder import (
     with_words,
 )
 from ridgeway.simulations.audit import text_batches
-from ridgeway.simulations.bench.bench_text import bench_text, repeated
+from ridgeway.simulations.bench.bench_text import bench_text
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     Row,
@@ -54,12 +54,10 @@ def rows(options: BenchOptions) -> Iterator[Row]:
     """Reading, tokenising and summing, to the faster of two ways to tokenise alone."""
     text = bench_text(options)
     plain = of_tokens_alone(options.find_encoder())
-    once = list(text.training.values())
-    files = repeated(once, options.size_mb, options.work / "repeated")
-    documents = text.documents * (len(files) // len(once))
-    megabytes = sum(len(document.encode()) for document in documents) / 1e6
+    files = list(text.training.values())
+    megabytes = sum(len(document.encode()) for document in text.documents) / 1e6
     ways = [_prepare(case, plain, files, options) for case in _CASES]
-    ways += _bare(plain, documents)
+    ways += _bare(plain, text.documents)
     *taken, one, other = runs_in_turns(*ways, rounds=_ROUNDS)
     bare = min(one, other, key=median)
     fastest = median(bare)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -14,13 +15,7 @@ from ridgeway.common.statistics.sums import Integers
 
 Batch = tuple[Ids, Integers]
 
-UNUSED_TOKENIZER = json.dumps(
-    {
-        "version": "1.0",
-        "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
-    }
-).encode()
-
+UNUSED_TOKENIZER = Tokenizer(WordLevel({"a": 0}, unk_token="a")).to_str().encode()
 MIN_BATCH_TOKENS = 1 << 17
 """About what a batch of text that `prepare` hands on comes to."""
 _MAX_BATCHES = 256

@@ -23,11 +23,9 @@ import uvloop
 from tokenizers import Tokenizer
 
 from ridgeway.common.base.errors import ProcessError
-from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.table_encoder import with_words
+from ridgeway.common.encoding.table_encoder import WORDS
 from ridgeway.common.routing.router import Router
 from ridgeway.simulations.bench.bench_text import bench_text
 from ridgeway.simulations.bench.measuring import (
@@ -62,10 +60,9 @@ PACE_S = 0.5
 
 def rows(options: BenchOptions) -> Iterator[Row]:
     text = bench_text(options)
-    encoder = with_words(options.find_encoder(), WordFeatures())
-    release = make_release(encoder, text, options.work)
+    release = make_release(options.find_encoder(WORDS), text, options.work)
     yield from release_rows(release, "\n".join(text.documents), options.work)
-    reading = find_encoder(f"{options.encoder}+words{SENTENCE}")
+    reading = options.find_encoder(WORDS + SENTENCE)
     folder = options.work / "reading"
     folder.mkdir()
     with_sentences = make_release(reading, text, folder)
@@ -93,13 +90,13 @@ def mixed_rows(release: Path, prompts: Sequence[str], work: Path) -> Iterator[Ro
         beside, reading = uvloop.run(_both(ours, by_table, by_sentences))
     yield Row(
         "99th percentile of prompts by the table, beside others that are read, to alone",
-        f"{beside.p99_ms:.2f} ms (median {beside.p50_ms:.2f})",
-        f"{alone.p99_ms:.2f} ms (median {alone.p50_ms:.2f})",
+        beside.words,
+        alone.words,
         beside.p99_ms / alone.p99_ms,
     )
     yield Row(
         "99th percentile of prompts whose sentences are read, milliseconds",
-        f"{reading.p99_ms:.2f} ms (median {reading.p50_ms:.2f})",
+        reading.words,
         f"{len(by_sentences)} of {len(short)} prompts are read",
         reading.p99_ms,
     )
@@ -114,25 +111,22 @@ async def _both(ours: Server, table: Sequence[Any], sentences: Sequence[Any]) ->
 
 
 def release_rows(release: Path, text: str, work: Path) -> Iterator[Row]:
-    tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
-    with stand_in(work) as expert:
-        experts = work / "experts.toml"
-        experts.write_text(experts_toml(Router.load(release).domains, expert.url))
-        with ridgeway_serve(work, str(release), "--experts", str(experts)) as ours:
-            for size in _SIZES:
-                prompts = prompts_of(tokenizer, text, size)
-                yield from _route_rows(size, prompts, ours, expert)
-            usual = prompts_of(tokenizer, text, TOKENS)
-            yield _batch_row(tokenizer, usual, ours)
-            yield from _chat_rows(usual, ours, expert)
-            yield uvloop.run(_first_piece_row(usual, ours, expert))
-            yield uvloop.run(many_streams_row(usual, ours))
+    with gateway(release, work) as (ours, expert):
+        for size in _SIZES:
+            prompts = prompts_of(release, text, size)
+            yield from _route_rows(size, prompts, ours, expert)
+        usual = prompts_of(release, text, TOKENS)
+        yield _batch_row(tokenizer_of(release), usual, ours)
+        yield from _chat_rows(usual, ours, expert)
+        yield uvloop.run(_first_piece_row(usual, ours, expert))
+        yield uvloop.run(many_streams_row(usual, ours))
 
 
-def prompts_of(tokenizer: Tokenizer, text: str, size: int) -> list[str]:
-    """Stretches of the text of this many tokens."""
+def prompts_of(release: Path, text: str, size: int) -> list[str]:
+    """Stretches of the text of this many of a release's tokens."""
     # no token of ordinary text has more than ten characters on average
     start = text[: 10 * size * BODIES]
+    tokenizer = tokenizer_of(release)
     offsets = tokenizer.encode(start, add_special_tokens=False).offsets
     return [
         start[offsets[first][0] : offsets[first + size - 1][1]]
@@ -140,12 +134,8 @@ def prompts_of(tokenizer: Tokenizer, text: str, size: int) -> list[str]:
     ][:BODIES]
 
 
-def experts_toml(domains: Sequence[str], url: str) -> str:
-    return "\n".join(
-        f'[experts."{domain}"]\nbase_url = "{url}/v1"\nmodel = "steady"\n'
-        f"max_concurrent = {2 * STREAMS}\n"
-        for domain in domains
-    )
+def tokenizer_of(release: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(release / "tokenizer.json"))
 
 
 # Servers
@@ -179,18 +169,37 @@ def ridgeway_serve(work: Path, *words: str) -> Iterator[Server]:
         yield Server(port, pid)
 
 
+@contextmanager
+def gateway(release: Path, work: Path) -> Iterator[tuple[Server, Server]]:
+    """`ridgeway serve` before one expert for all domains, and that expert."""
+    with stand_in(work) as expert:
+        experts = work / "experts.toml"
+        experts.write_text(
+            "\n".join(
+                f'[experts."{domain}"]\nbase_url = "{expert.url}/v1"\n'
+                f'model = "steady"\nmax_concurrent = {2 * STREAMS}\n'
+                for domain in Router.load(release).domains
+            )
+        )
+        with ridgeway_serve(work, str(release), "--experts", str(experts)) as ours:
+            yield ours, expert
+
+
 # Short requests
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests a second, milliseconds of a request, how many there were; cpu_ms: of the server."""
+    """Requests a second, milliseconds of a request; cpu_ms: of the server."""
 
     rate: float
     p50_ms: float
     p99_ms: float
-    requests: int
     cpu_ms: float
+
+    @property
+    def words(self) -> str:
+        return f"{self.p99_ms:.2f} ms (median {self.p50_ms:.2f})"
 
 
 def loads_in_turns(
@@ -199,13 +208,11 @@ def loads_in_turns(
     connections: int = CONNECTIONS,
 ) -> list[list[Load]]:
     """The loads of each server's path, over several turns."""
-    found: list[list[Load]] = [[] for _ in targets]
-    for turn in range(_ROUNDS + 1):
-        for loads, (server, path) in zip(found, targets, strict=True):
-            load = uvloop.run(put_load(server, path, bodies, connections))
-            if turn:  # the first one warms up
-                loads.append(load)
-    return found
+    turns = [
+        [uvloop.run(put_load(*each, bodies, connections)) for each in targets]
+        for _ in range(_ROUNDS + 1)
+    ][1:]  # the first one warms up
+    return [list(loads) for loads in zip(*turns, strict=True)]
 
 
 def _middle(loads: Sequence[Load]) -> Load:
@@ -232,13 +239,8 @@ async def put_load(
     times = sorted(itertools.chain(*await asyncio.gather(*asked)))
     rate = len(times) / (time.monotonic() - started)
     cpu_ms = (cpu_seconds(server.pid) - ran) / len(times) * 1e3
-    middle = times[len(times) // 2]
-    return Load(rate, middle * 1e3, near_end_ms(times), len(times), cpu_ms)
-
-
-def near_end_ms(times: Sequence[float]) -> float:
-    """The 99th percentile of sorted seconds."""
-    return times[len(times) * 99 // 100] * 1e3
+    middle, near_end = (times[len(times) * share // 100] for share in (50, 99))
+    return Load(rate, middle * 1e3, near_end * 1e3, cpu_ms)
 
 
 def _cpu_ratios(
@@ -247,21 +249,22 @@ def _cpu_ratios(
     """Processor time a request to that of another server, in many short turns, so that a busy
     moment of the machine meets both; then the medians of both, in milliseconds.
     """
-    found = []
-    for turn in range(CPU_TURNS + 1):
-        pair = [
-            uvloop.run(put_load(*each, bodies, 1, CPU_TURN_S)).cpu_ms
-            for each in (ours, other)
-        ]
-        if turn:  # the first one warms up
-            found.append(pair)
+    found = [
+        [uvloop.run(put_load(*each, bodies, 1, CPU_TURN_S)).cpu_ms for each in pair]
+        for pair in [(ours, other)] * (CPU_TURNS + 1)
+    ][1:]  # the first one warms up
     own, others = (statistics.median(column) for column in zip(*found, strict=True))
-    return sorted(mine / yours for mine, yours in found), own, others
+    return [mine / yours for mine, yours in found], own, others
 
 
-def _spread(ratios: Sequence[float]) -> str:
-    quarter = len(ratios) // 4
-    return f"{ratios[quarter]:.2f} to {ratios[-1 - quarter]:.2f}"
+def _middle_half(values: Sequence[float]) -> tuple[float, float]:
+    several = values if len(values) > 1 else [*values, *values]
+    quarter, _, three_quarters = statistics.quantiles(several, method="inclusive")
+    return quarter, three_quarters
+
+
+def _ratios(values: Sequence[float]) -> str:
+    return "ratios {:.2f} to {:.2f}".format(*_middle_half(values))
 
 
 def _request(server: Server, path: str, body: Any) -> bytes:
@@ -299,8 +302,7 @@ def _route_rows(
     bodies = [{"prompt": prompt} for prompt in prompts]
     targets = [(ours, ROUTE), (echo, "/echo")]
     our_loads, echo_loads = loads_in_turns(targets, bodies)
-    routed = _middle(our_loads)
-    echoed = _middle(echo_loads)
+    routed, echoed = _middle(our_loads), _middle(echo_loads)
     name = f"POST {ROUTE}, {size} tokens"
     yield Row(
         f"{name}, requests a second to an echo's",
@@ -309,24 +311,24 @@ def _route_rows(
         routed.rate / echoed.rate,
         "≥ 0.8",
         spread_of(
-            [each.rate for each in our_loads], [each.rate for each in echo_loads]
+            [load.rate for load in our_loads], [load.rate for load in echo_loads]
         ),
     )
     yield Row(
         f"{name}, 99th percentile to an echo's",
-        f"{routed.p99_ms:.2f} ms (median {routed.p50_ms:.2f})",
-        f"{echoed.p99_ms:.2f} ms (median {echoed.p50_ms:.2f})",
+        routed.words,
+        echoed.words,
         routed.p99_ms / echoed.p99_ms,
         "≤ 1.5",
         spread_of(
-            [each.p99_ms for each in our_loads], [each.p99_ms for each in echo_loads]
+            [load.p99_ms for load in our_loads], [load.p99_ms for load in echo_loads]
         ),
     )
     if size == TOKENS:
         ratios, own, others = _cpu_ratios((ours, ROUTE), (echo, "/echo"), bodies)
         yield Row(
             f"{name}, processor time to an echo's",
-            f"{own:.3f} ms (middle half of ratios {_spread(ratios)})",
+            f"{own:.3f} ms (middle half of {_ratios(ratios)})",
             f"{others:.3f} ms",
             statistics.median(ratios),
             "≤ 1.15",
@@ -367,7 +369,7 @@ def _chat_rows(prompts: Sequence[str], ours: Server, expert: Server) -> Iterator
     yield Row(
         "a chat completion through the gateway, milliseconds of its processor",
         f"{own:.2f} ms",
-        f"{others:.2f} ms at the expert (ratios {_spread(ratios)})",
+        f"{others:.2f} ms at the expert ({_ratios(ratios)})",
         own,
         "≤ 1",
     )
@@ -390,16 +392,13 @@ def _added(what: str, ours: Sequence[float], expert: Sequence[float], aim: str) 
     ours_ms = statistics.median(ours)
     expert_ms = statistics.median(expert)
     added = [mine - bare for mine, bare in zip(ours, expert, strict=True)]
-    quarter, _, three_quarters = statistics.quantiles(
-        added if len(added) > 1 else added * 2, method="inclusive"
-    )
     return Row(
         f"{what} through the gateway, milliseconds added",
         f"{ours_ms:.2f} ms",
         f"{expert_ms:.2f} ms without",
         ours_ms - expert_ms,
         aim,
-        (quarter, three_quarters),
+        _middle_half(added),
     )
 
 

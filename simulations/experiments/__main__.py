@@ -6,83 +6,75 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ridgeway import __version__
 from ridgeway.common.base.devices import chosen
-from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.errors import InputError, RidgewayError
+from ridgeway.common.base.files import write_whole
 from ridgeway.common.cli.terminal import run, step
-from ridgeway.simulations.experiments.dataset import (
-    Dataset,
-    builtin_dataset,
-    folder_dataset,
-)
-from ridgeway.simulations.experiments.hub_datasets import preset_dataset
+from ridgeway.simulations.bench.provenance import MachineWatch, provenance
+from ridgeway.simulations.experiments.dataset import builtin_dataset, folder_dataset
 from ridgeway.simulations.experiments.plan import (
     SHORT_TEST_TEXTS,
     SHORT_TRAIN_TEXTS,
     ExperimentPlan,
 )
-from ridgeway.simulations.experiments.suite import PAGE, PARTS, run_parts
+from ridgeway.simulations.experiments.report import (
+    ReportPart,
+    draw,
+    markdown,
+    read_part,
+    write_part,
+)
 
+PARTS = ("summary", "accuracy", "epsilon", "privacy", "experts", "scores")
+"""In the order of a report. The part NAME is the function `run` of the module NAME_part."""
+PAGE = "report.md"
 FULL_NEEDS = (
     "this takes an hour or more on two cores; kNN on MiniLM, the classifier and the"
-    " experts need a GPU and are left out without one; scores and out-of-scope questions"
-    " need their files in shared/data beside the project"
+    " experts need a GPU and are left out without one; scores need their files in"
+    " shared/data beside the project"
 )
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[PART]...", help=f"Of {', '.join(PARTS)}. (default: all)"),
-]
-Data = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="DIR",
-        help="DOMAIN.train.jsonl and DOMAIN.test.jsonl; repeatable."
-        " (default: text on this machine)",
-    ),
-]
-Presets = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Texts from a hub: clm or reasoning; repeatable.",
-    ),
-]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the report.")]
-Full = Annotated[bool, typer.Option("--full", help="Everything, for hours or a GPU.")]
-DeviceWord = Annotated[
-    str,
-    typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N."),
-]
-Seed = Annotated[
-    int,
-    typer.Option(
-        metavar="N", min=0, max=2**32 - 1, help="Everything random is drawn from it."
-    ),
-]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Run parts again that have their JSON.")
-]
-
 
 @app.command()
 def experiments(
-    names: Names = None,
-    data: Data = None,
-    preset: Presets = None,
-    out: Out = Path("report"),
-    full: Full = False,
-    device: DeviceWord = "auto",
-    seed: Seed = 1,
-    fresh: Fresh = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PART]...", help=f"Of {', '.join(PARTS)}. (default: all)"
+        ),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="DOMAIN.train.jsonl and DOMAIN.test.jsonl; repeatable."
+            " (default: text on this machine)",
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder of the report.")
+    ] = Path("report"),
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything, for hours or a GPU.")
+    ] = False,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")
+    ] = "auto",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run parts again that have their JSON.")
+    ] = False,
 ) -> None:
     """Run experiments; tables go to the terminal, to DIR/PART.json and to DIR/report.md."""
     for name in names or ():
@@ -91,36 +83,77 @@ def experiments(
     chosen(device)
     if full:
         step("full", FULL_NEEDS)
-    found = [*map(folder_dataset, data or ()), *map(preset_dataset, preset or ())]
-    datasets = distinct(found or [builtin_dataset()])
+    datasets = [*map(folder_dataset, data or ())] or [builtin_dataset()]
+    if len({each.name for each in datasets}) < len(datasets):
+        raise InputError("two folders of texts have one name; rename one of them")
     for dataset in datasets:
         step("read", dataset.name, f"{len(dataset.domains)} domains", dataset.source)
-    if not full:
-        datasets = [
-            each.sampled(seed, train=SHORT_TRAIN_TEXTS, test=SHORT_TEST_TEXTS)
-            for each in datasets
-        ]
     with tempfile.TemporaryDirectory(prefix="ridgeway-") as work:
-        plan = ExperimentPlan(
-            tuple(datasets), Path(work), full=full, device=device, seed=seed
-        )
+        plan = ExperimentPlan(tuple(datasets), Path(work), full=full, device=device)
+        if not full:
+            datasets = [
+                each.sampled(plan.seed, train=SHORT_TRAIN_TEXTS, test=SHORT_TEST_TEXTS)
+                for each in datasets
+            ]
+            plan = replace(plan, datasets=tuple(datasets))
         failures = run_parts(names or PARTS, plan, out, fresh=fresh)
     step("wrote", str(out / PAGE))
     if failures:
         raise typer.Exit(1)
 
 
-def distinct(datasets: Iterable[Dataset]) -> list[Dataset]:
-    """The same datasets, where those of one name are numbered."""
-    found: dict[str, Dataset] = {}
-    for dataset in datasets:
-        name = dataset.name
-        number = 1
-        while name in found:
-            number += 1
-            name = f"{dataset.name}-{number}"
-        found[name] = replace(dataset, name=name)
-    return list(found.values())
+def run_parts(
+    names: Sequence[str], plan: ExperimentPlan, out: Path, *, fresh: bool = False
+) -> dict[str, str]:
+    """Run parts one after the other; each leaves OUT/NAME.json and brings OUT/report.md up to date.
+
+    The others go on when one fails. Gives the failures, by part.
+    """
+    failures = {}
+    for name in names:
+        try:
+            part = _finished(name, plan, out / f"{name}.json", fresh)
+        except RidgewayError as error:
+            failures[name] = str(error)
+            step("failed", name, str(error))
+            continue
+        print(markdown(part))
+        parts = [read_part(out / f"{each}.json") for each in PARTS]
+        pages = [markdown(each) for each in parts if each]
+        write_whole(out / PAGE, "\n".join(["# Experiments\n", *pages]).encode())
+    return failures
+
+
+def _finished(name: str, plan: ExperimentPlan, path: Path, fresh: bool) -> ReportPart:
+    """A part that is run, or read from the JSON of an earlier run."""
+    key = {**plan.key(), "ridgeway": __version__}
+    kept = read_part(path)
+    if kept and kept.facts.get("key") == key and not fresh:
+        step("kept", name)
+        return kept
+    step("running", name)
+    watch = MachineWatch()
+    with _packages_needed(name):
+        module: Any = import_module(f"{__package__}.{name}_part")
+        part: ReportPart = module.run(plan)
+    facts = {"key": key, **provenance(watch, __package__, plan.device)}
+    part = replace(part, facts={**part.facts, **facts})
+    write_part(path, part)
+    for table in part.tables:
+        if table.plot:
+            draw(table, path.parent / table.picture)
+    step("ran", name, f"{facts['seconds']} s")
+    return part
+
+
+@contextmanager
+def _packages_needed(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{name} needs the package {error.name}; run make setup"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -21,11 +21,12 @@ from ridgeway.simulations.experiments.routers import (
     learnt_routers,
     milliseconds,
 )
-from ridgeway.simulations.experiments.same_encoder_routers import (
-    SAME_ENCODER_KNN,
-    SAME_ENCODER_LOGISTIC,
+from ridgeway.simulations.experiments.sentence_routers import (
+    KNN,
+    KNN_ON_USE,
+    LOGISTIC_ON_USE,
+    MODEM,
 )
-from ridgeway.simulations.experiments.sentence_routers import KNN, MODEM
 from ridgeway.simulations.experiments.token_routers import (
     CROSS_ENTROPY,
     IR3DE,
@@ -39,8 +40,8 @@ METHODS = {
     "bayes": NAIVE_BAYES,
     "linear": CROSS_ENTROPY,
     "ir3de": IR3DE,
-    "knn on use": SAME_ENCODER_KNN,
-    "logistic on use": SAME_ENCODER_LOGISTIC,
+    "knn on use": KNN_ON_USE,
+    "logistic on use": LOGISTIC_ON_USE,
     "ridgeway with sentences": OURS_WITH_SENTENCES,
     "ridgeway": OURS,
 }

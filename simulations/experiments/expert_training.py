@@ -6,7 +6,6 @@ transformers when it is loaded.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from ridgeway.common.encoding.tokenizer import (
     shared_tokenizer,
 )
 from ridgeway.simulations.experiments.dataset import Dataset, Texts, split
-from ridgeway.simulations.experiments.sentence_routers import batches
+from ridgeway.simulations.experiments.sentence_routers import batches, descent
 
 _NAME = "SmolLM2-135M-Instruct"
 CONFIG = {
@@ -48,8 +47,6 @@ MERGED = "experts average (mean of their weights)"
 ENDS = ("<|endoftext|>", "</s>", "<eos>", "<end>")
 """What language models are taught to end a document with: the first that a tokenizer has is taken.
 """
-_WARM_UP = 0.1
-_WEIGHT_DECAY = 0.01
 _SCORED_AT_ONCE = 16
 _PADDING = -100
 """A label that costs nothing."""
@@ -256,29 +253,17 @@ def training_rows(
 
 
 def train(model: Any, rows: NDArray[np.int64], recipe: ExpertRecipe) -> None:
-    """On every row once: AdamW, the rate warmed up and then a cosine down to nothing."""
+    """On every row once."""
     import torch
-    import transformers
 
     weights = [each for each in model.parameters() if each.requires_grad]
-    optimiser = torch.optim.AdamW(
-        weights, recipe.rate, betas=(0.9, 0.95), weight_decay=_WEIGHT_DECAY
-    )
     batches = torch.from_numpy(rows).to(model.device).split(recipe.batch)
-    schedule = transformers.get_cosine_schedule_with_warmup(
-        optimiser, round(_WARM_UP * len(batches)), len(batches)
-    )
-    half = model.device.type == "cuda"
+    step = descent(weights, recipe.rate, len(batches), betas=(0.9, 0.95))
+    device = model.device.type
     for batch in batches:
-        with (
-            torch.autocast("cuda", torch.bfloat16) if half else contextlib.nullcontext()
-        ):
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss = model(input_ids=batch, labels=batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimiser.step()
-        schedule.step()
-        optimiser.zero_grad()
+        step(loss)
 
 
 def document_costs(model: Any, documents: Sequence[Ids], end: int) -> list[float]:
@@ -318,6 +303,9 @@ def train_experts(
     that is not held out, and how likely they find each set of scored texts. What comes out depends
     on texts, recipe and seed; in last digits, on the device.
     """
+    import torch
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
     definition = definition_of(folder)
     tokenizer = shared_tokenizer(definition)
     end = end_of(definition)
@@ -333,9 +321,9 @@ def train_experts(
     if recipe.layers:
         model.requires_grad_(False)
         model.get_decoder().layers[-recipe.layers :].requires_grad_(True)
-    weights = [each.data for each in model.parameters() if each.requires_grad]
-    start = [each.clone() for each in weights]
-    total = [each.zero_() for each in map(type(start[0]).clone, start)]
+    weights = [each for each in model.parameters() if each.requires_grad]
+    start = parameters_to_vector(weights).detach()
+    total = torch.zeros_like(start)
 
     def costs() -> list[dict[str, list[float]]]:
         return [
@@ -345,16 +333,13 @@ def train_experts(
 
     scores = {BASE: costs()}
     for name in dataset.domains:
-        for each, value in zip(weights, start, strict=True):
-            each.copy_(value)
+        vector_to_parameters(start.clone(), weights)
         rows = training_rows(tokenizer, fit[name], end, recipe, seed)
         train(model, rows, recipe)
         scores[name] = costs()
-        for each, value in zip(total, weights, strict=True):
-            each.add_(value)
+        total += parameters_to_vector(weights).detach()
         step("trained", f"{name} expert", dataset.name)
-    for each, value in zip(weights, total, strict=True):
-        each.copy_(value / len(dataset.domains))
+    vector_to_parameters(total / len(dataset.domains), weights)
     scores[MERGED] = costs()
     return [
         Likelihoods(

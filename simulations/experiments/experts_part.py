@@ -11,7 +11,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.encoding.tokenizer import shared_tokenizer
+from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.routing.quality import DomainScore, quality_of
 from ridgeway.simulations.experiments import accuracy_part
 from ridgeway.simulations.experiments.dataset import (
@@ -30,7 +30,6 @@ from ridgeway.simulations.experiments.expert_training import (
 )
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
-from ridgeway.simulations.experiments.robustness_part import changed_texts, first_tokens
 from ridgeway.simulations.experiments.routers import (
     Places,
     RouterRow,
@@ -41,11 +40,8 @@ from ridgeway.simulations.experiments.routers import (
     routed,
 )
 from ridgeway.simulations.experiments.scored_choosers import (
-    KNN_FITS,
-    RIDGE_FITS,
     certain,
-    expected_scores,
-    mean_rows,
+    expected_by_others,
     of_best_quality,
 )
 from ridgeway.simulations.experiments.sentence_routers import device_for
@@ -75,7 +71,7 @@ def run(
     device = device_for(plan, "training experts")
     recipe = FULL_RECIPE if plan.full else SHORT_RECIPE
     methods = {name: accuracy_part.METHODS[name] for name in routers}
-    change = first_tokens(shared_tokenizer(definition_of(model)), _FIRST_TOKENS)
+    tokenizer = shared_tokenizer(definition_of(model))
     words = [f"Experts: {recipe.words()}.", _WORDS]
     if not plan.full:
         words.append(_SHORT_WORDS)
@@ -90,7 +86,10 @@ def run(
         found, measured = train_experts(
             dataset, (scored.test, held), model, recipe, device, plan.seed
         )
-        begun = changed_texts(scored.test, change, plan.seed)
+        begun = {
+            name: tuple(beginning(tokenizer, text) for text in own)
+            for name, own in scored.test.items()
+        }
         name = dataset.name
         tables += [
             perplexity_table(name, found),
@@ -106,6 +105,10 @@ def run(
         )
     title = "Answers of the experts that prompts are sent to"
     return ReportPart(title, tuple(words), tuple(tables), tuple(left_out))
+
+
+def beginning(tokenizer: Tokenizer, text: str) -> str:
+    return "".join(piece for _, piece in tokenizer.pieces(text)[:_FIRST_TOKENS])
 
 
 def model_words(likelihoods: Likelihoods, model: str) -> str:
@@ -182,9 +185,6 @@ def quality_table(
     asked, own = labelled(texts)
     decisions = router.route_many(asked)
     certainly = [certain(domains[place], router.domains) for place in own]
-    encoder = plan.table_encoder()
-    rows = mean_rows(encoder, known)
-    questions = mean_rows(encoder, asked)
     single = int(scores.sum(axis=0).argmax())
     ways: dict[str, Sequence[int]] = {
         f"always the best on held-out text ({domains[single]} expert)": [single]
@@ -198,11 +198,8 @@ def quality_table(
             place for domain in domains for place in likelihoods.least(domain)
         ],
     }
-    for name, fits in (
-        ("kNN over scores", KNN_FITS),
-        ("ridge regression on scores", RIDGE_FITS),
-    ):
-        expected = expected_scores(fits, rows, scores, questions)
+    others = expected_by_others(plan.table_encoder(), known, scores, asked)
+    for name, expected in others.items():
         ways[name] = expected.argmax(axis=1).tolist()
     cells = []
     for name, places in ways.items():

@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 from ridgeway.common.cli.terminal import step
 from ridgeway.simulations.experiments.report import (
-    ReportTable,
-    grid,
     read_part,
     source_words,
+    table_words,
 )
 
 _PLACE = re.compile(
@@ -62,17 +60,10 @@ def _filled(place: re.Match[str], folder: Path) -> str:
         raise InputError(
             f"{name}.json has no table {place['title']!r}; it has: {titles}"
         )
-    paragraphs = [words for table in tables for words in _paragraphs(table)]
+    paragraphs = [words for table in tables for words in table_words(table)]
     first = place[0].partition("\n")[0]
     body = "\n\n".join([*paragraphs, source_words(part)])
     return f"{first}\n\n{body}\n\n<!-- /figures -->"
-
-
-def _paragraphs(table: ReportTable) -> Iterator[str]:
-    yield f"**{table.title}**"
-    yield grid(table)
-    if table.note:
-        yield table.note
 
 
 def main(root: Path = IMPORT_ROOT) -> None:

@@ -1,5 +1,5 @@
-"""The part `privacy`: how well the routers of private rounds do by ε, mode, documents and prior,
-and what attacks find.
+"""The part `privacy`: how well the routers of private rounds do by ε and mode, and what attacks
+find.
 
     texts ──▶ rows through a prior ──▶ sums ──▶ noise of a round, drawn from a seed ──▶ router ──▶
     test texts
@@ -10,13 +10,12 @@ which a test of private rounds shows byte for byte; so totals are added up here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from statistics import mean
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from ridgeway.common.base.settings import DEFAULT, Selector
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
 from ridgeway.common.privacy.document_bound import (
     DocumentSums,
     PrivacyMode,
@@ -37,11 +35,9 @@ from ridgeway.common.privacy.document_bound import (
 from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import solve_private
-from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
-from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.privacy.public_prior import PublicPrior, built_in_prior
 from ridgeway.common.routing.sentence_table import compile_router, margin_for
-from ridgeway.common.statistics.sums import Integers
-from ridgeway.coordinator.solving.total import add_weighted
+from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.simulations.audit import audit_halves, canaries, halves, plant
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan
@@ -53,9 +49,12 @@ from ridgeway.simulations.experiments.routers import (
 )
 from ridgeway.simulations.experiments.token_routers import table_route
 
-BUILT_IN = "built-in text"
-NEAR = "and other datasets"
 _MODES: tuple[PrivacyMode, ...] = ("columns", "full")
+EPSILONS = (1.0, 8.0)
+NOISE_DRAWS = 5
+"""Draws of noise."""
+PLANTED_RUNS = 20
+"""In which some documents are planted."""
 CANARIES = 100
 _BLOCK = 50
 """How many documents a thread reads at a time."""
@@ -67,153 +66,90 @@ _WORDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PrivateSizes:
-    """documents: of a domain; None: all. seeds: draws of noise. runs: in which some are planted."""
-
-    epsilons: tuple[float, ...]
-    documents: tuple[int | None, ...]
-    runs: int
-    seeds: int = 5
-
-
-SHORT_PRIVATE_SIZES = PrivateSizes(epsilons=(1.0, 8.0), documents=(None,), runs=20)
-FULL_PRIVATE_SIZES = PrivateSizes(
-    epsilons=(0.3, 1.0, 3.0, 8.0), documents=(500, None), runs=40
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PrivateTrial:
-    """One kind of round. documents: of a domain, at most; None: all. prior: its name."""
-
-    mode: PrivacyMode
-    epsilon: float
-    documents: int | None
-    prior: str
-
-
 @dataclass(frozen=True, eq=False)
 class PrivateGround:
-    """A dataset, and the priors that rounds over it can have."""
+    """A dataset, and the prior of rounds over it."""
 
     dataset: Dataset
     encoder: TableEncoder
-    priors: Mapping[str, PublicPrior]
+    prior: PublicPrior
 
-    def privacy(self, trial: PrivateTrial) -> Privacy:
-        return Privacy(
-            mode=trial.mode,
-            epsilon=trial.epsilon,
-            prior=self.priors[trial.prior].fingerprint,
-        )
-
-    def terms(self, privacy: Privacy) -> Terms:
-        """The terms of a round."""
-        return Terms(
-            mode="private",
-            privacy=privacy,
-            encoder=self.encoder.fingerprint,
-            encoder_name=self.encoder.name,
-            features=self.encoder.document_width + 1,
-            weighting="tokens",
-            mass=0,
-            sampling=DEFAULT.sampling,
-        )
+    def privacy(self, mode: PrivacyMode, epsilon: float) -> Privacy:
+        return Privacy(mode=mode, epsilon=epsilon, prior=self.prior.fingerprint)
 
 
 def run(plan: ExperimentPlan) -> ReportPart:
-    size = FULL_PRIVATE_SIZES if plan.full else SHORT_PRIVATE_SIZES
-    tables, left_out = private_tables(plan, size)
-    title = "Accuracy and attacks under noise"
-    return ReportPart(title, (_WORDS,), tuple(tables), tuple(left_out))
-
-
-def private_tables(
-    plan: ExperimentPlan, size: PrivateSizes
-) -> tuple[list[ReportTable], list[str]]:
-    """All trials of a plan's datasets; attacks on too few documents are left out, and why."""
     encoder = find_encoder(plan.encoder + SENTENCE)
-    datasets = plan.datasets
-    public = list(built_in_text(this_machine()).values())
-    far = make_prior(encoder, public)
+    prior = built_in_prior(encoder)
     tables = []
     left_out = []
-    for dataset in datasets:
-        others = [
-            list(own)
-            for each in datasets
-            if each is not dataset
-            for own in each.train.values()
-        ]
-        priors = {BUILT_IN: far}
-        if others:
-            priors[NEAR] = make_prior(encoder, [*public, *others])
-        ground = PrivateGround(dataset, encoder, priors)
-        tables.append(_accuracies(plan, size, ground))
+    for dataset in plan.datasets:
+        ground = PrivateGround(dataset, encoder, prior)
+        tables.append(_accuracies(plan, ground))
         try:
-            tables.append(_attacks(plan, size, ground))
+            tables.append(_attacks(plan.seed, ground))
         except CorpusError as error:
             left_out.append(f"attacks on documents of {dataset.name}: {error}")
-    return tables, left_out
+    title = "Accuracy and attacks under noise"
+    return ReportPart(title, (_WORDS,), tuple(tables), tuple(left_out))
 
 
 # Accuracy
 
 
-def _accuracies(
-    plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround
-) -> ReportTable:
+def _accuracies(plan: ExperimentPlan, ground: PrivateGround) -> ReportTable:
     dataset = ground.dataset
-    sizes = [len(own) for own in dataset.train.values()]
-    whole = f"{min(sizes):,} to {max(sizes):,}"
-    kinds = product(ground.priors, size.documents, _MODES, size.epsilons)
     rows: list[tuple[Cell, ...]] = []
-    for prior, documents, mode, epsilon in kinds:
-        trial = PrivateTrial(mode, epsilon, documents, prior)
-        seeds = range(plan.seed, plan.seed + size.seeds)
-        found = [accuracy(ground, trial, seed) for seed in seeds]
-        figures = (mean(found), min(found), max(found))
-        rows.append((prior, str(documents or whole), mode, f"{epsilon:g}", *figures))
+    for mode, epsilon in product(_MODES, EPSILONS):
+        privacy = ground.privacy(mode, epsilon)
+        seeds = range(plan.seed, plan.seed + NOISE_DRAWS)
+        found = [accuracy(ground, privacy, seed) for seed in seeds]
+        rows.append((mode, f"{epsilon:g}", mean(found), min(found), max(found)))
     exact = learnt(plan, dataset, "ridgeway with sentences", OURS_WITH_SENTENCES)
     reached = evaluation(exact.rows[0].route, dataset.test).accuracy
-    rows.append(("–", whole, "no privacy", "–", reached, reached, reached))
+    rows.append(("no privacy", "–", reached, reached, reached))
+    sizes = [len(own) for own in dataset.train.values()]
     return ReportTable(
         f"Accuracy under differential privacy, {dataset.name}, percent",
-        ("prior", "documents of a domain", "mode", "ε", "mean", "lowest", "highest"),
+        ("mode", "ε", "mean", "lowest", "highest"),
         tuple(rows),
-        f"Mean over domains of the test texts that reach theirs, over {size.seeds} draws"
-        " of noise; δ is 10⁻⁸.",
+        f"Mean over domains of the test texts that reach theirs, over {NOISE_DRAWS} draws"
+        f" of noise; domains have {min(sizes):,} to {max(sizes):,} documents; the prior"
+        " is of built-in text; δ is 10⁻⁸.",
     )
 
 
-def accuracy(ground: PrivateGround, trial: PrivateTrial, seed: int) -> float:
+def accuracy(ground: PrivateGround, privacy: Privacy, seed: int) -> float:
     """Percent of test texts that reach their domain, in the mean over domains, after a round with
-    one holder each.
-
-    seed: of the noise, and of which documents there are.
+    one holder each. seed: of the noise.
     """
     chance = np.random.default_rng(seed)
+    encoder = ground.encoder
     domains = ground.dataset.domains
-    privacy = ground.privacy(trial)
     parts = []
     for name in domains:
-        drawn = seed if trial.documents else 0
-        sums = _summed(ground, trial.prior, name, trial.mode, trial.documents, drawn)
+        sums = _sums(ground, privacy.mode, name)
         noisy = with_noise(*laid_out(sums, privacy, len(domains)), chance.bytes)
-        parts.append((name, as_statistics(sums, noisy), 0.0))
-    total = add_weighted(parts, ground.terms(privacy))
-    encoder = ground.encoder
-    prior = ground.priors[trial.prior]
-    weights = solve_private(total.statistics, privacy, total.domains, prior, encoder)
+        parts.append(as_statistics(sums, noisy))
+    total = Statistics(
+        np.sum([each.gram for each in parts], axis=0),
+        np.hstack([each.cross for each in parts]),
+    )
+    weights = solve_private(total, privacy, domains, ground.prior, encoder)
     table = compile_router(encoder, weights, margin_for(private=True))
-    columns = np.array([domains.index(name) for name in total.domains])
+    columns = np.arange(len(domains))
     route = table_route(encoder.tokenizer, table, Selector("average"), columns)
     return evaluation(route, ground.dataset.test).accuracy
 
 
 @lru_cache(maxsize=16)
-def _rows(ground: PrivateGround, prior: str, domain: str) -> Integers:
+def _sums(ground: PrivateGround, mode: PrivacyMode, domain: str) -> DocumentSums:
+    """The exact sums of all documents that are summed."""
+    return bounded_sums(mode, _rows(ground, domain))
+
+
+@lru_cache(maxsize=16)
+def _rows(ground: PrivateGround, domain: str) -> Integers:
     """The bounded vector of every document that is summed."""
     texts = ground.dataset.train[domain]
     summed = [text for text in texts if not is_held_out(text, DEFAULT.holdout)]
@@ -222,46 +158,21 @@ def _rows(ground: PrivateGround, prior: str, domain: str) -> Integers:
     def vectors(start: int) -> Integers:
         ids, lengths = encoder.tokenizer.encode_many(summed[start : start + _BLOCK])
         return document_vectors(
-            ground.priors[prior], ids, lengths, encoder.table, encoder.sentences
+            ground.prior, ids, lengths, encoder.table, encoder.sentences
         )
 
     with ThreadPoolExecutor(cores()) as pool:
         return np.concatenate([*pool.map(vectors, range(0, len(summed), _BLOCK))])
 
 
-@lru_cache(maxsize=16)
-def _summed(
-    ground: PrivateGround,
-    prior: str,
-    domain: str,
-    mode: PrivacyMode,
-    documents: int | None,
-    seed: int,
-) -> DocumentSums:
-    """The exact sums of some documents of a domain, drawn by a seed; None: of all."""
-    rows = _rows(ground, prior, domain)
-    if documents:
-        rows = np.random.default_rng(seed).permutation(rows)[:documents]
-    return bounded_sums(mode, rows)
-
-
 # Attacks
 
 
-def _attacks(
-    plan: ExperimentPlan, size: PrivateSizes, ground: PrivateGround
-) -> ReportTable:
+def _attacks(seed: int, ground: PrivateGround) -> ReportTable:
     rows = [
         row
-        for mode, epsilon in product(_MODES, size.epsilons)
-        for row in _attack_rows(
-            attacked_documents(
-                ground,
-                PrivateTrial(mode, epsilon, None, BUILT_IN),
-                size.runs,
-                plan.seed,
-            )
-        )
+        for mode, epsilon in product(_MODES, EPSILONS)
+        for row in _attack_rows(ground, ground.privacy(mode, epsilon), seed)
     ]
     columns = (
         "mode",
@@ -286,51 +197,44 @@ def _attacks(
         " that was summed scores above one that was not, with either half summed, 50 %"
         " is guessing; planted"
         " ones: the same for documents of random tokens by someone who knows all else,"
-        f" in {size.runs} runs, each with its own noise, so that a few points are chance;"
+        f" in {PLANTED_RUNS} runs, each with its own noise, so that a few points are chance;"
         " by this noise: the best that can be; allowed: what ε allows any mechanism.",
     )
 
 
-def attacked_documents(
-    ground: PrivateGround, trial: PrivateTrial, runs: int, seed: int
-) -> dict[str, Any]:
+def _attack_rows(
+    ground: PrivateGround, privacy: Privacy, seed: int
+) -> Iterator[tuple[Cell, ...]]:
     """What attacks name of the first domain's documents, and how well they tell which were there:
     see the audit.
     """
     chance = np.random.default_rng(seed)
-    privacy = ground.privacy(trial)
-    prior = ground.priors[trial.prior]
+    prior = ground.prior
     texts = ground.dataset.train[ground.dataset.domains[0]]
     own, control = halves(texts, ground.encoder, prior)
     told, swapped = (
-        asdict(audit_halves(*pair, ground.encoder, prior, privacy, chance.bytes))
+        audit_halves(*pair, ground.encoder, prior, privacy, chance.bytes)
         for pair in ((own, control), (control, own))
     )
+    auc = told.membership_auc
     # halves that differ by chance favour one direction as much as they hinder the other
-    pairs = mean(
-        each["membership_auc"]["own_against_control"] for each in (told, swapped)
-    )
+    pairs = mean(each.membership_auc.own_against_control for each in (told, swapped))
     documents = canaries(ground.encoder, prior, CANARIES, chance)
-    planted = plant(privacy, documents, runs, chance, chance.bytes)
-    return {**told, "pairs": pairs, "planted": asdict(planted)}
-
-
-def _attack_rows(told: Mapping[str, Any]) -> Iterator[tuple[Cell, ...]]:
-    auc = told["membership_auc"]
-    for each in told["findings"]:
+    planted = plant(privacy, documents, PLANTED_RUNS, chance, chance.bytes)
+    for each in told.findings:
         shares = (
-            each["own"]["recovered"],
-            each["control"]["recovered"],
-            each["own"]["chance"],
-            told["pairs"],
-            told["planted"]["auc"],
-            auc["worst_case"],
-            auc["allowed"],
+            each.own.recovered,
+            each.control.recovered,
+            each.own.chance,
+            pairs,
+            planted.auc,
+            auc.worst_case,
+            auc.allowed,
         )
         yield (
-            told["privacy"],
-            f"{told['epsilon']:g}",
-            each["view"],
-            told["documents"],
-            *(100 * share for share in shares),
+            told.privacy,
+            f"{told.epsilon:g}",
+            each.view,
+            told.documents,
+            *(100 * (share or 0) for share in shares),
         )

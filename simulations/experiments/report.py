@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -64,28 +65,36 @@ def draw(table: ReportTable, path: Path) -> None:
     """The plot of a table, as SVG. Rows that are called alike up to a comma are a curve, others a
     point with its name.
     """
+    assert table.plot is not None
+    points: dict[str, list[tuple[Cell, Cell]]] = {}
+    columns = (table.columns[0], *table.plot)
+    for name, across, up in zip(*map(table.column, columns), strict=True):
+        points.setdefault(str(name).partition(", ")[0], []).append((across, up))
+    with picture(table.title, path, 8, 5) as axes:
+        for name, own in points.items():
+            if len(own) > 1:
+                axes.plot(*zip(*own, strict=True), marker="o", label=name)
+                continue
+            axes.scatter(*own[0], color="grey")
+            axes.annotate(name, own[0], (5, 3), textcoords="offset points", fontsize=7)
+        axes.set_xlabel(table.plot[0])
+        axes.set_ylabel(table.plot[1])
+        axes.margins(x=0.2)
+
+
+@contextmanager
+def picture(title: str, path: Path, width: float, height: float) -> Iterator[Any]:
+    """Axes to plot on, over a scale of logarithms, which become an SVG: the same points give the
+    same file.
+    """
     from matplotlib import rcParams
     from matplotlib.figure import Figure
 
-    assert table.plot is not None
-    rcParams["svg.hashsalt"] = table.title  # the same rows give the same file
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    rcParams["svg.hashsalt"] = title
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
-    points: dict[str, list[tuple[float, float]]] = {}
-    columns = (table.columns[0], *table.plot)
-    for name, across, up in zip(*map(table.column, columns), strict=True):
-        assert isinstance(across, int | float) and isinstance(up, int | float)
-        points.setdefault(str(name).partition(", ")[0], []).append((across, up))
-    for name, own in points.items():
-        if len(own) > 1:
-            axes.plot(*zip(*own, strict=True), marker="o", label=name)
-            continue
-        axes.scatter(*own[0], color="grey")
-        axes.annotate(name, own[0], (5, 3), textcoords="offset points", fontsize=7)
+    yield axes
     axes.set_xscale("log")
-    axes.set_xlabel(table.plot[0])
-    axes.set_ylabel(table.plot[1])
-    axes.margins(x=0.2)
     axes.grid(visible=True, alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7)
@@ -115,15 +124,18 @@ def read_part(path: Path) -> ReportPart | None:
 def markdown(part: ReportPart) -> str:
     paragraphs = [f"## {part.title}", *part.words]
     for table in part.tables:
-        paragraphs += [f"**{table.title}**", grid(table)]
+        paragraphs += table_words(table)
         if table.plot:
             paragraphs.append(f"![{table.title}]({table.picture})")
-        if table.note:
-            paragraphs.append(table.note)
     paragraphs += [f"Left out: {words}" for words in part.left_out]
     if "command" in part.facts:
         paragraphs.append(source_words(part))
     return "\n\n".join(paragraphs) + "\n"
+
+
+def table_words(table: ReportTable) -> list[str]:
+    """A table as paragraphs."""
+    return [*filter(None, (f"**{table.title}**", grid(table), table.note))]
 
 
 def source_words(part: ReportPart) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import RidgewayError
-from ridgeway.common.base.schema import Mode
 from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.cli.terminal import step
 from ridgeway.common.encoding.sentence_features import SENTENCE
@@ -208,50 +207,47 @@ def our_release(plan: ExperimentPlan, dataset: Dataset, features: str) -> Path:
     """Of a masked round with one holder a domain. features: the ending of the encoder's name."""
 
     def make() -> Path:
-        from ridgeway.coordinator.round.progress import no_watch
         from ridgeway.simulations.simulate import simulate
 
         work = plan.work / (dataset.digest[:16] + features)
         corpora.write(dataset.corpora, work / "data")
         masked = len(dataset.domains) >= SMALLEST_COHORT
-        mode: Mode = "masked" if masked else "clear"
         simulate(
             work / "federation",
-            no_watch,
+            lambda event: None,
             data=work / "data",
             out=work / "release",
             encoder=bare_name(plan.encoder) + features,
-            mode=mode,
+            mode="masked" if masked else "clear",
         )
         return work / "release"
 
     return plan.once(dataset, f"our release {features}", make)
 
 
-def _route_by(router: Router, domains: Sequence[str]) -> Route:
+def _line(name: str, router: Router, dataset: Dataset) -> RouterLine:
     def route(prompts: Sequence[str]) -> Places:
         decisions = router.route_many(list(prompts))
-        return np.array([domains.index(each.best) for each in decisions])
+        return np.array([dataset.domains.index(each.best) for each in decisions])
 
-    return route
+    return RouterLine(name, {router.selector.name: route})
 
 
 def _ours(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
-    router = our_router(plan, dataset)
-    route = _route_by(router, dataset.domains)
-    return [RouterLine("Ridgeway (ours)", {router.selector.name: route})]
+    return [_line("Ridgeway (ours)", our_router(plan, dataset), dataset)]
 
 
 def _ours_with_sentences(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     release = our_release(plan, dataset, WORDS + SENTENCE)
     uses: dict[str, SentenceUse] = {"cascade": "auto", "every text read": "always"}
-    lines = []
-    for name, use in uses.items():
-        router = Router.load(release, sentences=use)
-        route = _route_by(router, dataset.domains)
-        variants: dict[str, Route] = {router.selector.name: route}
-        lines.append(RouterLine(f"Ridgeway with sentences, {name}", variants))
-    return lines
+    return [
+        _line(
+            f"Ridgeway with sentences, {name}",
+            Router.load(release, sentences=use),
+            dataset,
+        )
+        for name, use in uses.items()
+    ]
 
 
 RANDOM = RoutingMethod("chance", _random, gathers=False)

@@ -10,22 +10,22 @@ all plots again from the files.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.terminal import run, step
 from ridgeway.simulations.bench.measuring import measured_apart
 from ridgeway.simulations.bench.provenance import MachineWatch, provenance
 from ridgeway.simulations.experiments.report import (
-    Cell,
     ReportPart,
     ReportTable,
+    picture,
     read_part,
     write_part,
 )
@@ -43,6 +43,7 @@ POINTS: dict[str, tuple[int, ...]] = {
 }
 _LOAD = "load"
 """The column that says what the machine's load was after a point."""
+_Numbers = NDArray[np.float64]
 _LAST = 3
 """As many points at the end of an axis give its slope there."""
 
@@ -73,7 +74,7 @@ def points_file(out: Path, axis: str) -> Path:
 
 
 def measure(axis: str, up_to: int, out: Path) -> None:
-    """Each point is kept as soon as it is there."""
+    """Each point is kept as soon as it is there, with the slopes of all."""
     path = points_file(out, axis)
     for value in POINTS[axis]:
         kept = read_part(path)
@@ -82,32 +83,17 @@ def measure(axis: str, up_to: int, out: Path) -> None:
             continue
         watch = MachineWatch()
         found = measured_apart(_POINTS_MODULE, axis, value)
-        add_point(axis, found, watch, path)
+        rows.append((*found.values(), watch.machine().during))
+        table = ReportTable(
+            f"Costs over {axis.replace('-', ' ')}",
+            (*found, _LOAD),
+            tuple(sorted(rows)),
+            digits=3,
+        )
+        table = replace(table, note=slope_words(table))
+        facts = provenance(watch, "ridgeway.simulations.experiments.scale", "cpu")
+        write_part(path, ReportPart(table.title, (), (table,), facts=facts))
         step("measured", axis, str(value))
-
-
-def add_point(
-    axis: str, found: dict[str, float | None], watch: MachineWatch, path: Path
-) -> None:
-    """One more row of an axis's table, and its slopes anew."""
-    kept = read_part(path)
-    rows = list(kept.tables[0].rows) if kept else []
-    load = watch.machine().during
-    rows.append((*found.values(), load))
-    rows.sort(key=lambda row: _number(row[0]))
-    columns = (*found, _LOAD)
-    table = ReportTable(
-        f"Costs over {axis.replace('-', ' ')}", columns, tuple(rows), digits=3
-    )
-    table = replace(table, note=slope_words(table))
-    facts = provenance(watch, "ridgeway.simulations.experiments.scale", "cpu")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_part(path, ReportPart(table.title, (), (table,), facts=facts))
-
-
-def _number(cell: Cell) -> float:
-    assert isinstance(cell, int | float)
-    return float(cell)
 
 
 def slope_words(table: ReportTable) -> str:
@@ -127,34 +113,26 @@ def slope_words(table: ReportTable) -> str:
     )
 
 
-def curve(table: ReportTable, name: str) -> tuple[list[float], list[float]]:
+def curve(table: ReportTable, name: str) -> tuple[_Numbers, _Numbers]:
     """The places and values of a column, where it has any."""
-    pairs = zip(table.column(table.columns[0]), table.column(name), strict=True)
-    there = [(_number(x), _number(y)) for x, y in pairs if y is not None]
-    return [x for x, _ in there], [y for _, y in there]
+    columns = (table.column(each) for each in (table.columns[0], name))
+    places, values = (np.array(cells, dtype=np.float64) for cells in columns)
+    there = ~np.isnan(values)
+    return places[there], values[there]
 
 
-def fitted_slope(places: Sequence[float], values: Sequence[float]) -> float:
+def fitted_slope(places: _Numbers, values: _Numbers) -> float:
     """By least squares over logarithms."""
     return float(np.polyfit(np.log(places), np.log(values), 1)[0])
 
 
 def draw_curves(table: ReportTable, path: Path) -> None:
     """Every column over the first, both on scales of logarithms, as SVG."""
-    from matplotlib import rcParams
-    from matplotlib.figure import Figure
-
-    rcParams["svg.hashsalt"] = table.title  # the same points give the same file
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for name in table.columns[1:-1]:
-        axes.plot(*curve(table, name), marker="o", label=name)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel(table.columns[0])
-    axes.legend(fontsize=7)
-    axes.grid(visible=True, alpha=0.3)
-    figure.savefig(path, metadata={"Date": None})
+    with picture(table.title, path, 6, 4) as axes:
+        for name in table.columns[1:-1]:
+            axes.plot(*curve(table, name), marker="o", label=name)
+        axes.set_yscale("log")
+        axes.set_xlabel(table.columns[0])
 
 
 if __name__ == "__main__":

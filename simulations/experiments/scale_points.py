@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
+import random
 import resource
 import statistics
 import sys
@@ -16,32 +18,41 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial, reduce
 from itertools import cycle
+from operator import add
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
-from tokenizers import Tokenizer
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.prepare import PrepareJob, prepare
+from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import DEFAULT, WordFeatures
+from ridgeway.common.base.settings import DEFAULT, Ridge, Sampling
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.table_encoder import WORDS, with_words
+from ridgeway.common.encoding.table_encoder import WORDS
+from ridgeway.common.protocol.messages import SealedSums
+from ridgeway.common.protocol.packet import Packet, seal_packet
 from ridgeway.common.routing.router import Router
+from ridgeway.common.statistics.sums import vector_size
+from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
+from ridgeway.coordinator.solving.publish import publish
+from ridgeway.coordinator.solving.solve import solve
 from ridgeway.simulations.bench.bench_text import BenchText, bench_text
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
-    measured_apart,
     peak_gb,
+    resident_bytes,
+    seconds_in_turns,
 )
-from ridgeway.simulations.bench.peers.gateway_peers import (
-    server_cpu_seconds,
-    server_memory,
-)
-from ridgeway.simulations.bench.route_bench import make_release
+from ridgeway.simulations.bench.random_corpus import draw, random_encoder
+from ridgeway.simulations.bench.route_bench import DEFAULT_CHOICES, make_release
 from ridgeway.simulations.bench.serving_bench import (
     ROUTE,
     TOKENS,
@@ -49,11 +60,30 @@ from ridgeway.simulations.bench.serving_bench import (
     put_load,
     ridgeway_serve,
 )
+from ridgeway.simulations.corpora import Corpus, write
 from ridgeway.simulations.experiments.dataset import builtin_dataset, in_turn
-from ridgeway.simulations.experiments.size_costs import domain_costs, width_costs
+from ridgeway.simulations.experiments.token_routers import summed, summed_texts
+from ridgeway.simulations.shared_work import forget_shared_work
+from ridgeway.simulations.simulate import FederationSettled, simulate
 
 Figures = dict[str, float | None]
 _ENCODER = "smollm2"
+_REPEATS = 3
+
+_DOMAINS = 6
+_DOCUMENTS = 20
+_WORDS = 60
+"""What every holder has: so many documents of so many words."""
+
+_TEXTS = 600
+_PROMPTS = 60
+"""Of all made-up domains together, at least; and how many are routed."""
+RANDOM_ROWS = 2048
+RANDOM_TOKENS = 32_768
+RANDOM_DOMAINS = 4
+WINDOW = Sampling(window=16)
+DEALT = Sampling(window=64)
+
 _FEW = 30
 _LEAST_CPU_S = 0.5
 """Prompts are routed for at least as long."""
@@ -64,7 +94,7 @@ def documents(megabytes: int, work: Path) -> Figures:
     text = bench_text(BenchOptions(work))
     path = work / "text.jsonl"
     _write_lines(list(text.training.values()), megabytes * 1_000_000, path)
-    encoder = with_words(find_encoder(_ENCODER), WordFeatures())
+    encoder = find_encoder(_ENCODER + WORDS)
     job = PrepareJob((path,), "scale", DEFAULT.sampling, 0.0, ("text",), cores())
     before = _cpu_seconds()
     prepare(job, encoder, work / "cache")
@@ -82,47 +112,169 @@ def _write_lines(files: list[Path], size: int, path: Path) -> None:
             file.write(line)
 
 
+# Holders
+
+
 def holders(mode: Mode) -> Callable[[int, Path], Figures]:
     """A whole federation, and one of its holders."""
 
     def measure(count: int, work: Path) -> Figures:
-        module = "ridgeway.simulations.bench.cohorts_bench"
-        return federation_figures(count, measured_apart(module, count, 0, mode))
+        from ridgeway.client.client_app import holder_app
+        from ridgeway.client.round.answers import answer
+
+        holder = OneHoldersWork(work / "own-work.jsonl", answer)
+        write_corpora(work / "data", count)
+        simulate(
+            work / "federation",
+            holder.watch,
+            data=work / "data",
+            holders=count,
+            encoder=_ENCODER,
+            mode=mode,
+            app=holder_app(holder.answer),
+        )
+        answers = holder.answers()
+        coordinator = time.process_time()
+        processes = _children_cpu_seconds()
+        return {
+            "holders": count,
+            "CPU s": coordinator + processes,
+            # of a small one, which runs in one process, it cannot be told
+            "of the coordinator, CPU s": coordinator if processes else None,
+            "of a holder, CPU s": sum(each["seconds"] for each in answers),
+            "a holder sends, MB": sum(each["bytes"] for each in answers) / 1e6,
+            "memory, GB": holder.gb,
+        }
 
     return measure
 
 
-def federation_figures(count: int, found: dict[str, Any]) -> Figures:
-    """Of what a federation of `bench cohorts` prints. A small one runs in one process, so that the
-    coordinator's part of it cannot be told.
+class OneHoldersWork:
+    """The answers of one holder, measured in whichever process gives them, and written to a file.
+
+    A simulation reads and verifies once what many holders are sent alike. All of that is forgotten
+    before each of this holder's answers, as if it were alone on its machine; the encoder stays
+    loaded. It is the last: what a process loads for its first holder is there by then.
     """
-    own: dict[str, float] = found["own"]
-    coordinator: float = found["coordinator_cpu"]
-    return {
-        "holders": count,
-        "CPU s": found["cpu"],
-        "of the coordinator, CPU s": None
-        if coordinator == found["cpu"]
-        else coordinator,
-        "of a holder, CPU s": sum(own.values()),
-        "a holder sends, MB": found["sent"] / 1e6,
-        "memory, GB": found["gb"],
-    }
+
+    def __init__(self, path: Path, answer: Callable[[Holder, Packet], Packet]) -> None:
+        self._path = path
+        self._answer = answer
+        self._holders = list[str]()
+        self.gb = 0.0
+
+    def watch(self, event: Event) -> None:
+        if isinstance(event, FederationSettled):
+            self._holders = sorted(event.holders)
+        if isinstance(event, ReleaseDelivered):
+            children = multiprocessing.active_children()
+            self.gb = peak_gb() + sum(peak_gb(each.pid or 0) for each in children)
+
+    def answer(self, holder: Holder, request: Packet) -> Packet:
+        if holder.folder.name != self._holders[-1]:
+            return self._answer(holder, request)
+        forget_shared_work()
+        started = time.process_time()
+        reply = self._answer(holder, request)
+        seconds = time.process_time() - started
+        facts = {
+            "step": json.loads(request.header)["kind"],
+            "seconds": seconds,
+            "bytes": packet_bytes(reply),
+        }
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(facts) + "\n")
+        return reply
+
+    def answers(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._path.read_text().splitlines()]
+
+
+def packet_bytes(packet: Packet) -> int:
+    """Of a header, a signature and numbers."""
+    blobs = sum(memoryview(blob).nbytes for blob in packet.blobs)
+    return len(packet.header) + len(packet.signature) + blobs
+
+
+def write_corpora(folder: Path, holders: int) -> None:
+    """Domains of random words, with as many documents as their holders need."""
+    rng = random.Random(0)
+    for number in range(min(_DOMAINS, holders)):
+        words = ["".join(rng.choices(ascii_lowercase, k=6)) for _ in range(500)]
+        texts = [
+            " ".join(rng.choices(words, k=_WORDS))
+            for _ in range(_DOCUMENTS * -(-holders // _DOMAINS))
+        ]
+        name = f"domain{number}"
+        write([Corpus(name, tuple(texts), tuple(texts[:10]))], folder)
+
+
+# Domains and features
 
 
 def domains(count: int, work: Path) -> Figures:
-    """A message, the solve and a release over domains that share some texts."""
+    """A message, the solve and a release, of texts that are dealt out to made-up domains."""
     dataset = builtin_dataset()
-    texts = in_turn(dataset.train, max(600, count))
-    prompts = in_turn(dataset.test, 60)
+    texts = in_turn(dataset.train, max(_TEXTS, count))
     encoder = find_encoder(_ENCODER)
-    costs = domain_costs(encoder, texts, prompts, count, work / "release")
-    return {"domains": count, **costs}
+    parts = [
+        summed_texts(encoder, DEALT, f"domain-{place:03}", texts[place::count])
+        for place in range(count)
+    ]
+    identity = Identity(Ed25519PrivateKey.generate())
+    folder = work / "release"
+    release = publish(parts, encoder, DEFAULT_CHOICES, identity, folder)
+    total = release.total.statistics
+    router = Router.load(folder)
+    solving, *routing = seconds_in_turns(
+        lambda: solve(total, encoder.scale, DEFAULT_CHOICES.ridge),
+        *(partial(router.route, each) for each in in_turn(dataset.test, _PROMPTS)),
+        rounds=_REPEATS,
+        clock=time.process_time,
+    )
+    released = sum(path.stat().st_size for path in folder.iterdir())
+    return {
+        "domains": count,
+        "a sealed message, MB": 1e-6 * sealed_bytes(*total.shape),
+        "solving, CPU s": solving,
+        "a release, MB": 1e-6 * released,
+        "routing a prompt, CPU ms": 1e3 * statistics.median(routing),
+    }
 
 
 def features(width: int, work: Path) -> Figures:
     """A message, sums and the solve over the width of a random encoder."""
-    return {"features": width, **width_costs(width)}
+    encoder = random_encoder(RANDOM_ROWS, width)
+    _, batches = draw(RANDOM_TOKENS, RANDOM_ROWS)
+    sums_of = partial(summed, encoder.table, WINDOW, batches)
+    (summing,) = seconds_in_turns(sums_of, rounds=1, clock=time.process_time)
+    sums = sums_of()
+    placed = [sums.placed(place, RANDOM_DOMAINS) for place in range(RANDOM_DOMAINS)]
+    total = reduce(add, placed)
+    (solving,) = seconds_in_turns(
+        lambda: solve(total, encoder.scale, Ridge()),
+        rounds=_REPEATS,
+        clock=time.process_time,
+    )
+    return {
+        "features": width,
+        "a sealed message, MB": 1e-6 * sealed_bytes(width + 1, RANDOM_DOMAINS),
+        "summing, CPU s": summing,
+        "solving, CPU s": solving,
+    }
+
+
+def sealed_bytes(features: int, domains: int) -> int:
+    """Of a holder's sums under masks: what is under masks is noise, and zeros weigh as much."""
+    message = SealedSums(session="0" * 64, lot="statistics")
+    identity = Identity(Ed25519PrivateKey.generate())
+    blob = bytes(8 * vector_size(features, domains))
+    return packet_bytes(
+        seal_packet(message, identity, round="0" * 32, reply_to="0" * 64, blobs=[blob])
+    )
+
+
+# Routing and serving
 
 
 def prompt_tokens(tokens: int, work: Path) -> Figures:
@@ -130,8 +282,7 @@ def prompt_tokens(tokens: int, work: Path) -> Figures:
     text = bench_text(BenchOptions(work))
     long = "\n".join(text.documents)
     release = _release(text, work, WORDS + SENTENCE)
-    tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
-    prompts = prompts_of(tokenizer, long, tokens)
+    prompts = prompts_of(release, long, tokens)
     table = Router.load(release, sentences="never")
     table.make_fast()
     reader = Router.load(release, sentences="always")
@@ -147,18 +298,15 @@ def clients(connections: int, work: Path) -> Figures:
     """`POST /v1/route` over so many connections, which ask again when they have their answer."""
     text = bench_text(BenchOptions(work))
     release = _release(text, work, WORDS)
-    tokenizer = Tokenizer.from_file(str(release / "tokenizer.json"))
-    prompts = prompts_of(tokenizer, "\n".join(text.documents), TOKENS)
+    prompts = prompts_of(release, "\n".join(text.documents), TOKENS)
     bodies = [{"prompt": prompt} for prompt in prompts]
     with ridgeway_serve(work, str(release)) as server:
         asyncio.run(put_load(server, ROUTE, bodies, connections))  # warms up
-        before = server_cpu_seconds(server)
         load = asyncio.run(put_load(server, ROUTE, bodies, connections))
-        spent = server_cpu_seconds(server) - before
-        memory = server_memory(server)
+        memory = resident_bytes("VmRSS", server.pid)
     return {
         "clients": connections,
-        "CPU of a request, ms": 1e3 * spent / load.requests,
+        "CPU of a request, ms": load.cpu_ms,
         "median, ms": load.p50_ms,
         "99th percentile, ms": load.p99_ms,
         "memory, MB": memory / 1e6,
@@ -188,8 +336,12 @@ def _milliseconds(router: Router, prompts: list[str]) -> float:
 
 
 def _cpu_seconds() -> float:
+    return time.process_time() + _children_cpu_seconds()
+
+
+def _children_cpu_seconds() -> float:
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+    return children.ru_utime + children.ru_stime
 
 
 MEASURES: dict[str, Callable[[int, Path], Figures]] = {

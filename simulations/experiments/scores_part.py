@@ -10,10 +10,13 @@ scores, what quality costs, how many scores a category needs, and what noise wou
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -38,11 +41,9 @@ from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import our_router
 from ridgeway.simulations.experiments.scored_choosers import (
-    KNN_FITS,
-    RIDGE_FITS,
+    at_best,
     certain,
-    expected_scores,
-    mean_rows,
+    expected_by_others,
     of_best_quality,
 )
 
@@ -73,6 +74,49 @@ _DELTA = 1e-8
 Shares = NDArray[np.float64]
 
 
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a router and models make of questions.
+
+    right: test questions × experts. decisions: the router's, on test questions.
+    """
+
+    train: Sequence[ScoredPrompt]
+    router: Router
+    experts: tuple[str, ...]
+    right: Shares
+    decisions: Sequence[Decision]
+
+    def chosen(
+        self, table: QualityTable, decisions: Sequence[Decision] | None = None
+    ) -> Shares:
+        """Whether the expert that a table and decisions choose is right on each question."""
+        places = of_best_quality(table, decisions or self.decisions)
+        found: Shares = self.right[np.arange(len(self.right)), places]
+        return found
+
+    def percent(self, table: QualityTable) -> float:
+        return 100 * float(self.chosen(table).mean())
+
+    def table(self, count: int | None, chance: np.random.Generator) -> QualityTable:
+        """Of so many questions of each category, drawn at random; None: of all."""
+        drawn = [self.train[place] for place in chance.permutation(len(self.train))]
+        kept = list[ScoredPrompt]()
+        taken = Counter[str]()
+        for line in drawn:
+            taken[line.domain] += 1
+            if count is None or taken[line.domain] <= count:
+                kept.append(line)
+        table = _measured(kept, self.router)
+        places = [table.experts.index(name) for name in self.experts]
+        return QualityTable(
+            table.domains,
+            self.experts,
+            table.sums[:, places],
+            table.counts[:, places],
+        )
+
+
 def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     """folder: train.jsonl and test.jsonl, each line with `text`, `category` and `scores` of all
     models.
@@ -88,35 +132,40 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     dataset = Dataset("MMLU-Pro", "its categories", _texts(train), _texts(test))
     router = our_router(plan, dataset)
     table = _measured(train, router)
-    decisions = router.route_many([line.prompt for line in test])
+    asked = [line.prompt for line in test]
+    decisions = router.route_many(asked)
     known = [certain(line.domain, router.domains) for line in test]
-    right = np.array([[line.scores[name] for name in table.experts] for line in test])
-    sums = [sum(line.scores[name] for line in train) for name in table.experts]
-    single = int(np.argmax(sums))
-    others = _other_choosers(plan, train, test, table)
+    scored = _scores(train, table.experts)
+    right = _scores(test, table.experts)
+    answers = Answers(train, router, table.experts, right, decisions)
+    single = int(scored.sum(axis=0).argmax())
+    others = expected_by_others(
+        plan.table_encoder(), [line.prompt for line in train], scored, asked
+    )
     ways = {
         f"always the best on training questions ({table.experts[single]})": right[
             :, single
         ],
-        "Ridgeway: probabilities × table": _answered(table, right, decisions),
-        **{name: _at_best(right, worth) for name, worth in others.items()},
-        "the table, every category known": _answered(table, right, known),
+        "Ridgeway: probabilities × table": answers.chosen(table),
+        **{name: at_best(right, worth) for name, worth in others.items()},
+        "the table, every category known": answers.chosen(table, known),
         "any model that is right, in hindsight": right.max(axis=1),
     }
     pairs = zip(decisions, test, strict=True)
     found = float(np.mean([decision.best == line.domain for decision, line in pairs]))
-    words = [_words(table, len(train), len(test), found), _masked_words(train, router)]
-    tables = [
-        _table(ways),
-        _few_scores(train, router, right, decisions, table.experts),
-        _noisy_scores(train, router, right, decisions, table.experts),
-    ]
+    words = [_words(table, len(train), len(test), found), _masked_words(table)]
+    tables = [_table(ways), _few_scores(answers), _noisy_scores(answers)]
     if set(table.experts) <= set(COSTS):
         ours = np.array([list(each.scores.values()) for each in decisions])
         worths = {"Ridgeway": ours @ table.expected, **others}
         tables.append(_curves(worths, right, table.experts))
     facts = {"prior": PRIOR_SCORES}
     return ReportPart(TITLE, tuple(words), tuple(tables), facts=facts)
+
+
+def _scores(lines: Sequence[ScoredPrompt], experts: Sequence[str]) -> Shares:
+    """Questions × experts."""
+    return np.array([[line.scores[name] for name in experts] for line in lines])
 
 
 def _measured(lines: Sequence[ScoredPrompt], router: Router) -> QualityTable:
@@ -141,41 +190,6 @@ def _texts(lines: Sequence[ScoredPrompt]) -> Texts:
     }
 
 
-def _answered(
-    table: QualityTable, right: Shares, decisions: Sequence[Decision]
-) -> Shares:
-    """Whether the chosen expert is right on each question."""
-    places = of_best_quality(table, decisions)
-    found: Shares = right[np.arange(len(right)), places]
-    return found
-
-
-# Choosers that see all scored questions
-
-
-def _other_choosers(
-    plan: ExperimentPlan,
-    train: Sequence[ScoredPrompt],
-    test: Sequence[ScoredPrompt],
-    table: QualityTable,
-) -> dict[str, Shares]:
-    """What they expect of each model on each test question."""
-    encoder = plan.table_encoder()
-    rows, asked = (
-        mean_rows(encoder, [line.prompt for line in lines]) for lines in (train, test)
-    )
-    scores = np.array([[line.scores[name] for name in table.experts] for line in train])
-    return {
-        "kNN over scores": expected_scores(KNN_FITS, rows, scores, asked),
-        "ridge regression on scores": expected_scores(RIDGE_FITS, rows, scores, asked),
-    }
-
-
-def _at_best(right: Shares, worth: Shares) -> Shares:
-    found: Shares = right[np.arange(len(right)), worth.argmax(axis=1)]
-    return found
-
-
 # What quality costs
 
 
@@ -187,11 +201,10 @@ def _curves(
     rows: list[tuple[str, float, float]] = []
     for name, worth in worths.items():
         for price in _PRICES:
-            chosen = (worth - price * costs).argmax(axis=1)
-            quality = 100 * float(right[np.arange(len(right)), chosen].mean())
-            rows.append(
-                (f"{name}, μ = {price:g}", float(costs[chosen].mean()), quality)
-            )
+            net = worth - price * costs
+            cost = float(costs[net.argmax(axis=1)].mean())
+            quality = 100 * float(at_best(right, net).mean())
+            rows.append((f"{name}, μ = {price:g}", cost, quality))
     for place, name in enumerate(experts):
         rows.append((name, float(costs[place]), 100 * float(right[:, place].mean())))
     return ReportTable(
@@ -206,25 +219,17 @@ def _curves(
 # How many scores a category needs
 
 
-def _few_scores(
-    train: Sequence[ScoredPrompt],
-    router: Router,
-    right: Shares,
-    decisions: Sequence[Decision],
-    experts: Sequence[str],
-) -> ReportTable:
+def _few_scores(answers: Answers) -> ReportTable:
     chance = np.random.default_rng(1)
     rows = []
     for count in _SCORED:
-        found = []
-        singles = []
-        for _ in range(_DRAWS if count else 1):
-            table = _drawn_table(train, router, experts, count, chance)
-            found.append(100 * float(_answered(table, right, decisions).mean()))
-            single = int(table.sums.sum(axis=0).argmax())
-            singles.append(100 * float(right[:, single].mean()))
-        means = float(np.mean(found)), float(np.mean(singles))
-        rows.append((str(count or "all"), *means, min(found), max(found)))
+        draws = range(_DRAWS if count else 1)
+        drawn = [answers.table(count, chance) for _ in draws]
+        found = [answers.percent(table) for table in drawn]
+        best = [int(table.sums.sum(axis=0).argmax()) for table in drawn]
+        single = 100 * float(answers.right[:, best].mean())
+        figures = fmean(found), single, min(found), max(found)
+        rows.append((str(count or "all"), *figures))
     return ReportTable(
         "Scored questions of a category",
         ("scored questions", "right, percent", "best single model", "least", "most"),
@@ -234,23 +239,19 @@ def _few_scores(
     )
 
 
-def _noisy_scores(
-    train: Sequence[ScoredPrompt],
-    router: Router,
-    right: Shares,
-    decisions: Sequence[Decision],
-    experts: Sequence[str],
-) -> ReportTable:
+def _noisy_scores(answers: Answers) -> ReportTable:
     """What a table under noise would be worth."""
     chance = np.random.default_rng(1)
     rows = []
     for count, epsilon in product(_NOISY_SCORED, _EPSILONS):
-        found = []
-        for _ in range(_DRAWS):
-            table = _drawn_table(train, router, experts, count, chance)
-            noisy = noisy_table(table, rho_for(epsilon, _DELTA), chance.bytes)
-            found.append(100 * float(_answered(noisy, right, decisions).mean()))
-        figures = float(np.mean(found)), min(found), max(found)
+        rho = rho_for(epsilon, _DELTA)
+        found = [
+            answers.percent(
+                noisy_table(answers.table(count, chance), rho, chance.bytes)
+            )
+            for _ in range(_DRAWS)
+        ]
+        figures = fmean(found), min(found), max(found)
         rows.append((str(count or "all"), f"{epsilon:g}", *figures))
     return ReportTable(
         "Scores under noise",
@@ -278,40 +279,8 @@ def noisy_table(table: QualityTable, rho: Fraction, draw: Randomness) -> Quality
     return QualityTable(table.domains, table.experts, sums, counts)
 
 
-def _drawn_table(
-    train: Sequence[ScoredPrompt],
-    router: Router,
-    experts: Sequence[str],
-    count: int | None,
-    chance: np.random.Generator,
-) -> QualityTable:
-    """Of so many questions of each category, drawn at random; None: of all."""
-    drawn = [train[place] for place in chance.permutation(len(train))]
-    kept = _first_of_each(drawn, count or len(train))
-    return _in_order(_measured(kept, router), experts)
-
-
-def _in_order(table: QualityTable, experts: Sequence[str]) -> QualityTable:
-    places = [table.experts.index(name) for name in experts]
-    return QualityTable(
-        table.domains, tuple(experts), table.sums[:, places], table.counts[:, places]
-    )
-
-
-def _first_of_each(lines: Sequence[ScoredPrompt], count: int) -> list[ScoredPrompt]:
-    """The first so many of each category."""
-    taken: dict[str, int] = {}
-    kept = []
-    for line in lines:
-        taken[line.domain] = taken.get(line.domain, 0) + 1
-        if taken[line.domain] <= count:
-            kept.append(line)
-    return kept
-
-
-def _masked_words(train: Sequence[ScoredPrompt], router: Router) -> str:
+def _masked_words(table: QualityTable) -> str:
     """Whether the sums of scores of one holder a category, under masks, give the same table."""
-    table = _measured(train, router)
     vectors = []
     for place in range(len(table.domains)):
         own = np.zeros((2, *table.sums.shape), np.int64)

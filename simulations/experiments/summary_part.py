@@ -12,9 +12,7 @@ from ridgeway.common.privacy.public_prior import built_in_prior
 from ridgeway.simulations.experiments.dataset import Dataset
 from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.privacy_part import (
-    BUILT_IN,
     PrivateGround,
-    PrivateTrial,
     accuracy,
 )
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
@@ -44,7 +42,7 @@ def run(plan: ExperimentPlan) -> ReportPart:
     prior = built_in_prior(encoder)
     found = {}
     for dataset in plan.datasets:
-        private = PrivateGround(dataset, encoder, {BUILT_IN: prior})
+        private = PrivateGround(dataset, encoder, prior)
         found[dataset.name] = dict(_accuracies(plan, dataset, private))
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (name, *(column[name] for column in found.values()))
@@ -66,6 +64,6 @@ def _accuracies(
         route = learnt(plan, dataset, name, method).rows[0].route
         yield words, evaluation(route, dataset.test).accuracy
     for words, (mode, epsilon) in _PRIVATE.items():
-        trial = PrivateTrial(mode, epsilon, None, BUILT_IN)
+        privacy = private.privacy(mode, epsilon)
         seeds = range(plan.seed, plan.seed + SEEDS)
-        yield words, mean(accuracy(private, trial, seed) for seed in seeds)
+        yield words, mean(accuracy(private, privacy, seed) for seed in seeds)

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from ridgeway.__main__ import main
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
 from ridgeway.coordinator.accuracy_plan import FIT_ERROR, SENTENCES_FIT, TOKENS_FIT, Fit, Forecast, forecast
 from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
-from ridgeway.simulations.experiments.privacy_part import PrivateGround, PrivateTrial, accuracy
+from ridgeway.simulations.experiments.privacy_part import PrivateGround, accuracy
 
 modes = st.sampled_from(["columns", "full"])
 fits = st.sampled_from([SENTENCES_FIT, TOKENS_FIT])
@@ -76,10 +77,12 @@ def test_the_plan_predicts_small_simulations(
     monkeypatch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 400_000)
     held = split(folder_dataset(shared_data / "clm").sampled(1, train=1200))
     told = Dataset("clm", "held-out training text", held.fit, held.held)
-    ground = PrivateGround(told, smollm2, {"far": built_in_prior(smollm2)})
+    prior = built_in_prior(smollm2)
     for mode, documents, epsilon in (("columns", 300, 1.0), ("columns", 900, 3.0), ("full", 900, 3.0)):
         chosen: PrivacyMode = "full" if mode == "full" else "columns"
-        found = accuracy(ground, PrivateTrial(chosen, epsilon, documents, "far"), seed=1) / 100
+        summed = round(documents / (1 - DEFAULT.holdout))  # the rest is held out
+        ground = PrivateGround(told.sampled(1, train=summed), smollm2, prior)
+        found = accuracy(ground, ground.privacy(chosen, epsilon), seed=1) / 100
         expected = forecast(chosen, documents, len(told.domains), epsilon, 1e-8, TOKENS_FIT).by_kind[
             TOKENS_FIT.kinds[2].name
         ]

@@ -23,7 +23,7 @@ from ridgeway.simulations.bench.peers.peer_process import (
 )
 
 _CLUSTERS = (100, 30, 300)
-"""How many; the first is the default."""
+"""How many."""
 
 
 class RowProvider:
@@ -65,7 +65,6 @@ def chosen_models(request: Any) -> Answered:
         "choices": choices,
         "milliseconds": milliseconds,
         "megabytes": resident_mb() - before,
-        "setting": f"{best} clusters",
     }
 
 

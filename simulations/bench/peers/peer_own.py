@@ -49,48 +49,35 @@ def _release(request: Any) -> Choose:
 def _encoder(request: Any) -> Choose:
     """Reads a text, and chooses nothing."""
     from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.simulations.experiments.same_encoder_routers import sentence_vectors
+    from ridgeway.simulations.experiments.sentence_routers import sentence_vectors
 
     encoder = find_encoder(request["encoder"])
     texts = request["test"]
     return lambda place: len(sentence_vectors(encoder, [texts[place]])) - 1
 
 
-def _vectors(request: Any) -> tuple[Any, Any]:
-    rows = np.load(request["vectors"])
-    return rows[request["train"]], np.array(request["labels"])[request["train"]]
-
-
 def _knn(request: Any) -> Choose:
-    """test: numbers of rows, as for all that follow. The k is the best on held-out rows."""
+    """test: numbers of rows, as for all that follow."""
     from ridgeway.simulations.experiments.sentence_routers import NEIGHBOURS, nearest
 
-    rows, labels = _vectors(request)
-    return _best(request, [nearest(rows, labels, k) for k in NEIGHBOURS])
+    return _best(request, nearest, NEIGHBOURS)
 
 
 def _logistic(request: Any) -> Choose:
-    from sklearn.linear_model import LogisticRegression
+    from ridgeway.simulations.experiments.sentence_routers import STRENGTHS, logistic
 
-    from ridgeway.simulations.experiments.same_encoder_routers import STRENGTHS
-
-    rows, labels = _vectors(request)
-    return _best(
-        request,
-        [
-            LogisticRegression(C=each, max_iter=500).fit(rows, labels)
-            for each in STRENGTHS
-        ],
-    )
+    return _best(request, logistic, STRENGTHS)
 
 
-def _best(request: Any, classifiers: Sequence[Any]) -> Choose:
-    """The classifier that is right most often on held-out rows."""
+def _best(
+    request: Any, fitted: Callable[[Any, Any, Any], Any], settings: Sequence[float]
+) -> Choose:
+    """By the setting that is right most often on held-out rows."""
     rows = np.load(request["vectors"])
-    held = request["held"]
-    labels = np.array(request["labels"])[held]
-    best = max(classifiers, key=lambda each: each.score(rows[held], labels))
-    test = request["test"]
+    labels = np.array(request["labels"])
+    train, held, test = (request[side] for side in ("train", "held", "test"))
+    classifiers = [fitted(rows[train], labels[train], each) for each in settings]
+    best = max(classifiers, key=lambda each: each.score(rows[held], labels[held]))
     return lambda place: int(best.predict(rows[test[place]][None])[0])
 
 

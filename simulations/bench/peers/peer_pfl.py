@@ -11,21 +11,24 @@ from pfl.stats import MappedVectorStatistics
 from ridgeway.simulations.bench.peers.peer_process import Answered, answer_request
 
 
-def noisy_mean(request: Any) -> Answered:
-    """The mean over rows of length one, under the noise of an ε and a δ; its root mean square
+def noisy_means(request: Any) -> Answered:
+    """The mean over rows of length one, under the noise of each ε and a δ; its root mean square
     error over repeats.
     """
     rows = np.load(request["vectors"])
     true = rows.mean(axis=0)
-    mechanism = GaussianMechanism.construct_single_iteration(
-        1.0, request["epsilon"], request["delta"]
-    )
-    errors = []
-    for _ in range(request["repeats"]):
-        total = sum_of_clipped(mechanism, rows)
-        noisy, _ = mechanism.add_noise(total, len(rows))
-        errors.append(noisy["sum"] / len(rows) - true)
-    return {"error": float(np.sqrt(np.mean(np.square(errors))))}
+    found = []
+    for epsilon in request["epsilons"]:
+        mechanism = GaussianMechanism.construct_single_iteration(
+            1.0, epsilon, request["delta"]
+        )
+        errors = []
+        for _ in range(request["repeats"]):
+            total = sum_of_clipped(mechanism, rows)
+            noisy, _ = mechanism.add_noise(total, len(rows))
+            errors.append(noisy["sum"] / len(rows) - true)
+        found.append(float(np.sqrt(np.mean(np.square(errors)))))
+    return {"errors": found}
 
 
 def sum_of_clipped(mechanism: Any, rows: Any) -> Any:
@@ -39,4 +42,4 @@ def sum_of_clipped(mechanism: Any, rows: Any) -> Any:
 
 
 if __name__ == "__main__":
-    answer_request(noisy_mean)
+    answer_request(noisy_means)

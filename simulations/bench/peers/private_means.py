@@ -8,6 +8,7 @@ number of holders that share a domain.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,13 @@ from ridgeway.common.privacy.document_bound import bounded_sums
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.simulations.bench.measuring import Row
-from ridgeway.simulations.bench.peers.peer_environments import (
-    Peer,
-    PeerMissing,
-    asked_peer,
-)
-from ridgeway.simulations.bench.peers.peer_rows import (
+from ridgeway.simulations.bench.peers.peer import (
     Contest,
-    compared,
-    not_measured,
+    Peer,
+    asked_peer,
+    rows_beside,
 )
+from ridgeway.simulations.bench.peers.peer_process import Answered
 
 _PFL = Peer("pfl", ".venv-peers-pfl", "peer_pfl")
 _ROWS = 2000
@@ -44,24 +42,26 @@ def private_mean_rows(work: Path) -> Iterator[Row]:
     rows = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
     path = work / "rows.npy"
     np.save(path, rows)
-    for epsilon in _EPSILONS:
-        what = f"private mean of {_ROWS:,} rows, ε {epsilon:g}, δ {_DELTA:g}"
-        request = {
-            "vectors": str(path),
-            "epsilon": epsilon,
-            "delta": _DELTA,
-            "repeats": _REPEATS,
-        }
-        try:
-            theirs = asked_peer(_PFL, request, work)
-        except PeerMissing as missing:
-            yield not_measured(what, _PFL.name, str(missing))
-            return
-        for holders in _HOLDERS:
-            ours = our_mean(rows, epsilon, holders)
-            whose = "one holder" if holders == 1 else f"{holders} holders"
-            error = Contest(ours, theirs["error"], "off (RMS)", "less")
-            yield compared(f"{what}, {whose}", _PFL.name, error)
+    request = {
+        "vectors": str(path),
+        "epsilons": _EPSILONS,
+        "delta": _DELTA,
+        "repeats": _REPEATS,
+    }
+
+    def contests(answer: Answered) -> dict[str, list[Contest]]:
+        found = {}
+        for epsilon, theirs in zip(_EPSILONS, answer["errors"], strict=True):
+            for holders in _HOLDERS:
+                whose = "one holder" if holders == 1 else f"{holders} holders"
+                name = f"{what}, ε {epsilon:g}, δ {_DELTA:g}, {whose}"
+                ours = our_mean(rows, epsilon, holders)
+                found[name] = [Contest(ours, theirs, "off (RMS)")]
+        return found
+
+    what = f"private mean of {_ROWS:,} rows"
+    ask = partial(asked_peer, _PFL, request, work)
+    yield from rows_beside(what, _PFL.name, ask, contests)
 
 
 def our_mean(rows: Any, epsilon: float, holders: int) -> float:

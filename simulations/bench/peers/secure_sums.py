@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.reference_session import Step, Transcript, masked_sum
 from ridgeway.simulations.bench.measuring import Row
-from ridgeway.simulations.bench.peers.peer_environments import (
-    Peer,
-    PeerMissing,
-    asked_peer,
-)
-from ridgeway.simulations.bench.peers.peer_rows import (
+from ridgeway.simulations.bench.peers.peer import (
     Contest,
-    compared,
-    not_measured,
+    Peer,
+    asked_peer,
+    rows_beside,
 )
+from ridgeway.simulations.bench.peers.peer_process import Answered
 
 _LARGEST = 1 << 22
 _CASES = ((10, 1), (30, 3))
@@ -47,32 +45,27 @@ def secure_sum_rows(work: Path) -> Iterator[Row]:
         )
         path = work / "vectors.npy"
         np.save(path, vectors)
-        ours = our_sum(vectors, away)
+        what = (
+            f"secure sum, {members - away} of {members} members, {_NUMBERS:,} numbers"
+        )
         request = {"vectors": str(path), "largest": _LARGEST, "away": away}
+        contests = partial(_contests, what, our_sum(vectors, away))
         for peer in _PEERS:
-            yield from _peer_rows(peer, members, ours, request, work)
+            ask = partial(asked_peer, peer, request, work)
+            yield from rows_beside(what, peer.name, ask, contests)
 
 
-def _peer_rows(
-    peer: Peer, members: int, ours: dict[str, float], request: Any, work: Path
-) -> Iterator[Row]:
-    sending = members - request["away"]
-    what = f"secure sum, {sending} of {members} members, {_NUMBERS:,} numbers"
-    try:
-        theirs = asked_peer(peer, request, work)
-    except PeerMissing as missing:
-        yield not_measured(what, peer.name, str(missing))
-        return
-    yield compared(
-        what,
-        peer.name,
-        Contest(ours["seconds"], theirs["seconds"], "CPU s", "less"),
-        Contest(ours["bytes"] / 1e6, theirs["bytes"] / 1e6, "MB a member", "less"),
-        Contest(ours["error"], theirs["error"], "off at most", "less"),
-    )
+def _contests(what: str, ours: Answered, theirs: Answered) -> dict[str, list[Contest]]:
+    return {
+        what: [
+            Contest(ours["seconds"], theirs["seconds"], "CPU s"),
+            Contest(ours["bytes"] / 1e6, theirs["bytes"] / 1e6, "MB a member"),
+            Contest(ours["error"], theirs["error"], "off at most"),
+        ]
+    }
 
 
-def our_sum(vectors: Any, away: int) -> dict[str, float]:
+def our_sum(vectors: Any, away: int) -> Answered:
     members = [Identity(Ed25519PrivateKey.generate()) for _ in vectors]
     in_order = sorted(range(len(members)), key=lambda place: members[place].public)
     dropped: dict[int, Step] = dict.fromkeys(

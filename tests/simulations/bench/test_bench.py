@@ -17,7 +17,6 @@ from ridgeway.common.cli.terminal import run
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.statistics.sums import Integers
 from ridgeway.simulations.bench import __main__ as command
-from ridgeway.simulations.bench import cohorts_bench as cohorts
 from ridgeway.simulations.bench import masking_bench as masking
 from ridgeway.simulations.bench import prepare_bench as preparing
 from ridgeway.simulations.bench import provenance
@@ -26,7 +25,6 @@ from ridgeway.simulations.bench.measuring import Row, runs_in_turns, spread_of
 from ridgeway.simulations.bench.provenance import Machine, MachineWatch, command_words
 from ridgeway.simulations.bench.random_corpus import random_encoder
 from ridgeway.simulations.experiments.report import read_part
-from ridgeway.simulations.simulate import simulate
 from tests.support.tiny import tiny_encoder
 
 IDLE = Machine(load=0.1, cores=2)
@@ -37,7 +35,8 @@ SMALL = tuple(
     for window in (8, 1)
 )
 
-Bench = Callable[..., tuple[int, dict[str, Any]]]
+Rows = dict[str, dict[str, str]]
+Bench = Callable[..., tuple[int, Rows]]
 
 
 def watch_of(machine: Machine) -> Callable[[], MachineWatch]:
@@ -54,18 +53,21 @@ def watch_of(machine: Machine) -> Callable[[], MachineWatch]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
-    """The command with --json on an idle machine, over a little text: the exit code and what was printed."""
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The command on an idle machine, over a little text: the exit code, and rows by their names."""
     monkeypatch.setattr(command, "MachineWatch", watch_of(IDLE))
     monkeypatch.setattr(sums, "CPU_CASES", SMALL)
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_text(tmp_path / "text")
-    named = ("--encoder", f"dir:{tmp_path / 'encoder'}", "--text", str(tmp_path / "text"), "--json")
+    named = ("--encoder", f"dir:{tmp_path / 'encoder'}", "--text", str(tmp_path / "text"))
 
-    def call(*words: str) -> tuple[int, dict[str, Any]]:
-        code = run(typer.main.get_command(command.app), [*words, *named])
-        printed = capsys.readouterr().out
-        return code, json.loads(printed) if printed else {}
+    def call(name: str, *words: str) -> tuple[int, Rows]:
+        code = run(typer.main.get_command(command.app), [name, *words, *named, "--out", str(tmp_path / "out")])
+        part = read_part(tmp_path / "out" / f"{name}.json")
+        if part is None:
+            return code, {}
+        [table] = part.tables
+        return code, {str(row[0]): dict(zip(table.columns, map(str, row), strict=True)) for row in table.rows}
 
     return call
 
@@ -77,10 +79,6 @@ def write_text(folder: Path) -> None:
         for part in ("train", "test"):
             lines = [json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)]
             (folder / f"{domain}.{part}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def names(report: dict[str, Any]) -> str:
-    return "; ".join(row["name"] for row in report["rows"])
 
 
 # Aims
@@ -147,17 +145,16 @@ def test_a_ratio_has_the_spread_of_its_runs() -> None:
 
 def test_a_benchmark_leaves_its_rows_and_where_they_come_from(bench: Bench, tmp_path: Path) -> None:
     """As a part of a report, which the docs show."""
-    bench("sums", "--out", str(tmp_path / "out"))
+    bench("sums")
     part = read_part(tmp_path / "out" / "sums.json")
     assert part is not None
-    assert part.tables[0].rows[0][0] == "sums, w=8, h=12, to the published way"
     assert set(part.facts) == {"date", "commit", "machine", "load", "seconds", "command"}
     assert part.facts["load"]["load"] == IDLE.load
 
 
 def test_a_command_is_told_without_the_paths_of_a_machine() -> None:
-    words = ["route", "--text", "/home/me/clm", "--out", "/tmp/x", "--out=docs", "--json"]
-    assert command_words("m", words) == "python -m m route --text clm --json"
+    words = ["route", "--text", "/home/me/clm", "--out", "/tmp/x", "--out=docs", "--full"]
+    assert command_words("m", words) == "python -m m route --text clm --full"
 
 
 # Benchmarks
@@ -165,10 +162,10 @@ def test_a_command_is_told_without_the_paths_of_a_machine() -> None:
 
 def test_sums_stand_beside_the_published_way(bench: Bench) -> None:
     """And are equal to their definition."""
-    code, report = bench("sums")
+    code, rows = bench("sums")
     assert code == 0
-    assert "sums, w=8, h=12, to the published way" in names(report)
-    assert [row["ratio"] for row in report["rows"] if "bit for bit" in row["name"]] == [1.0, 1.0]
+    assert next(iter(rows)) == "sums, w=8, h=12, to the published way"
+    assert [row["ratio"] for name, row in rows.items() if "bit for bit" in name] == ["1", "1"]
 
 
 def test_sums_that_are_not_exact_fail_the_benchmark(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,15 +178,12 @@ def test_sums_that_are_not_exact_fail_the_benchmark(bench: Bench, monkeypatch: p
         return gram
 
     monkeypatch.setattr(sums, "defined_gram", wrong)
-    code, report = bench("sums")
+    code, rows = bench("sums")
     assert code == 1
-    assert [row["met"] for row in report["rows"]] == ["yes", "NO", "yes", "NO"]
+    assert [row["met"] for row in rows.values()] == ["yes", "NO", "yes", "NO"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("nothing",), ("sums", "--device", "cuda:99"), ("prepare", "--size-mb", "-1"), ("cohorts", "--holders", "2")],
-)
+@pytest.mark.parametrize("words", [("nothing",), ("sums", "--device", "cuda:99")])
 def test_what_cannot_be_measured_is_refused(bench: Bench, words: tuple[str, ...]) -> None:
     """Before anything is measured; nothing is measured in its place."""
     assert bench(*words) == (2, {})
@@ -204,23 +198,9 @@ def test_every_benchmark_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setattr(masking, "LARGE", 1000)
     monkeypatch.setattr(masking, "MIDDLE", 1000)
     monkeypatch.setattr(masking, "measured_apart", lambda *_: 16_000)
-    _, report = bench(name, "--size-mb", "0.01")
-    assert len(report["rows"]) >= rows
-    assert all(row["name"] and row["ours"] for row in report["rows"])
-
-
-def test_all_that_one_holder_does_in_a_masked_round_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every exchange, and what it sends is more than its vector."""
-    save_encoder(tiny_encoder(), tmp_path / "encoder")
-    write_text(tmp_path / "text")
-    monkeypatch.setattr(cohorts, "simulate", partial(simulate, data=tmp_path / "text"))
-    monkeypatch.setattr(cohorts, "ENCODER", f"dir:{tmp_path / 'encoder'}")
-    cohorts.main(4, 0.25)
-    printed = json.loads(capsys.readouterr().out)
-    assert list(printed["own"]) == ["announce", "share", "seal", "confirm_sum", "open_sum", "evaluate", "deliver"]
-    assert printed["sent"] > 2_000
+    _, found = bench(name)
+    assert len(found) >= rows
+    assert all(found) and all(row["ours"] for row in found.values())
 
 
 def test_plain_sums_are_those_of_the_definition() -> None:

@@ -11,16 +11,17 @@ import pytest
 
 from ridgeway.common.privacy.accountant import rho_for
 from ridgeway.simulations.bench.measuring import BenchOptions
-from ridgeway.simulations.bench.peers import peer_environments, peer_flower, peer_own, private_means, secure_sums
+from ridgeway.simulations.bench.peers import peer_flower, peer_own, private_means, secure_sums
 from ridgeway.simulations.bench.peers.gateway_peers import gateway_rows
-from ridgeway.simulations.bench.peers.peer_environments import (
+from ridgeway.simulations.bench.peers.peer import (
     ENVIRONMENTS_VARIABLE,
+    Contest,
     Peer,
     PeerMissing,
     asked_peer,
+    compared,
     peer_python,
 )
-from ridgeway.simulations.bench.peers.peer_rows import Contest, compared
 
 LARGEST = 1 << 22
 PEERS = {
@@ -146,9 +147,9 @@ def test_each_peer_answers(tmp_path: Path, vectors: dict[str, Any], script: str)
     if script == "peer_nvflare":
         assert 0 < asked_peer(peer, vectors, tmp_path)["error"] < 100
     elif script == "peer_pfl":
-        request = {"vectors": plain_request(tmp_path)["vectors"], "epsilon": 1.0, "delta": 1e-6, "repeats": 20}
+        request = {"vectors": plain_request(tmp_path)["vectors"], "epsilons": [1.0], "delta": 1e-6, "repeats": 20}
         # σ is 4.2 for one row of length one
-        assert asked_peer(peer, request, tmp_path)["error"] == pytest.approx(4.22 / 52, rel=0.5)
+        assert asked_peer(peer, request, tmp_path)["errors"] == [pytest.approx(4.22 / 52, rel=0.5)]
     else:
         assert asked_peer(peer, plain_request(tmp_path), tmp_path)["choices"] == [0, 1, 0, 1]
 
@@ -158,4 +159,4 @@ def test_a_request_reaches_a_script_as_a_file(tmp_path: Path) -> None:
     request = plain_request(tmp_path) | {"kind": "knn"}
     assert asked_peer(Peer("ours", "", "peer_own"), request, tmp_path)["choices"] == [0, 1, 0, 1]
     assert json.loads((tmp_path / "peer_own.json").read_text())["kind"] == "knn"
-    assert peer_environments.peer_python(Peer("ours", "", "peer_own")).exists()
+    assert peer_python(Peer("ours", "", "peer_own")).exists()

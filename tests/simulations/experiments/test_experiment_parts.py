@@ -17,14 +17,11 @@ from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable
 from ridgeway.simulations.experiments import (
     accuracy_part,
     experts_part,
-    robustness_part,
     scores_part,
     sentence_routers,
 )
-from ridgeway.simulations.experiments.routers import OURS
+from ridgeway.simulations.experiments.scale_points import sealed_bytes
 from ridgeway.simulations.experiments.sentence_routers import minilm
-from ridgeway.simulations.experiments.size_costs import sealed_bytes
-from ridgeway.simulations.experiments.token_routers import NAIVE_BAYES
 from tests.support.experiment_settings import tiny_plan, tiny_texts
 from tests.support.tiny_experts import tiny_dataset
 from tests.support.tiny_models import make_model
@@ -167,22 +164,3 @@ def test_without_the_data_the_part_says_what_is_missing(tmp_path: Path) -> None:
     assert part.tables == ()
     [words] = part.left_out
     assert "not on this machine" in words
-
-
-# Robustness
-
-
-def test_every_router_is_tried_on_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clean text is routed as in the comparison; text of nowhere has its own table."""
-    monkeypatch.setattr(robustness_part, "_METHODS", {"bayes": NAIVE_BAYES, "ridgeway": OURS})
-    monkeypatch.setattr(robustness_part, "_OUT_OF_SCOPE", tmp_path / "nothing")
-    first, gaps, scope = robustness_part.run(tiny_plan(tmp_path)).tables
-    assert len(first.rows) == 2
-    assert (
-        first.columns[1:]
-        == gaps.columns[1:]
-        == tuple(robustness_part.changes(tiny_plan(tmp_path).table_encoder().tokenizer))
-    )
-    assert min(float(str(each)) for each in first.column("clean")) > 90
-    assert scope.column("rejected: empty") == (100.0,)
-    assert 0 <= float(str(gaps.column("clean")[0])) < 50

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
+import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.common.cli.terminal import run
-from ridgeway.simulations.experiments import scale
+from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.simulations.experiments import scale, scale_points
 from ridgeway.simulations.experiments.report import read_part
-from ridgeway.simulations.experiments.scale_points import MEASURES, features, federation_figures
+from ridgeway.simulations.experiments.scale_points import MEASURES, features, holders
+from tests.support.tiny import tiny_encoder
 
 
 def command(*words: str) -> int:
@@ -33,7 +37,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_a_slope_is_the_exponent() -> None:
     """Of y = a·xᵇ, whatever a is."""
-    assert scale.fitted_slope([1, 10, 50], [7, 7 * 10**1.5, 7 * 50**1.5]) == pytest.approx(1.5)
+    places = np.array([1.0, 10.0, 50.0])
+    assert scale.fitted_slope(places, 7 * places**1.5) == pytest.approx(1.5)
 
 
 def test_only_missing_points_are_measured(asked: list[float], tmp_path: Path) -> None:
@@ -76,5 +81,15 @@ def test_a_point_begins_with_its_place(tmp_path: Path) -> None:
     found = features(16, tmp_path)
     assert next(iter(found.items())) == ("features", 16)
     assert all(value is not None and value > 0 for value in found.values())
-    told: dict[str, Any] = {"cpu": 3.0, "coordinator_cpu": 1.0, "own": {"a": 0.1, "b": 0.2}, "sent": 5e5, "gb": 0.5}
-    assert federation_figures(7, told)["of a holder, CPU s"] == pytest.approx(0.3)
+
+
+def test_all_that_one_holder_does_in_a_masked_round_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every exchange, and what it sends is more than its vector."""
+    save_encoder(tiny_encoder(), tmp_path / "encoder")
+    monkeypatch.setattr(scale_points, "_ENCODER", f"dir:{tmp_path / 'encoder'}")
+    found = holders("masked")(4, tmp_path)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "own-work.jsonl").read_text().splitlines()]
+    assert list(dict.fromkeys(steps)) == ["announce", "share", "seal", "confirm_sum", "open_sum", "evaluate", "deliver"]
+    assert (found["a holder sends, MB"] or 0) > 2e-3

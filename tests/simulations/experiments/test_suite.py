@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.cli.terminal import run
 from ridgeway.simulations.experiments import __main__ as command
+from ridgeway.simulations.experiments.__main__ import PARTS, run_parts
 from ridgeway.simulations.experiments.report import ReportPart, ReportTable, draw, grid, markdown, read_part, write_part
-from ridgeway.simulations.experiments.suite import PARTS, run_parts
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 
 TABLE = ReportTable(
@@ -95,23 +95,23 @@ def test_a_part_is_run_once_and_then_kept(fake_parts: FakeParts, tmp_path: Path)
         replace(plan, encoder="other"),
         replace(plan, datasets=(tiny_dataset(train=9),)),
     ]
-    assert run_parts(["robustness", "robustness"], plan, tmp_path / "out") == {}
+    assert run_parts(["epsilon", "epsilon"], plan, tmp_path / "out") == {}
     assert len(fake_parts.ran) == 1
     for count, other in enumerate(others, start=2):
-        run_parts(["robustness", "robustness"], other, tmp_path / "out")
+        run_parts(["epsilon", "epsilon"], other, tmp_path / "out")
         assert len(fake_parts.ran) == count
-    run_parts(["robustness"], others[-1], tmp_path / "out", fresh=True)
+    run_parts(["epsilon"], others[-1], tmp_path / "out", fresh=True)
     assert len(fake_parts.ran) == 2 + len(others)
-    assert (tmp_path / "out" / "report.md").read_text().count("About robustness") == 1
+    assert (tmp_path / "out" / "report.md").read_text().count("About epsilon") == 1
 
 
 def test_a_part_that_fails_costs_no_other(fake_parts: FakeParts, tmp_path: Path) -> None:
-    fake_parts.wrong = "robustness"
-    assert run_parts(PARTS, tiny_plan(tmp_path), tmp_path) == {"robustness": "no round"}
+    fake_parts.wrong = "epsilon"
+    assert run_parts(PARTS, tiny_plan(tmp_path), tmp_path) == {"epsilon": "no round"}
     assert fake_parts.ran == list(PARTS)
-    assert not (tmp_path / "robustness.json").exists()
+    assert not (tmp_path / "epsilon.json").exists()
     page = (tmp_path / "report.md").read_text()
-    assert [name for name in PARTS if f"About {name}" in page] == [name for name in PARTS if name != "robustness"]
+    assert [name for name in PARTS if f"About {name}" in page] == [name for name in PARTS if name != "epsilon"]
 
 
 def call(*words: object) -> int:
@@ -132,25 +132,22 @@ def data(tmp_path: Path) -> Path:
 def test_the_command_runs_parts_over_folders(
     fake_parts: FakeParts, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of them unless some are named; tables go to stdout, each part to its JSON; two folders of one name differ."""
-    other = tmp_path / "other" / "data"
-    other.parent.mkdir()
-    data.rename(other)
-    data.symlink_to(other)
-    assert call("--data", data, "--data", other, "--out", tmp_path / "out", "--device", "cpu") == 0
+    """All of them unless some are named; tables go to stdout, each part to its JSON."""
+    assert call("--data", data, "--out", tmp_path / "out", "--device", "cpu") == 0
     assert fake_parts.ran == list(PARTS)
     assert "| ours " in capsys.readouterr().out
     part = read_part(tmp_path / "out" / "accuracy.json")
     assert part is not None
-    assert set(part.facts["key"]["datasets"]) == {"data", "data-2"}
+    assert set(part.facts["key"]["datasets"]) == {"data"}
 
 
 def test_the_command_says_what_is_wrong(
     fake_parts: FakeParts, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A part that there is not, a folder that there is not; exit 1 where a part failed."""
+    """A part that there is not, a folder that there is not, two of one name; exit 1 where a part failed."""
     assert call("oracle") == 2
     assert "there is no part 'oracle'; there are summary" in capsys.readouterr().err
     assert call("--data", tmp_path / "nowhere") == 2
+    assert call("--data", data, "--data", data) == 2
     fake_parts.wrong = "privacy"
     assert call("privacy", "--data", data, "--out", tmp_path / "out", "--device", "cpu") == 1
