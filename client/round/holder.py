@@ -30,7 +30,7 @@ from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.session_store import SessionFile
 from ridgeway.client.round.spending import Account, Expense, Output, shared_file
 from ridgeway.client.round.totals import SignedTotal, SignedTotals
-from ridgeway.common.base.errors import EncoderError, FormatError, Refused
+from ridgeway.common.base.errors import EncoderError, FormatError, JournalError, Refused
 from ridgeway.common.base.files import whole_folder, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers, Identity, owned_identity
 from ridgeway.common.base.journal import Journal, JournalEntry
@@ -462,7 +462,12 @@ def account_of(settings: HolderSettings, journal: Journal) -> Account:
     last had it from.
     """
     opened = journal.entries(OPENED_EPOCH)[-1:]
-    places = [place for entry in opened for place in entry.facts.get("places", ())]
+    if any("places" not in entry.facts for entry in opened):
+        raise JournalError(
+            f"{journal.path} was written by Ridgeway 0.2; make a new folder with"
+            " `ridgeway client init`"
+        )
+    places = [place for entry in opened for place in entry.facts["places"]]
     return Account(
         journal,
         Path(settings.spending) if settings.spending else shared_file(),

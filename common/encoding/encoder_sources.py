@@ -40,8 +40,6 @@ from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder
 from ridgeway.common.encoding.sentence_features import SENTENCE
 from ridgeway.common.encoding.sentence_transformer import LOCAL
 from ridgeway.common.encoding.table_encoder import (
-    CONTEXTUAL_GONE,
-    COSINES_GONE,
     WORDS,
     TableEncoder,
     bare_name,
@@ -126,8 +124,6 @@ EMBEDDING_NAMES = (
 
 def find_encoder(source: str) -> TableEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
-    if source.endswith("+cosines"):
-        raise EncoderError(COSINES_GONE)
     table, reader = split_sentence(source)
     if reader is not None:
         encoder = find_encoder(table)
@@ -144,8 +140,6 @@ def find_encoder(source: str) -> TableEncoder:
         return load_encoder(Path(rest))
     if kind == "hf" and rest:
         return _from_hugging_face(rest)
-    if kind == "contextual":
-        raise EncoderError(CONTEXTUAL_GONE)
     raise EncoderError(f"there is no encoder {source!r}; use {ENCODERS}")
 
 

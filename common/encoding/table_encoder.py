@@ -36,15 +36,6 @@ ENCODER_VERSION = 1
 WORDS = "+words"
 """What an encoder's name ends in where it has features of words."""
 
-COSINES_GONE = (
-    "cosine encoders are no longer supported; use another, such as smollm2+words"
-)
-
-CONTEXTUAL_GONE = (
-    "contextual encoders are no longer supported; add a sentence encoder to a table, "
-    "such as smollm2+words+sentence"
-)
-
 _OPTIONS: dict[str, Any] = {
     "version": ENCODER_VERSION,
     "limit": FEATURE_LIMIT,
@@ -174,11 +165,12 @@ class TableEncoder:
 
 def check_kind(card: Mapping[str, Any]) -> None:
     """Raise unless a card or a manifest is of an encoder with a table."""
-    kind = card.get("kind")
-    if kind == "contextual":
-        raise EncoderError(CONTEXTUAL_GONE)
-    if kind is not None:
-        raise EncoderError(f"unsupported encoder kind {kind!r}")
+    for option in ("kind", "cosines"):
+        if option in card:
+            raise EncoderError(
+                f"encoders with {option!r} are not supported; make it again with another"
+                " encoder, such as smollm2+words"
+            )
 
 
 def usual_sampling(encoder: TableEncoder) -> Sampling:
@@ -188,8 +180,6 @@ def usual_sampling(encoder: TableEncoder) -> Sampling:
 
 def word_features(card: Mapping[str, Any]) -> WordFeatures | None:
     """What a card or a manifest says of an encoder's features of words."""
-    if "cosines" in card:
-        raise EncoderError(COSINES_GONE)
     return WordFeatures.of_json(card["words"]) if "words" in card else None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
@@ -82,8 +82,6 @@ class Invite(SignedJson):
     handovers: by which the coordinator has the key that it has.
     """
 
-    # an earlier version named the members here
-    model_config = ConfigDict(extra="ignore")
     what: ClassVar[str] = "an invitation"
     format: Literal["ridgeway.invite"] = "ridgeway.invite"
     version: Literal[1] = 1

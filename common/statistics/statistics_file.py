@@ -46,11 +46,6 @@ class Prepared:
 
     def __post_init__(self) -> None:
         check_domain_name(self.domain)
-        if self.encoder_name.endswith("+cosines"):
-            raise StatisticsError(
-                "cosine encoders are no longer supported; prepare it again with "
-                "another, such as smollm2+words"
-            )
         if not ENCODER_NAME.fullmatch(self.encoder_name) or not FINGERPRINT.fullmatch(
             self.fingerprint
         ):

@@ -229,7 +229,7 @@ class Standing:
                     self.sums_of.setdefault(member.name, set()).add(member.source)
                 # it is opened again only where files were lost
                 self.counts.pop(total.digest, None)
-                beside = facts.get("beside", ())
+                beside = facts["beside"]
                 kept = [each for each in self.totals if each.digest in beside]
                 self._keep_totals([*kept, total])
             case "counted":

@@ -36,8 +36,7 @@ from ridgeway.coordinator.round.ledger import (
 from ridgeway.coordinator.round.round import solve_total
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
 
-MADE_ANEW = ("format", "version", "step", "files", "signature", "familiar")
-"""`familiar` stands in releases of earlier versions, with a column that is no longer used."""
+MADE_ANEW = ("format", "version", "step", "files", "signature")
 
 
 @dataclass(frozen=True, slots=True)

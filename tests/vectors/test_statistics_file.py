@@ -194,7 +194,7 @@ def test_a_file_with_more_at_its_end_is_refused(path: Path, more: bytes) -> None
         (terms(sampling=[64, 0]), "not a statistics file"),
         (terms(encoder="tiny"), "not a statistics file"),
         (terms(encoder={"name": "tiny"}), "not a statistics file"),
-        (terms(encoder={"name": "tiny+cosines", "fingerprint": FINGERPRINT}), "no longer supported"),
+        (terms(encoder={"name": "tiny+cosines", "fingerprint": FINGERPRINT}), "name or fingerprint is invalid"),
     ],
 )
 def test_terms_that_cannot_be_are_refused(path: Path, header: dict[str, Any], reason: str) -> None:

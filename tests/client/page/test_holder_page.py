@@ -103,7 +103,7 @@ def test_the_modes_have_their_sentences_and_the_epoch_says_whether_it_was_used(h
     assert (now["mode"], now["modes"]) == (None, {"masked": MODE_SENTENCES["masked"]})
     assert now["epoch"]["used"] and now["epoch"]["number"] == 1
     assert now["epoch"]["name"] == HolderRecord(home).epochs()[-1].facts["epoch"]
-    Journal(home / "journal.db").append(("epoch", {"epoch": "ab" * 32, "sums": "cd" * 32}))
+    Journal(home / "journal.db").append(("epoch", {"epoch": "ab" * 32, "sums": "cd" * 32, "places": []}))
     assert not standing(home)["epoch"]["used"]
 
 

@@ -1,4 +1,4 @@
-"""A holder's folder: settings that read back as they were written, sums that are made or given, and what is refused."""
+"""A holder's folder: settings that read back as they were written, sums that are weighted, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.client.deploy.holder_folder import create_holder, settings_text
+from ridgeway.client.round.epochs import OPENED_EPOCH
 from ridgeway.client.round.holder import CLIENT_TOML, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
-from ridgeway.common.base.errors import InputError, Refused
+from ridgeway.common.base.errors import InputError, JournalError, Refused
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.protocol.cohort import Terms, form_cohort
@@ -169,6 +170,16 @@ def test_sums_are_weighted_to_the_share_of_the_cohort(parties: Parties, terms: T
     alone, beside = (form_cohort(terms, {own: "law", "f" * 64: domain}) for domain in ("code", "law"))
     assert holder.exact_sums(epoch, alone).equals(raw.weighted(EQUAL_MASS))
     assert holder.exact_sums(epoch, beside).equals(raw.weighted(EQUAL_MASS // 2))
+
+
+def test_a_folder_of_version_0_2_is_refused_in_a_sentence(parties: Parties) -> None:
+    """Its epochs do not tell where documents lay, by which their costs are found."""
+    holder = parties.holder("law")
+    holder.journal.append((OPENED_EPOCH, {"epoch": "ab" * 32, "sums": "cd" * 32}))
+    with pytest.raises(
+        JournalError, match=r"was written by Ridgeway 0\.2; make a new folder with `ridgeway client init`"
+    ):
+        _ = holder.account
 
 
 def test_a_name_of_an_epoch_tells_nothing_of_its_data(parties: Parties, terms: Terms) -> None:

@@ -235,19 +235,6 @@ def test_an_unknown_source_is_one_sentence(source: str) -> None:
         find_encoder(source)
 
 
-def test_a_contextual_encoder_is_refused_in_a_sentence() -> None:
-    """It was once known; what replaces it is named."""
-    with pytest.raises(EncoderError, match=r"contextual encoders are no longer supported; .*\+sentence"):
-        find_encoder("contextual:somebody/model")
-
-
-@pytest.mark.parametrize("source", ["smollm2+cosines", "smollm2+words+cosines"])
-def test_an_encoder_with_cosines_is_refused_in_a_sentence(source: str) -> None:
-    """It was an option of earlier versions."""
-    with pytest.raises(EncoderError, match="cosine encoders are no longer supported"):
-        find_encoder(source)
-
-
 def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline, a model that is not on this machine is an error that says so."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

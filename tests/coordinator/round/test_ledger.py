@@ -109,6 +109,7 @@ def test_a_supernode_may_come_with_another_key_under_the_holders_own(tmp_path: P
     [
         ("admitted", {"name": "law", "domain": "law", "key": card().key, "node": card().node, "weight": 3}),
         ("counted", {"total": "0", "question": "1", "digest": "2"}),
+        ("totalled", {"members": [], "domains": [], "terms": "0", "digest": "1"}),
         ("released", {"number": 1, "members": [], "domains": [], "terms": {"mode": "masked", "ridges": [0.1]}}),
     ],
 )
