@@ -54,7 +54,7 @@ RECORDS = {".jsonl": as_jsonl, ".ndjson": as_jsonl, ".csv": as_csv, ".tsv": as_t
 # Every kind of file
 
 
-@pytest.mark.parametrize(("suffix", "packing"), zip(RECORDS, (*PACKINGS, ""), strict=True))
+@pytest.mark.parametrize(("suffix", "packing"), list(zip(RECORDS, (*PACKINGS, ""), strict=True)))
 def test_every_kind_of_record_file_gives_the_same_documents(tmp_path: Path, suffix: str, packing: str) -> None:
     """A record is a document, to the letter, whatever the file's kind and whether or not it is compressed."""
     path = tmp_path / f"corpus{suffix}{packing}"
@@ -152,7 +152,7 @@ def test_a_name_without_a_file_is_an_error(tmp_path: Path) -> None:
 # Characters
 
 
-@pytest.mark.parametrize(("suffix", "packing"), zip((".txt", ".jsonl", ".csv"), PACKINGS, strict=True))
+@pytest.mark.parametrize(("suffix", "packing"), list(zip((".txt", ".jsonl", ".csv"), PACKINGS, strict=True)))
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path, suffix: str, packing: str) -> None:
     """Files from editors that write a mark are read like any other."""
     raw = b"text" if suffix == ".txt" else RECORDS[suffix](["text"])
@@ -222,7 +222,7 @@ def test_pieces_joined_are_the_text_and_none_is_too_long(text: str, limit: int) 
     assert all(piece.endswith("\n") or (len(piece) == limit and "\n" not in piece) for piece in pieces[:-1])
 
 
-@pytest.mark.parametrize(("offset", "packing"), zip(range(4), (*PACKINGS, ""), strict=True))
+@pytest.mark.parametrize(("offset", "packing"), list(zip(range(4), (*PACKINGS, ""), strict=True)))
 def test_a_large_file_is_cut_as_the_whole_text_would_be(tmp_path: Path, offset: int, packing: str) -> None:
     """Blocks leave no trace, though characters of four bytes lie across their borders."""
     text = "a" * offset + "".join(f"{'😀' * (number % 97)}\n" for number in range(12_000))
