@@ -37,7 +37,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, experts: dict[str, Expert])
     """A service of two domains whose experts are well."""
     folder = tmp_path_factory.mktemp("described")
     release_of(folder / "release", ["code", "law"])
-    file = write_experts(folder / "experts.toml", {name: each.url for name, each in experts.items()})
+    urls = {name: each.url for name, each in experts.items()}
+    file = write_experts(folder / "experts.toml", urls, every={"apis": ["openai", "anthropic"]})
     with Serving(folder, folder / "release", "--experts", file, settings={"compare": "release"}) as serving:
         yield serving
 
