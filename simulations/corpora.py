@@ -18,6 +18,7 @@ from pathlib import Path
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.jsonl import jsonl_texts
+from ridgeway.common.base.settings import check_domain_name
 from ridgeway.common.privacy.built_in_text import (
     MATHEMATICS,
     MIN_PIECE_CHARACTERS,
@@ -144,7 +145,6 @@ def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
     holders: the built-in texts are cut so that so many can have MIN_HOLDER_TEXTS each, some of
              which are held out.
     """
-    from ridgeway.common.base.settings import check_domain_name
 
     if data is None:
         found = with_questions()

@@ -29,6 +29,7 @@ from ridgeway.common.deploy.processes import (
     script,
 )
 from ridgeway.coordinator.round.progress import Watch, follow
+from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 from ridgeway.simulations.dropouts import APP, APP_FILES, dropout_app, write_dropouts
 from ridgeway.simulations.simulated_federation import MANY_HOLDERS, SimulatedFederation
@@ -56,7 +57,6 @@ def run_in_memory(
     shared out over as many further processes as there are cores; what comes of the round is the
     same.
     """
-    from ridgeway.coordinator.round.round import run_round
     from ridgeway.coordinator.server_app import GridTransport
     from ridgeway.simulations.local_grid import process_grid
 

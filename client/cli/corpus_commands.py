@@ -22,8 +22,16 @@ from ridgeway.client.cli.holder_commands import (
 from ridgeway.client.cli.init_command import init
 from ridgeway.client.cli.roster_commands import confirm, members
 from ridgeway.client.cli.status_command import status
+from ridgeway.client.cluster.ray_engine import cluster, gpus_of_cluster, ray_engine
+from ridgeway.client.sums.corpus import find_sources
+from ridgeway.client.sums.corpus_places import is_url
+from ridgeway.client.sums.part_store import part_numbers
+from ridgeway.client.sums.prepare import Interrupted, PrepareJob, Watch, sum_part
+from ridgeway.client.sums.prepare import prepare as sum_up
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import cache_folder, check_output
+from ridgeway.common.base.jsonl import field_names
+from ridgeway.common.base.native import why_not
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import (
     DEFAULT,
@@ -51,6 +59,9 @@ from ridgeway.common.cli.terminal import (
     step,
     stop_on_signal,
 )
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.table_encoder import usual_sampling
+from ridgeway.common.statistics.statistics_file import load_prepared, save_prepared
 
 if TYPE_CHECKING:
     from ridgeway.client.sums.prepare import (
@@ -70,8 +81,6 @@ def _check_output(out: Path, roots: list[Path]) -> None:
     """Raise before any work if the output cannot be written, or would destroy a file of the
     corpus.
     """
-    from ridgeway.client.sums.corpus import find_sources
-    from ridgeway.client.sums.corpus_places import is_url
 
     check_output(out)
     if out.exists() and any(
@@ -129,19 +138,6 @@ def prepare(
     Interrupted, it goes on where it was; unchanged files are not read again. A --window
     without other numbers of sampling means plain windows.
     """
-    from ridgeway.client.sums.part_store import part_numbers
-    from ridgeway.client.sums.prepare import (
-        Interrupted,
-        PrepareJob,
-        Watch,
-        sum_part,
-    )
-    from ridgeway.client.sums.prepare import prepare as sum_up
-    from ridgeway.common.base.jsonl import field_names
-    from ridgeway.common.base.native import why_not
-    from ridgeway.common.encoding.encoder_sources import find_encoder
-    from ridgeway.common.encoding.table_encoder import usual_sampling
-    from ridgeway.common.statistics.statistics_file import save_prepared
 
     numbers = part_numbers(part) if part else None
     if numbers and fresh:
@@ -220,7 +216,6 @@ def _summing(
         devices = _devices(device)
         yield replace(job, devices=devices), None, devices
         return
-    from ridgeway.client.cluster.ray_engine import cluster, gpus_of_cluster, ray_engine
 
     with cluster(address, job.threads):
         gpus = device != "cpu" and gpus_of_cluster()
@@ -356,7 +351,6 @@ def inspect(
 
     There is no text in it.
     """
-    from ridgeway.common.statistics.statistics_file import load_prepared
 
     prepared = load_prepared(statistics)
     sums = prepared.statistics

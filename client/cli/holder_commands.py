@@ -7,7 +7,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ridgeway.common.base.errors import InputError
+from ridgeway.client.deploy.holder_folder import (
+    LEFT,
+    has_left,
+    leaving,
+    renew_identity,
+    renew_node_key,
+)
+from ridgeway.client.deploy.join_report import JoinReport
+from ridgeway.client.deploy.supernode import NodeSettings, run
+from ridgeway.client.ready import open_epoch, sum_corpus_part
+from ridgeway.client.round.holder import CARD, CLIENT_TOML, PRIOR, Holder
+from ridgeway.client.round.known_keys import check_coordinator
+from ridgeway.client.round.policy import check_terms
+from ridgeway.client.sums.part_store import part_numbers
+from ridgeway.client.sums.prepare import Interrupted, Watch
+from ridgeway.common.base.errors import InputError, Refused
+from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.cli.options import Json, PartOfCorpus, argument, option
 from ridgeway.common.cli.terminal import (
@@ -18,6 +34,16 @@ from ridgeway.common.cli.terminal import (
     stamped_steps,
     step,
     stop_on_signal,
+)
+from ridgeway.common.deploy.notice import LEAVE_PATH, NOTICE
+from ridgeway.common.privacy.privacy_settings import delta_warning
+from ridgeway.common.privacy.public_prior import read_prior
+from ridgeway.common.protocol.invitation import (
+    AUTHORITY,
+    INVITE,
+    Invite,
+    read_invitation,
+    read_signed_json,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +62,6 @@ HolderFolder = Annotated[Path, argument("The holder's folder.", "DIR")]
 
 
 def open_holder(folder: Path) -> Holder:
-    from ridgeway.client.round.holder import CLIENT_TOML, Holder
 
     if not (folder / CLIENT_TOML).is_file():
         raise InputError(
@@ -53,9 +78,6 @@ def agreed_invitation(folder: Path) -> Invite:
     """An invitation, whole: with the certificate that it names, and in private rounds its public
     prior.
     """
-    from ridgeway.client.round.holder import PRIOR
-    from ridgeway.common.privacy.public_prior import read_prior
-    from ridgeway.common.protocol.invitation import read_invitation
 
     paper = read_invitation(folder)
     privacy = paper.terms.privacy
@@ -72,8 +94,6 @@ def agreed_invitation(folder: Path) -> Invite:
 
 def papers_of(invite: Path, paper: Invite) -> dict[str, bytes]:
     """What a holder keeps of an invitation, by its place in the holder's folder."""
-    from ridgeway.client.round.holder import PRIOR
-    from ridgeway.common.protocol.invitation import AUTHORITY, INVITE
 
     names = [INVITE, AUTHORITY, *([PRIOR] if paper.terms.privacy else [])]
     return {name: (invite / name).read_bytes() for name in names}
@@ -130,22 +150,18 @@ def ready(
 
 
 def _invited_terms(holder: Holder) -> Terms:
-    from ridgeway.common.protocol.invitation import INVITE, Invite, read_signed_json
 
     return read_signed_json(holder.folder / INVITE, Invite).terms
 
 
 def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyReport:
     """Open an epoch, with a bar over the bytes that are read."""
-    from ridgeway.client.ready import open_epoch
 
     with _watched(holder.domain) as watch:
         return open_epoch(holder, terms, watch, new_epoch=new_epoch)
 
 
 def _sum_part(holder: Holder, terms: Terms, part: str, json: bool) -> None:
-    from ridgeway.client.ready import sum_corpus_part
-    from ridgeway.client.sums.part_store import part_numbers
 
     number, of = part_numbers(part)
     with _watched(holder.domain) as watch:
@@ -162,7 +178,6 @@ def _sum_part(holder: Holder, terms: Terms, part: str, json: bool) -> None:
 
 @contextmanager
 def _watched(domain: str) -> Iterator[Watch]:
-    from ridgeway.client.sums.prepare import Interrupted, Watch
 
     with stop_on_signal() as stopped, progress_bar(domain) as progress:
         try:
@@ -175,7 +190,6 @@ def _watched(domain: str) -> Iterator[Watch]:
 
 def _cost(holder: Holder, terms: Terms, report: ReadyReport) -> dict[str, Any]:
     """What the next round will cost a document; None stands for infinity."""
-    from ridgeway.common.privacy.privacy_settings import delta_warning
 
     if terms.privacy is None:
         return {"epsilon": None, "spent": _finite(report.spent), "afterwards": None}
@@ -248,16 +262,12 @@ def join(folder: HolderFolder) -> None:
     If no epoch is open yet, the first one is opened before. What it answers, what it refuses and
     what stands in its way is told as it happens, with times in UTC.
     """
-    from ridgeway.client.deploy.holder_folder import has_left
-    from ridgeway.client.deploy.join_report import JoinReport
     from ridgeway.client.deploy.notices import (
         Gate,
         NoticeWatch,
         tell_unapproved,
         tell_unconfirmed,
     )
-    from ridgeway.client.deploy.supernode import NodeSettings, run
-    from ridgeway.client.round.holder import CARD
 
     holder = open_holder(folder)
     if has_left(holder.journal):
@@ -315,9 +325,7 @@ def leave(folder: HolderFolder, json: Json = False) -> None:
     sent before. To come back, run `ridgeway client renew DIR`, and the operator admits the new
     card under the name of before.
     """
-    from ridgeway.client.deploy.holder_folder import LEFT, has_left, leaving
     from ridgeway.client.deploy.notices import Gate
-    from ridgeway.common.deploy.notice import LEAVE_PATH
 
     holder = open_holder(folder)
     if has_left(holder.journal):
@@ -370,7 +378,6 @@ def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
     from datetime import UTC, datetime
 
     from ridgeway.client.deploy.notices import take_notice
-    from ridgeway.common.deploy.notice import NOTICE
 
     if not (invite / NOTICE).is_file():
         raise InputError(
@@ -387,8 +394,6 @@ def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
 
 def check_pinned(holder: Holder, paper: Invite) -> None:
     """Raise InputError unless the coordinator that is pinned here made the invitation."""
-    from ridgeway.client.round.known_keys import check_coordinator
-    from ridgeway.common.base.errors import Refused
 
     pinned = holder.settings.policy.coordinator
     try:
@@ -401,8 +406,6 @@ def check_pinned(holder: Holder, paper: Invite) -> None:
 
 
 def _check_agreed(holder: Holder, terms: Terms) -> None:
-    from ridgeway.client.round.policy import check_terms
-    from ridgeway.common.base.errors import Refused
 
     try:
         check_terms(holder.settings.policy, terms)
@@ -422,9 +425,6 @@ def _take_terms(holder: Holder, invite: Path, paper: Invite) -> list[str]:
     """Put the invitation, and the prior that it names, in the place of those before; returns what
     is new.
     """
-    from ridgeway.client.round.holder import PRIOR
-    from ridgeway.common.base.files import write_whole
-    from ridgeway.common.protocol.invitation import INVITE
 
     before = _invited_terms(holder)
     news = []
@@ -464,8 +464,6 @@ def renew(
     that, and all who know the holder know it as the same one. The operator admits the new card
     under the name of before, and the old key is shut out.
     """
-    from ridgeway.client.deploy.holder_folder import renew_identity, renew_node_key
-    from ridgeway.client.round.holder import CARD, Holder
 
     open_holder(folder)
     line = None if identity else renew_node_key(folder)

@@ -15,15 +15,24 @@ from ridgeway.client.cli.holder_commands import (
     agreed_invitation,
     papers_of,
 )
+from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
+from ridgeway.client.round.holder import CARD, CLIENT_TOML, HolderSettings
+from ridgeway.client.round.spending import shared_file
+from ridgeway.client.sums.corpus_places import is_url, place_name, real_place
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.identity import HandOvers, public_key
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.base.settings import (
     DEFAULT,
     MAX_LIFETIME_EPSILON,
     MAX_ROUND_EPSILON,
+    check_domain_name,
 )
+from ridgeway.common.base.settings_file import plain_reason
 from ridgeway.common.cli.options import Fields, Json, SkipBroken, option
 from ridgeway.common.cli.terminal import count, show
+from ridgeway.common.deploy.bundle import installed_sha256
+from ridgeway.common.encoding.encoder_sources import absolute_source
 
 if TYPE_CHECKING:
     from ridgeway.client.round.holder import Holder, HolderSettings
@@ -98,11 +107,6 @@ def init(
 
     A holder takes part in private rounds only, unless --accept-mode says otherwise.
     """
-    from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
-    from ridgeway.client.round.spending import shared_file
-    from ridgeway.client.sums.corpus_places import place_name, real_place
-    from ridgeway.common.base.settings import check_domain_name
-    from ridgeway.common.encoding.encoder_sources import absolute_source
 
     check_domain_name(domain)
     _check_sources(corpus, scores)
@@ -191,9 +195,6 @@ def _settings(**options: Any) -> HolderSettings:
     """The settings that options name; what cannot be used is told by the option's name."""
     from pydantic import ValidationError
 
-    from ridgeway.client.round.holder import HolderSettings
-    from ridgeway.common.base.settings_file import plain_reason
-
     try:
         return HolderSettings(**options)
     except ValidationError as error:
@@ -202,7 +203,6 @@ def _settings(**options: Any) -> HolderSettings:
 
 
 def _check_sources(corpus: list[Path], scores: Path | None) -> None:
-    from ridgeway.client.sums.corpus_places import is_url
 
     for path in (*corpus, *filter(None, (scores,))):
         if not is_url(path) and not path.exists():
@@ -211,7 +211,6 @@ def _check_sources(corpus: list[Path], scores: Path | None) -> None:
 
 def _check_key(paper: Invite, given: str | None) -> None:
     """Refuse an invitation by another coordinator than the one whose key was given, if one was."""
-    from ridgeway.common.base.identity import HandOvers, public_key
 
     if (
         given is not None
@@ -228,7 +227,6 @@ def _check_bundle(paper: Invite, approved: str | None) -> bool:
     """Whether the bundle is this installation's own code; any other must be approved by its
     hash.
     """
-    from ridgeway.common.deploy.bundle import installed_sha256
 
     same = installed_sha256() == paper.bundle
     if not same and approved != paper.bundle:
@@ -247,7 +245,6 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
     """What was made, what was agreed to, and what to do next. same: the bundle is this
     installation's code.
     """
-    from ridgeway.client.round.holder import CARD, CLIENT_TOML
 
     folder = made.folder
     key = made.identity.public

@@ -21,11 +21,10 @@ from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gauss
 from ridgeway.common.privacy.document_bound import (
     UNIT,
     DocumentSums,
-    Integers,
     check_documents,
 )
 from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.statistics.sums import Statistics, single_domain
+from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 
 
 def laid_out(

@@ -9,7 +9,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from ridgeway.client.sums.prepare import PrepareJob, Watch
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.jsonl import field_names
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, ENCODERS, Sampling
 from ridgeway.common.cli.options import Fields, Json, SkipBroken, argument, option
 from ridgeway.common.cli.terminal import (
@@ -21,6 +24,22 @@ from ridgeway.common.cli.terminal import (
     stop_on_signal,
     ticking,
 )
+from ridgeway.common.encoding.encoder_sources import find_by_fingerprint, find_encoder
+from ridgeway.common.encoding.table_encoder import without_words
+from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy
+from ridgeway.common.privacy.public_prior import built_in_prior, read_prior
+from ridgeway.common.statistics.statistics_file import load_prepared
+from ridgeway.simulations.audit import (
+    AuditedHolder,
+    advice,
+    attack_cohort,
+    must_fit,
+    read_summed,
+    survives_weighting,
+    token_texts,
+    true_counts,
+)
+from ridgeway.simulations.corpora import TRAIN, builtin, write
 
 if TYPE_CHECKING:
     from ridgeway.client.sums.prepare import PrepareJob, Watch
@@ -97,12 +116,6 @@ def audit(
     and what the attacks find is held against both halves: the other one is a control. Planted
     documents (canaries) show the ε that can be proven at least.
     """
-    from ridgeway.common.encoding.encoder_sources import (
-        find_by_fingerprint,
-        find_encoder,
-    )
-    from ridgeway.common.statistics.statistics_file import load_prepared
-    from ridgeway.simulations.audit import must_fit
 
     noise = None if epsilon is None else (epsilon, privacy, prior)
     if statistics is not None:
@@ -145,7 +158,6 @@ def audit(
 @contextmanager
 def _texts(data: Path | None) -> Iterator[dict[str, Path]]:
     """The text of each holder, by its domain."""
-    from ridgeway.simulations.corpora import TRAIN, builtin, write
 
     if data is not None and not data.is_dir():
         raise InputError(f"there is no folder {data}")
@@ -164,9 +176,6 @@ def _job(
     domain: str, corpus: Sequence[Path], sampling: Sampling, text_field: str = "text"
 ) -> PrepareJob:
     """How to read a corpus for an audit."""
-    from ridgeway.client.sums.prepare import PrepareJob
-    from ridgeway.common.base.jsonl import field_names
-    from ridgeway.common.base.operating_system import cores
 
     fields = field_names(text_field)
     return PrepareJob(tuple(corpus), domain, sampling, DEFAULT.holdout, fields, cores())
@@ -175,7 +184,6 @@ def _job(
 @contextmanager
 def _watching(label: str) -> Iterator[Watch]:
     """A bar over the bytes that are read; a signal stops the reading."""
-    from ridgeway.client.sums.prepare import Watch
 
     with stop_on_signal() as stopped, progress_bar(label) as progress:
         yield Watch(progress, stopped)
@@ -188,13 +196,6 @@ def _audit_file(
     prepared: Prepared, job: PrepareJob, encoder: TableEncoder, json: bool
 ) -> None:
     """Attack the sums of a file; what comes back is held against its corpus, if that is given."""
-    from ridgeway.simulations.audit import (
-        AuditedHolder,
-        advice,
-        attack_cohort,
-        survives_weighting,
-        true_counts,
-    )
 
     truth = None
     if job.roots:
@@ -229,7 +230,6 @@ def _audit_cohort(
     json: bool,
 ) -> None:
     """Attack one holder of a cohort by every view of its exact sums."""
-    from ridgeway.simulations.audit import AuditedHolder, attack_cohort, read_summed
 
     read = {}
     with _watching("corpora") as watch:
@@ -292,8 +292,6 @@ def _token_lines(finding: Finding, encoder: TableEncoder) -> Iterator[str]:
     """The most frequent and some of the rarest tokens that the attack believes in."""
     import numpy as np
 
-    from ridgeway.simulations.audit import token_texts
-
     found = np.flatnonzero(finding.counts)
     ranked = found[np.argsort(-finding.counts[found], kind="stable")].tolist()
     shown = {
@@ -322,9 +320,6 @@ def _audit_under_noise(
     """
     import numpy as np
 
-    from ridgeway.common.encoding.table_encoder import without_words
-    from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy
-    from ridgeway.common.privacy.public_prior import built_in_prior, read_prior
     from ridgeway.simulations.audit import (
         audit_halves,
         canaries,

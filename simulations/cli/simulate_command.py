@@ -17,7 +17,12 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.cli.options import Json, option
 from ridgeway.common.cli.route_commands import evaluation_lines
 from ridgeway.common.cli.terminal import CountingBar, count, show, step
+from ridgeway.common.privacy.privacy_settings import check_privacy, delta_warning
+from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
+from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import Event, Watch
+from ridgeway.simulations.simulate import DropoutsChosen, EpochOpened, FederationSettled
+from ridgeway.simulations.simulate import simulate as run
 
 if TYPE_CHECKING:
     from ridgeway.common.base.schema import Mode
@@ -94,7 +99,6 @@ def simulate(
     Rounds are masked, as the published method has them: exact sums, under masks. A deployment runs
     private rounds.
     """
-    from ridgeway.simulations.simulate import simulate as run
 
     if private and clear:
         raise InputError("--private and --clear exclude each other; give one")
@@ -135,8 +139,6 @@ def simulate(
 
 def _asked(sums: str | None, epsilon: float | None) -> PrivacySettings:
     """What private rounds are to be like; what was not named is as in a deployment."""
-    from ridgeway.common.privacy.privacy_settings import check_privacy
-    from ridgeway.coordinator.round.federation import PrivacySettings
 
     usual = PrivacySettings()
     cost = usual.epsilon if epsilon is None else epsilon
@@ -154,13 +156,6 @@ def _place(work: Path | None) -> AbstractContextManager[str | Path]:
 
 def _watch(asked: PrivacySettings | None) -> Watch:
     """Tells what happens, the federation and who will fall away first."""
-    from ridgeway.common.privacy.privacy_settings import delta_warning
-    from ridgeway.coordinator.page.narrator import MAX_HOLDERS_BY_NAME, Narrator
-    from ridgeway.simulations.simulate import (
-        DropoutsChosen,
-        EpochOpened,
-        FederationSettled,
-    )
 
     narrator = Narrator()
     bar = CountingBar()
